@@ -1,0 +1,19 @@
+"""Settings for every test: one thread, no window, no progress bars, no figures left open."""
+
+import os
+import sys
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["MPLBACKEND"] = "agg"
+os.environ["COURSE_PROGRESS"] = "0"
+for name in ("COURSE_CHECKS", "COURSE_PROFILE", "NBGRADER_EXECUTION"):
+    os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")

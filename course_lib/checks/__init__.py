@@ -1,0 +1,300 @@
+r"""Checks of exercises: what a check does with a student's answer, the same everywhere.
+
+A check never marks; it diagnoses. It prints one of
+
+    passed: NAME
+    not yet: ... what is wrong, and how one can see it ...
+    not attempted yet: NAME
+
+and lets the notebook run on. Under nbgrader (or with COURSE_CHECKS=raise) everything but
+`passed` raises, so that points can be counted. The checks of a chapter are in the module
+of its number: `from course_lib.checks import ch01`.
+"""
+
+import contextlib
+import copy
+import functools
+import inspect
+import os
+import signal
+import threading
+
+import torch
+
+SECONDS = 2.0  # a check that takes longer is stopped
+
+
+class Wrong(Exception):
+    """Raised by a check's examination: the message tells the student what is wrong."""
+
+
+class CheckFailed(AssertionError):
+    """Raised instead of printing when answers are being graded."""
+
+
+class _StudentError(Exception):
+    """The student's own code raised; `__cause__` says what."""
+
+
+def check(hints):
+    """Turn an examination into a check with hints.
+
+    The examination is a function of one argument, the student's function or value. It
+    returns when the answer is right and raises `Wrong` with a diagnosis when it is not.
+
+    Args:
+        hints: three strings: a nudge, pseudocode, nearly the answer.
+
+    Raises:
+        ValueError: if there are not exactly three hints.
+
+    Example:
+        >>> @check(hints=("What is 6 times 7?", "answer = 6 * 7", "forty-something"))
+        ... def the_answer(value):
+        ...     if expect_number(value) != 42:
+        ...         raise Wrong(f"{value} is not 6 times 7")
+        >>> the_answer(41)
+        not yet: 41 is not 6 times 7
+        (three hints are there: .hint(1), .hint(2), .hint(3))
+        >>> the_answer(...)
+        not attempted yet: the_answer
+        >>> the_answer(42)
+        passed: the_answer
+        >>> the_answer.hint(1)
+        hint 1 of 3: What is 6 times 7?
+    """
+    if len(hints) != 3:
+        raise ValueError(f"got {len(hints)} hints; wanted 3: a nudge, pseudocode, nearly the answer")
+    return lambda examine: Check(examine, hints)
+
+
+class Check:
+    """A check of one exercise: call it with the answer, or ask it for a hint."""
+
+    def __init__(self, examine, hints):
+        self.examine, self.hints = examine, hints
+        self.__name__, self.__doc__ = examine.__name__, examine.__doc__
+
+    def __call__(self, student):
+        """Check an answer and print what was found.
+
+        Args:
+            student: the function, class or value that the exercise asked for.
+
+        Raises:
+            CheckFailed: only while grading, if the answer is missing or wrong.
+        """
+        verdict = self._verdict(student)
+        if verdict == f"passed: {self.__name__}":
+            print(verdict)
+        elif _grading():
+            raise CheckFailed(verdict)
+        else:
+            print(verdict)
+            if verdict.startswith("not yet"):
+                print("(three hints are there: .hint(1), .hint(2), .hint(3))")
+
+    def hint(self, number):
+        """Print one of the three hints.
+
+        Args:
+            number: 1 a nudge, 2 pseudocode, 3 nearly the answer.
+
+        Raises:
+            ValueError: if number is not 1, 2 or 3.
+        """
+        if number not in (1, 2, 3):
+            raise ValueError(f"hint {number!r} does not exist; there are hints 1, 2 and 3")
+        print(f"hint {number} of 3: {self.hints[number - 1]}")
+
+    def _verdict(self, student):
+        if student is None or student is Ellipsis:
+            return f"not attempted yet: {self.__name__}"
+        try:
+            with _time_limit(SECONDS):
+                self.examine(_guarded(student))
+        except Wrong as wrong:
+            return f"not yet: {wrong}"
+        except TimeoutError:
+            return f"not yet: your code ran for more than {SECONDS:g} seconds; is there a loop that never ends?"
+        except _StudentError as error:
+            return self._raised(error.__cause__)
+        except NotImplementedError:
+            return f"not attempted yet: {self.__name__}"
+        except Exception as error:  # the check stumbled over what the answer is
+            return f"not yet: your answer could not be examined: {type(error).__name__}: {error}"
+        return f"passed: {self.__name__}"
+
+    def _raised(self, error):
+        if isinstance(error, NotImplementedError):
+            return f"not attempted yet: {self.__name__}"
+        frame = error.__traceback__
+        while frame.tb_next is not None and frame.tb_frame.f_code.co_filename == __file__:
+            frame = frame.tb_next
+        return f"not yet: your code raised {type(error).__name__} in its line {frame.tb_lineno}: {error}"
+
+
+def expect_tensor(value, shape=None, dtype=None, name="the result"):
+    """Return `value` if it is a tensor of this shape and type; raise `Wrong` if not.
+
+    Args:
+        value: what the student returned.
+        shape: tuple of sizes, or None for any.
+        dtype: torch dtype, or None for any.
+        name: how the message calls the value.
+
+    Returns:
+        The value.
+
+    Raises:
+        Wrong: if it is no tensor, or its shape or dtype differ.
+
+    Example:
+        >>> expect_tensor(torch.zeros(2, 3), shape=(3, 2))
+        Traceback (most recent call last):
+        course_lib.checks.Wrong: the result has shape (2, 3); wanted (3, 2)
+    """
+    if value is None:
+        raise Wrong(f"{name} is None; is a return missing?")
+    if not isinstance(value, torch.Tensor):
+        raise Wrong(f"{name} is a {type(value).__name__}; wanted a torch tensor")
+    if shape is not None and tuple(value.shape) != tuple(shape):
+        raise Wrong(f"{name} has shape {tuple(value.shape)}; wanted {tuple(shape)}")
+    if dtype is not None and value.dtype != dtype:
+        raise Wrong(f"{name} has dtype {value.dtype}; wanted {dtype}")
+    return value
+
+
+def expect_number(value, name="the result"):
+    """Return `value` as a float if it is one finite or infinite number; raise `Wrong` if not.
+
+    Args:
+        value: an int, a float, or a tensor with one element.
+        name: how the message calls the value.
+
+    Returns:
+        float.
+
+    Raises:
+        Wrong: if it is no number, or not a number (nan).
+
+    Example:
+        >>> expect_number(torch.tensor(2.5))
+        2.5
+        >>> expect_number("2.5")
+        Traceback (most recent call last):
+        course_lib.checks.Wrong: the result is a str; wanted a number
+    """
+    if value is None:
+        raise Wrong(f"{name} is None; is a return missing?")
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, torch.Tensor):
+        raise Wrong(f"{name} is a tensor of shape {tuple(value.shape)}; wanted one number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Wrong(f"{name} is a {type(value).__name__}; wanted a number")
+    if value != value:
+        raise Wrong(f"{name} is nan (not a number); is something divided by zero, or 0 times infinity?")
+    return float(value)
+
+
+def expect_type(value, kind, name="the result"):
+    """Return `value` if it is an instance of `kind`; raise `Wrong` if not.
+
+    Args:
+        value: what the student returned.
+        kind: a type.
+        name: how the message calls the value.
+
+    Returns:
+        The value.
+
+    Raises:
+        Wrong: if the type differs.
+
+    Example:
+        >>> expect_type((1, 2), list, "the merges")
+        Traceback (most recent call last):
+        course_lib.checks.Wrong: the merges is a tuple; wanted a list
+    """
+    if value is None:
+        raise Wrong(f"{name} is None; is a return missing?")
+    if not isinstance(value, kind):
+        raise Wrong(f"{name} is a {type(value).__name__}; wanted a {kind.__name__}")
+    return value
+
+
+def close(got, wanted, tolerance=1e-5):
+    """Say whether two numbers, or two tensors of equal shape, agree.
+
+    Args:
+        got: number or tensor.
+        wanted: number or tensor.
+        tolerance: greatest difference allowed, relative to the larger of 1 and |wanted|.
+
+    Returns:
+        bool; False when the shapes differ or a value is nan.
+
+    Example:
+        >>> close(torch.ones(2), torch.ones(2) + 1e-7), close(torch.ones(2), torch.ones(3))
+        (True, False)
+    """
+    got, wanted = torch.as_tensor(got, dtype=torch.float64), torch.as_tensor(wanted, dtype=torch.float64)
+    return got.shape == wanted.shape and torch.allclose(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def _grading():
+    return bool(os.environ.get("NBGRADER_EXECUTION")) or os.environ.get("COURSE_CHECKS") == "raise"
+
+
+def _guarded(student):
+    """Wrap a function so that its exceptions are told from the check's own, and its arguments stay as they were."""
+    if not inspect.isfunction(student):
+        return student
+
+    @functools.wraps(student)
+    def call(*arguments, **keywords):
+        given = [_copy(a) for a in arguments]
+        try:
+            result = student(*given, **keywords)
+        except (TimeoutError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # also SystemExit: an answer must not end the notebook
+            raise _StudentError from error
+        for before, after in zip(arguments, given, strict=True):
+            if _changed(before, after):
+                raise Wrong("your function changes its argument in place; work on a copy, so that callers keep theirs")
+        return result
+
+    return call
+
+
+def _copy(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return copy.deepcopy(value) if isinstance(value, (list, dict, set)) else value
+
+
+def _changed(before, after):
+    if isinstance(before, torch.Tensor):
+        return before.shape != after.shape or not torch.equal(before.nan_to_num(), after.nan_to_num())
+    return isinstance(before, (list, dict, set)) and before != after
+
+
+@contextlib.contextmanager
+def _time_limit(seconds):
+    """Raise TimeoutError after so many seconds, where the system has timers that interrupt (not on Windows)."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
