@@ -1,0 +1,1 @@
+"""The authors' tools: building notebooks, guarding them, drawing images, benchmarks."""

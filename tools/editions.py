@@ -1,0 +1,173 @@
+"""From one source to two editions of a chapter.
+
+A chapter is written in `notebooks/source/NN_topic.py` (jupytext's percent format). From
+it come the student's edition, with stubs in place of the solutions, and the instructor's,
+with the solutions. Both are made here as notebooks in memory; `tools/build.py` executes
+and stores them. Everything here is a pure function of the source, so that a stale
+notebook can be recognised by making it again.
+"""
+
+import copy
+import hashlib
+import re
+import tomllib
+from pathlib import Path
+
+import jupytext
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "notebooks" / "source"
+NOTEBOOKS = ROOT / "notebooks"
+INSTRUCTOR = ROOT / "build" / "instructor"
+
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+INSTALL = """\
+# Only where the course is not installed, as in Colab: get its library; the torch that is there stays.
+import importlib.util
+
+if importlib.util.find_spec("course_lib") is None:
+    %pip install -q "course_lib @ git+{address}"\
+"""
+
+
+def sources():
+    """Return the chapters' source files, in order."""
+    return sorted(SOURCES.glob("[0-9][0-9]_*.py"))
+
+
+def address():
+    """Return the repository's address; it stands in pyproject.toml and nowhere else."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]["urls"]["Repository"]
+
+
+def colab_badge(name):
+    """Return the Markdown of the badge that opens the notebook of this name in Colab."""
+    owner_and_repository = address().removeprefix("https://github.com/")
+    link = f"https://colab.research.google.com/github/{owner_and_repository}/blob/main/notebooks/{name}.ipynb"
+    return f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({link})"
+
+
+def chapter(path):
+    """Read a chapter's source: its cells with the badge and the install cell put in, ids set, solutions kept."""
+    source = jupytext.read(path)
+    title, *rest = source.cells
+    if title.cell_type != "markdown" or not title.source.startswith("# "):
+        raise ValueError(f"{path.name}: the first cell must be Markdown and begin with the title, '# ...'")
+    heading, _, body = title.source.partition("\n")
+    title.source = f"{heading}\n\n{colab_badge(path.stem)}\n{body}"
+    install = nbformat.v4.new_code_cell(INSTALL.format(address=address()), metadata={"tags": ["install"]})
+    cells = _with_ids([title, install, *rest])
+    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "course": _course(source, path)})
+
+
+def student(notebook):
+    """Return the student's edition: a stub in the place of every solution."""
+    edition = copy.deepcopy(notebook)
+    for cell in edition.cells:
+        cell.source = without_solution(cell.source, cell.cell_type)
+    return edition
+
+
+def without_solution(source, cell_type="code"):
+    r"""Replace what stands between the marks: in a function by an error, at top level by a comment, in text by a line.
+
+    >>> print(without_solution("def f(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION"))
+    def f(x):
+        raise NotImplementedError("replace this line with your code")
+    """
+    lines, inside = [], False
+    for line in source.split("\n"):
+        if line.strip() == BEGIN:
+            if inside:
+                raise ValueError(f"{BEGIN} stands inside another solution:\n{source}")
+            inside = True
+            indent = line[: len(line) - len(line.lstrip())]
+            if cell_type == "markdown":
+                lines.append("*Write your answer here.*")
+            elif indent:
+                lines.append(f'{indent}raise NotImplementedError("replace this line with your code")')
+            else:
+                lines.append("# replace the ... above, or write your code here")
+        elif line.strip() == END:
+            if not inside:
+                raise ValueError(f"{END} without {BEGIN}:\n{source}")
+            inside = False
+        elif not inside:
+            lines.append(line)
+    if inside:
+        raise ValueError(f"{BEGIN} without {END}:\n{source}")
+    return "\n".join(lines)
+
+
+def instructor(notebook, executed_student):
+    """Return the instructor's edition with the outputs that it must have.
+
+    The two editions share every cell but the solutions, so the outputs are the student's
+    edition's; a check must print that it passed. Comparing a fresh run with this notebook
+    proves that the solutions pass and change nothing else.
+    """
+    edition = copy.deepcopy(notebook)
+    for cell in edition.cells:  # the marks are for the build
+        cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))
+    for cell, done in zip(edition.cells, executed_student.cells, strict=True):
+        if cell.cell_type != "code":
+            continue
+        cell.execution_count = done.execution_count
+        cell.outputs = copy.deepcopy(done.outputs)
+        if is_check(cell):
+            passed = "".join(f"passed: {name}\n" for name in check_names(cell.source))
+            cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=passed)]
+        elif is_solution(cell) and done.outputs:
+            raise ValueError(f"a solution cell must not have outputs, or the editions would differ:\n{cell.source}")
+    return edition
+
+
+def is_check(cell):
+    """Say whether a cell is the locked cell that checks an exercise."""
+    mark = cell.metadata.get("nbgrader", {})
+    return cell.cell_type == "code" and mark.get("grade", False) and not mark.get("solution", False)
+
+
+def is_solution(cell):
+    """Say whether a cell is one that the student fills."""
+    return cell.metadata.get("nbgrader", {}).get("solution", False)
+
+
+def check_names(source):
+    """Return the names of the checks that a cell calls.
+
+    >>> check_names("ch01.perplexity(perplexity)")
+    ['perplexity']
+    """
+    return re.findall(r"^ch\d\d\.(\w+)\(", source, flags=re.MULTILINE)
+
+
+def comparable(notebook):
+    """Return all of a notebook that the source decides: what must agree, or the stored notebook is stale."""
+    return [(cell.cell_type, cell.id, cell.source, dict(cell.metadata)) for cell in notebook.cells]
+
+
+def _course(source, path):
+    """Return what the course map says of a chapter: read from the header of its source."""
+    course = dict(source.metadata.get("course", {}))
+    for key in ("minutes", "needs"):
+        if key not in course:
+            raise ValueError(f"{path.name}: the header must say course: {key}: ... (jupytext metadata)")
+    return course
+
+
+def _with_ids(cells):
+    """Give each cell an id that depends on itself alone: its exercise, or else its text.
+
+    So ids do not change when other cells do.
+    """
+    seen = {}
+    for cell in cells:
+        base = cell.metadata.get("nbgrader", {}).get("grade_id")
+        base = base or hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
+        seen[base] = seen.get(base, 0) + 1
+        cell.id = base if seen[base] == 1 else f"{base}-{seen[base]}"
+    return cells

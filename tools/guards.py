@@ -1,0 +1,147 @@
+"""Guards: what must be true of every stored notebook, each a function that lists what is wrong.
+
+nbval compares outputs, but it does not compare cells that were never run, nor images, and
+it cannot see that a notebook is older than its source. These guards can.
+"""
+
+import re
+from pathlib import Path
+
+from tools import editions
+
+SANITIZE = editions.ROOT / "tests" / "nbval_sanitize.cfg"
+EXEMPT_SHARE = 0.25  # of the cells with output, at most so many are not compared
+EXEMPT_TAGS = {"nbval-ignore-output", "nbval-skip"}
+EXEMPT_MARKS = re.compile(r"#\s*(NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|PYTEST_VALIDATE_IGNORE_OUTPUT)", re.IGNORECASE)
+PATH = re.compile(
+    r"(?<![\w.])/(?:home|root|tmp|usr|var|opt|work|mnt|Users|private|content)/|[A-Za-z]:\\?\w|site-packages"
+)
+DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\b\d{1,2}:\d\d:\d\d\b")
+VERSION = re.compile(r"\b\d+\.\d+\.\d+(\+cpu|\+cu\d+)?\b")
+
+
+def stale(path, notebook):
+    """A notebook must be what its source makes of it."""
+    source = editions.SOURCES / f"{Path(path).stem}.py"
+    if not source.exists():
+        return [f"there is no source {source.name}"]
+    wanted = editions.comparable(editions.student(editions.chapter(source)))
+    found = editions.comparable(notebook)
+    if wanted == found:
+        return []
+    differ = (i for i, (a, b) in enumerate(zip(wanted, found, strict=False)) if a != b)
+    number = next(differ, min(len(wanted), len(found)))
+    return [f"cell {number} is not what {source.name} says; run make notebooks"]
+
+
+def not_executed(notebook):
+    """Every code cell must have been run once, from top to bottom: nbval compares no others."""
+    cells = [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
+    counts = [c.execution_count for c in cells]
+    if counts == list(range(1, len(cells) + 1)):
+        return []
+    return [f"the cells were executed as {counts}, not 1 to {len(cells)}"]
+
+
+def unmarked_errors(notebook):
+    """A cell may raise only if it says so."""
+    return [
+        f"{cell.id}: raises {output.ename} without the tag raises-exception"
+        for cell, output in _outputs(notebook)
+        if output.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", [])
+    ]
+
+
+def machine_traces(notebook):
+    """An output must not show a path, a date or a version: they differ on every machine."""
+    return [
+        f"{cell.id}: an output shows {what}: {found.group()!r}"
+        for cell, output in _outputs(notebook)
+        for what, pattern in {"a path": PATH, "a date or time": DATE, "a version": VERSION}.items()
+        if (found := pattern.search(_text(output)))
+    ]
+
+
+def missing_alt(notebook):
+    """Every image must come with alt text."""
+    problems = []
+    for cell, output in _outputs(notebook):
+        for kind in output.get("data", {}):
+            if kind.startswith("image/") and not output.metadata.get(kind, {}).get("alt", "").strip():
+                problems.append(f"{cell.id}: an image without alt text; use course_lib.display.show")
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and re.search(r"!\[\s*\]\(|<img(?![^>]*\balt=\"[^\"])", cell.source):
+            problems.append(f"{cell.id}: an image in the text without alt text")
+    return problems
+
+
+def semicolons(notebook):
+    """No cell may end in a semicolon: nbval runs it without its silencing."""
+    return [f"{c.id}: ends in ';'" for c in notebook.cells if c.cell_type == "code" and c.source.rstrip().endswith(";")]
+
+
+def moving_outputs(notebook):
+    """No widgets and no cleared outputs: the first show nothing when stored, the second nbval cannot read."""
+    problems = ["the notebook stores widgets"] if "widgets" in notebook.metadata else []
+    problems += [f"{cell.id}: clears its output" for cell in notebook.cells if "clear_output" in cell.source]
+    return problems + [
+        f"{cell.id}: a widget, which a stored notebook cannot show"
+        for cell, output in _outputs(notebook)
+        if any("widget" in kind for kind in output.get("data", {}))
+    ]
+
+
+def too_many_exempt(notebook):
+    """At most a quarter of the cells with output may be exempt from comparison.
+
+    A cell of which sanitising leaves nothing counts as exempt.
+    """
+    with_output = [cell for cell in notebook.cells if cell.get("outputs")]
+    exempt = [cell for cell in with_output if _is_exempt(cell)]
+    if len(exempt) <= EXEMPT_SHARE * len(with_output):
+        return []
+    return [f"{len(exempt)} of {len(with_output)} cells with output are not compared; at most a quarter may be exempt"]
+
+
+GUARDS = (
+    not_executed,
+    unmarked_errors,
+    machine_traces,
+    missing_alt,
+    semicolons,
+    moving_outputs,
+    too_many_exempt,
+)
+
+
+def problems(path, notebook):
+    """Return everything that any guard finds in a notebook."""
+    found = stale(path, notebook)
+    for guard in GUARDS:
+        found += guard(notebook)
+    return [f"{Path(path).name}: {problem}" for problem in found]
+
+
+def _outputs(notebook):
+    return [(cell, output) for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def _text(output):
+    data = output.get("data", {})
+    parts = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", [])]
+    parts += [value for kind, value in data.items() if kind.startswith("text/")]
+    return "\n".join(parts)
+
+
+def _is_exempt(cell):
+    if EXEMPT_TAGS & set(cell.metadata.get("tags", [])) or EXEMPT_MARKS.search(cell.source):
+        return True
+    lines = SANITIZE.read_text(encoding="utf8").splitlines()
+    rules = [line.removeprefix("regex:").strip() for line in lines if line.startswith("regex:")]
+    for output in cell.outputs:
+        left = _text(output)
+        for rule in rules:
+            left = re.sub(rule, "", left)
+        if left.strip() or output.output_type == "error":
+            return False
+    return True
