@@ -28,8 +28,7 @@ CELL_SECONDS = 120
 def build(path, force=False):
     """Bring both editions of one chapter up to date; say whether it had to be executed."""
     target = NOTEBOOKS / f"{path.stem}.ipynb"
-    notebook = editions.chapter(path)
-    fresh = editions.student(notebook)
+    fresh = editions.student(editions.chapter(path))
     fresh.metadata.course["fingerprint"] = fingerprint(path)
     stored = nbformat.read(target, as_version=4) if target.exists() else None
     same = stored is not None and editions.comparable(stored) == editions.comparable(fresh)
@@ -37,8 +36,15 @@ def build(path, force=False):
     if executed:
         stored = execute(fresh)
         write(stored, target)
-    write(editions.instructor(notebook, stored), INSTRUCTOR / f"{path.stem}.ipynb")
+    build_instructor(path)
     return executed
+
+
+def build_instructor(path):
+    """Make the instructor's edition of a chapter from its source and the stored outputs of the student's."""
+    stored = nbformat.read(NOTEBOOKS / f"{path.stem}.ipynb", as_version=4)
+    edition = editions.instructor(editions.chapter(path), stored)
+    write(edition, INSTRUCTOR / f"{path.stem}.ipynb")
 
 
 def execute(notebook):
@@ -109,6 +115,7 @@ def main(arguments=None):
     """Build the chapters whose numbers are given, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("chapters", nargs="*", help="numbers, such as 01 02; default: all")
+    parser.add_argument("--instructor", action="store_true", help="execute nothing; only make the instructor's edition")
     parser.add_argument("--force", action="store_true", help="execute even what has not changed")
     options = parser.parse_args(arguments)
     known = {path.stem[:2]: path for path in editions.sources()}
@@ -116,6 +123,9 @@ def main(arguments=None):
     if unknown:
         parser.error(f"no chapter {', '.join(unknown)}; there are {', '.join(known)}")
     for number in options.chapters or known:
+        if options.instructor:
+            build_instructor(known[number])
+            continue
         executed = build(known[number], options.force)
         print(f"{known[number].stem}: {'executed' if executed else 'up to date'}", flush=True)
 

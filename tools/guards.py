@@ -14,7 +14,7 @@ EXEMPT_SHARE = 0.25  # of the cells with output, at most so many are not compare
 EXEMPT_TAGS = {"nbval-ignore-output", "nbval-skip"}
 EXEMPT_MARKS = re.compile(r"#\s*(NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|PYTEST_VALIDATE_IGNORE_OUTPUT)", re.IGNORECASE)
 PATH = re.compile(
-    r"(?<![\w.])/(?:home|root|tmp|usr|var|opt|work|mnt|Users|private|content)/|[A-Za-z]:\\?\w|site-packages"
+    r"(?<![\w.])/(?:home|root|tmp|usr|var|opt|work|mnt|Users|private|content)/|[A-Za-z]:\\\w|site-packages"
 )
 DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\b\d{1,2}:\d\d:\d\d\b")
 VERSION = re.compile(r"\b\d+\.\d+\.\d+(\+cpu|\+cu\d+)?\b")

@@ -1,0 +1,67 @@
+# `make help` lists what there is. Two commands do everything: `make lab` and `make test`.
+
+# The first Python in the supported range, 3.11 to 3.13; override with PYTHON=...
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# One thread each: small steps on shared cores are many times faster so, and the same everywhere.
+QUIET := OMP_NUM_THREADS=1 COURSE_PROGRESS=0
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval_sanitize.cfg \
+  -n 2 --dist loadscope -p no:cacheprovider
+
+.PHONY: help install lab test test-unit test-notebooks test-slow notebooks images experiments bench lint format clean
+
+help:  ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
+
+install: $(READY)  ## make the environment (.venv) from pyproject.toml and constraints.txt
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[lab,dev]"
+	@touch $(READY)
+
+lab: $(READY)  ## open the first chapter in JupyterLab
+	$(BIN)/jupyter lab notebooks/01_sequences_and_language_models.ipynb
+
+test: test-unit test-notebooks  ## check everything: unit tests, then every notebook in both editions
+
+test-unit: $(READY)
+	$(QUIET) $(BIN)/python -m pytest -q -n 2
+
+test-notebooks: $(READY)
+	$(QUIET) $(BIN)/python -m tools.build --instructor
+	$(QUIET) $(BIN)/python -m pytest -q $(NBVAL) notebooks build/instructor
+
+test-slow: $(READY)  ## the slow suites: a notebook alone with a wheel, JupyterLab in a real browser
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[slow]"
+	$(QUIET) $(BIN)/python -m pytest -q -m slow tests
+
+notebooks: $(READY)  ## build and execute the notebooks whose source, library or ledger changed
+	$(QUIET) $(BIN)/python -m tools.build $(CHAPTERS)
+	$(BIN)/python -m tools.readme
+
+images: $(READY)  ## draw the diagrams into images/
+	$(BIN)/python -m tools.images
+
+experiments: $(READY)  ## list the recorded runs, or make one: make experiments NAME=imdb-bow SEEDS=3
+	$(BIN)/python -m course_lib.experiments $(NAME) $(if $(SEEDS),--seeds $(SEEDS))
+
+bench: $(READY)  ## measure speed as ratios in one run, against the goals
+	$(BIN)/python -m tools.bench
+
+lint: $(READY)  ## look for mistakes in code and spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check course_lib tools tests conftest.py
+	$(BIN)/codespell course_lib tools tests notebooks/source README.md
+
+format: $(READY)  ## put the code into its standard form
+	$(BIN)/ruff check --fix course_lib tools tests
+	$(BIN)/ruff format course_lib tools tests conftest.py
+
+clean:  ## remove what can be made again
+	rm -rf build dist $(VENV) .pytest_cache .ruff_cache

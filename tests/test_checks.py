@@ -1,0 +1,132 @@
+"""The machinery of checks: every kind of answer gets its own words, and nothing hangs or raises."""
+
+import time
+
+import pytest
+import torch
+
+from course_lib import checks
+from course_lib.checks import CheckFailed, Wrong, check, close, expect_number, expect_tensor, expect_type
+
+
+@check(hints=("multiply", "2 * x", "return 2 * x, nearly"))
+def double(student):
+    x = torch.tensor([[1.0, 2.0, 3.0]])
+    got = expect_tensor(student(x), shape=(1, 3))
+    if close(got, 2 * x):
+        return
+    if close(got, x**2):
+        raise Wrong("that is the square")
+    raise Wrong("3 gives something other than 6")
+
+
+def says(answer):
+    return double._verdict(answer)
+
+
+def loops(x):
+    while True:
+        pass
+
+
+def exits(x):
+    raise SystemExit(3)
+
+
+def in_place(x):
+    x *= 2
+    return x
+
+
+def with_a_mistake(x):
+    y = x
+    return y @ y
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda x: 2 * x, "passed: double"),
+        (lambda x: x * x, "not yet: that is the square"),
+        (lambda x: x, "not yet: 3 gives something other than 6"),
+        (lambda x: None, "not yet: the result is None; is a return missing?"),
+        (lambda x: [2.0], "not yet: the result is a list; wanted a torch tensor"),
+        (lambda x: x.T, "not yet: the result has shape (3, 1); wanted (1, 3)"),
+        (in_place, "not yet: your function changes its argument in place"),
+        (with_a_mistake, "not yet: your code raised RuntimeError in its line"),
+        (exits, "not yet: your code raised SystemExit"),
+        (lambda: 1, "not yet: your code raised TypeError"),
+        ("a string", "not yet: your answer could not be examined: TypeError"),
+        (..., "not attempted yet: double"),
+        (None, "not attempted yet: double"),
+    ],
+)
+def test_each_kind_of_answer_gets_its_own_words(answer, words):
+    assert says(answer).startswith(words)
+
+
+def test_a_stub_is_not_attempted():
+    def stub(x):
+        raise NotImplementedError("replace this line with your code")
+
+    assert says(stub) == "not attempted yet: double"
+
+
+def test_the_line_of_the_students_mistake_is_named():
+    line = with_a_mistake.__code__.co_firstlineno + 2
+    assert f"in its line {line}:" in says(with_a_mistake)
+
+
+def test_a_loop_that_never_ends_is_stopped(monkeypatch):
+    monkeypatch.setattr(checks, "SECONDS", 0.2)
+    begin = time.monotonic()
+    assert says(loops) == "not yet: your code ran for more than 0.2 seconds; is there a loop that never ends?"
+    assert time.monotonic() - begin < 5  # far above 0.2 s, so that a busy machine does not fail it; unguarded it hangs
+
+
+def test_printing_and_hints(capsys):
+    double(lambda x: x * x)
+    double.hint(2)
+    assert capsys.readouterr().out == (
+        "not yet: that is the square\n(three hints are there: .hint(1), .hint(2), .hint(3))\nhint 2 of 3: 2 * x\n"
+    )
+    with pytest.raises(ValueError, match="hint 4 does not exist; there are hints 1, 2 and 3"):
+        double.hint(4)
+    with pytest.raises(ValueError, match="got 2 hints; wanted 3"):
+        check(hints=("a", "b"))
+
+
+@pytest.mark.parametrize("variable", [("NBGRADER_EXECUTION", "autograde"), ("COURSE_CHECKS", "raise")])
+def test_under_grading_everything_but_passed_raises(monkeypatch, capsys, variable):
+    monkeypatch.setenv(*variable)
+    double(lambda x: 2 * x)
+    assert capsys.readouterr().out == "passed: double\n"
+    with pytest.raises(CheckFailed, match="that is the square"):
+        double(lambda x: x * x)
+    with pytest.raises(CheckFailed, match="not attempted yet: double"):
+        double(...)
+
+
+def test_expectations():
+    assert expect_number(3) == 3.0
+    assert expect_number(torch.tensor([[2.0]])) == 2.0
+    assert expect_type([1], list) == [1]
+    for call, words in [
+        (lambda: expect_number(None), "is None; is a return missing"),
+        (lambda: expect_number(torch.ones(2)), r"a tensor of shape \(2,\); wanted one number"),
+        (lambda: expect_number(True), "a bool; wanted a number"),
+        (lambda: expect_number(float("nan")), "is nan"),
+        (lambda: expect_type(1, list, "the merges"), "the merges is a int; wanted a list"),
+        (lambda: expect_type(None, list), "is None"),
+        (lambda: expect_tensor(torch.ones(2), dtype=torch.int64), "dtype torch.float32; wanted torch.int64"),
+    ]:
+        with pytest.raises(Wrong, match=words):
+            call()
+
+
+def test_close():
+    assert close(1.0, 1 + 1e-7)
+    assert close(float("inf"), float("inf"))
+    assert not close(1.0, 1.001)
+    assert not close(torch.ones(2, 1), torch.ones(1, 2))
+    assert not close(float("nan"), float("nan"))

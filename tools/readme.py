@@ -1,0 +1,66 @@
+"""Fill the course map of README.md: chapters, badges, times. `make notebooks` runs it."""
+
+import re
+import sys
+
+import nbformat
+
+from tools import editions
+
+MAP = [
+    (
+        "01",
+        "Sequences and language models",
+        "what order is worth; n-grams; perplexity; the first neural language model",
+    ),
+    ("02", "Text to tensors", "tokens, vocabularies, padding, masks, buckets; BLEU; bags of words and what they miss"),
+    ("03", "Recurrent networks", "a loop with a state; stacked, bidirectional; a character model"),
+    ("04", "Backpropagation through time", "by hand, by autograd, by differences; vanishing and exploding; truncation"),
+    ("05", "LSTM and GRU", "gates one by one; memory tasks; sentiment"),
+    ("06", "Sequence to sequence", "encoder and decoder; beam search; attention over encoder states"),
+    ("07", "Attention", "queries, keys, values, masks, heads"),
+    ("08", "Position", "sinusoidal, learned, relative, RoPE, ALiBi"),
+    ("09", "The Transformer", "encoder, decoder, both; training and decoding"),
+    ("10", "What it costs", "parameters, operations, memory, path length"),
+    ("11", "Training tricks", "warm-up, Pre-LN, ReZero, RAdam, measured"),
+    ("12", "BERT", "masked language models, pre-training and fine-tuning"),
+    ("13", "GPT", "causal language models, sampling, the KV cache"),
+]
+BEGIN, END = "<!-- course map: made by tools/readme.py -->", "<!-- end of the course map -->"
+
+
+def course_map():
+    """Return the table of chapters as Markdown."""
+    files = {path.stem[:2]: path for path in editions.sources()}
+    rows = ["| | chapter | you read | it runs | open |", "|---|---|---|---|---|"]
+    for number, title, about in MAP:
+        if number not in files:
+            rows.append(f"| {number} | {title}: {about} | | | *in preparation* |")
+            continue
+        name = files[number].stem
+        course = nbformat.read(editions.NOTEBOOKS / f"{name}.ipynb", as_version=4).metadata.course
+        seconds = max(10, -(-course.seconds // 10) * 10)  # up to the next ten
+        rows.append(
+            f"| {number} | [{title}](notebooks/{name}.ipynb): {about}. Needs: {course.needs}. "
+            f"| {course.minutes} min | {seconds} s | {editions.colab_badge(name)} |"
+        )
+    return "\n".join(rows)
+
+
+def filled(text):
+    """Return the README's text with the course map between its marks made anew."""
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"README.md must hold the lines {BEGIN!r} and {END!r}")
+    return re.sub(
+        f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n{course_map()}\n{END}", text, flags=re.S
+    )
+
+
+def main():
+    """Write the README with the course map made anew."""
+    path = editions.ROOT / "README.md"
+    path.write_text(filled(path.read_text(encoding="utf8")), encoding="utf8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
