@@ -158,7 +158,11 @@ def numericalize(tokens, vocab, sos=False, eos=False):
     ids = [get(token, unknown) for token in tokens]
     if unknown is None and None in ids:
         raise ValueError(f"token {tokens[ids.index(None)]!r} is unknown and the vocabulary has no '<unk>'")
-    return [_special(vocab, "<sos>")] * sos + ids + [_special(vocab, "<eos>")] * eos
+    if sos:
+        ids.insert(0, _special(vocab, "<sos>"))
+    if eos:
+        ids.append(_special(vocab, "<eos>"))
+    return ids
 
 
 def denumericalize(ids, vocab):
