@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
+from matplotlib.patches import FancyBboxPatch
 
 from course_lib import diagrams, display, plots
 from course_lib.claims import claim
@@ -146,21 +147,34 @@ def test_two_diagrams_of_one_name_are_refused():
         diagrams.diagram(alt="a", caption="b")(draw)
 
 
-@pytest.mark.parametrize("name", sorted(diagrams.all_diagrams()))
+ALL = pytest.mark.parametrize("name", sorted(diagrams.all_diagrams()))
+
+
+@ALL
 def test_the_stored_image_is_what_the_code_draws(name):
-    """Fails when a diagram was changed and `make images` was not run, or when text runs off the canvas."""
+    """Fails when a diagram was changed and `make images` was not run."""
     stored = (images.IMAGES / f"{name}.svg").read_text(encoding="utf8")
     assert stored == images.svg(diagrams.DIAGRAMS[name])
     title = ET.fromstring(stored).find("{http://www.w3.org/2000/svg}title")
     assert title.text == diagrams.DIAGRAMS[name].alt
+
+
+@ALL
+def test_text_in_a_diagram_fits(name):
+    """Fails when a text runs off the canvas, over the edge of its box, or into another text."""
     ax = diagrams.DIAGRAMS[name].draw()
-    width, height = ax.figure.canvas.get_width_height()
-    for text in ax.texts:
-        extent = text.get_window_extent()
-        assert extent.x0 >= 0, text.get_text()
-        assert extent.y0 >= 0, text.get_text()
-        assert extent.x1 <= width, text.get_text()
-        assert extent.y1 <= height, text.get_text()
+    ax.figure.draw_without_rendering()
+    canvas = ax.figure.bbox
+    boxes = [patch.get_window_extent() for patch in ax.patches if isinstance(patch, FancyBboxPatch)]
+    texts = {text: text.get_window_extent() for text in ax.texts if text.get_text().strip()}
+    for text, extent in texts.items():
+        middle = ((extent.x0 + extent.x1) / 2, (extent.y0 + extent.y1) / 2)
+        for around in [canvas, *(box for box in boxes if box.contains(*middle))]:
+            assert around.x0 <= extent.x0 < extent.x1 <= around.x1, f"{text.get_text()!r} is too wide"
+            assert around.y0 <= extent.y0 < extent.y1 <= around.y1, f"{text.get_text()!r} is too high"
+        for other, its in texts.items():
+            overlap = min(extent.x1, its.x1) - max(extent.x0, its.x0), min(extent.y1, its.y1) - max(extent.y0, its.y0)
+            assert other is text or min(overlap) <= 1, f"{text.get_text()!r} runs into {other.get_text()!r}"
 
 
 def test_no_image_is_left_over():
