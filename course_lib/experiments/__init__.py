@@ -200,6 +200,32 @@ def run(name, seeds=3, settings=None, out=None, redo=False, report=print):
     return ledger.load(name, out)
 
 
+def conditions(device=None):
+    """What a record says about where it was made; never the machine's name or a path.
+
+    Args:
+        device: device or its name; None takes the best there is.
+
+    Returns:
+        dict: "device" ("cpu", "mps" or the GPU's model), "threads", and "versions" of Python, torch and
+        course_lib.
+
+    Example:
+        >>> conditions("cpu")["device"]
+        'cpu'
+    """
+    device = pick_device(device)
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "course_lib": course_lib.__version__,
+        },
+    }
+
+
 def _header(chosen, settings):
     """A record without runs: what would be run here and now."""
     config = {"profile": profile.name(), **chosen.defaults, **settings}
@@ -209,13 +235,7 @@ def _header(chosen, settings):
         "summary": chosen.summary,
         "command": "",
         "config": config,
-        "device": _device_name(pick_device(config.get("device"))),
-        "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "course_lib": course_lib.__version__,
-        },
+        **conditions(config.get("device")),
         "runs": [],
     }
 
@@ -277,11 +297,6 @@ def _convert(key, text, default):
     if default is not None and type(value) is not type(default):
         raise ExperimentError(f"--set {key}={text}: wanted {type(default).__name__}, such as {default}")
     return value
-
-
-def _device_name(device):
-    """The kind of device, or the GPU's model; never the machine's name."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _reset_peak():
