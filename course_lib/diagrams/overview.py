@@ -17,13 +17,13 @@ def course_overview():
         ("Training at depth", "output", ["11 tricks, measured", "12 BERT", "13 GPT"]),
     ]
     leads = ["a window forgets", "a state is narrow", "depth resists"]
-    ax = canvas(16.2, 5.3)
+    ax = canvas(16.2, 4.75)
     for i, (title, kind, chapters) in enumerate(steps):
         x = 1.8 + 4.2 * i
-        label(ax, x, 4.95, title, size=10, weight="bold")
+        label(ax, x, 4.4, title, size=10, weight="bold")
         for j, chapter in enumerate(chapters):
-            box(ax, x, 3.75 - 0.9 * j, chapter, kind=kind, w=3.1, h=0.68, size=8.5)
+            box(ax, x, 3.2 - 0.9 * j, chapter, kind=kind, w=3.1, h=0.68, size=8.5)
         if i < 3:
-            arrow(ax, (x + 1.6, 3.75), (x + 2.6, 3.75), kind="gradient")
-            label(ax, x + 2.1, 4.32, leads[i], kind="gradient", size=8)
+            arrow(ax, (x + 1.6, 3.2), (x + 2.6, 3.2), kind="gradient")
+            label(ax, x + 2.1, 3.77, leads[i], kind="gradient", size=8)
     return ax
