@@ -148,8 +148,12 @@ def test_determiners_belong_to_the_right_noun(pairs):
 
 
 def test_word_order_of_the_translation(pairs):
-    # Fails if the verb does not come last (before "ne"), or the time not first, or if nothing is reordered.
-    for source, target, _ in pairs:
+    # Fails if the verb does not come last (before "ne"), the time not first, the preposition not between its place
+    # (later in English) and the object (earlier in English), or if nothing is reordered.
+    for source, target, alignment in pairs:
+        for t, i in enumerate(alignment):
+            if source[i] in {"near", "behind", "beside"}:
+                assert alignment[t - 1] > i > alignment[t + 1]
         last = target[-2] if target[-1] == "ne" else target[-1]
         assert last[-2:] in {"as", "is", "os"}
         assert ("not" in source) == (target[-1] == "ne")
