@@ -1,0 +1,1082 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   course:
+#     minutes: 150
+#     needs: chapter 01, a first month of PyTorch
+# ---
+
+# %% [markdown]
+# # 02 · Text to tensors
+#
+# A model never sees text. It sees a tensor that somebody made from text, and what that step left out no training brings
+# back. Here is a classifier that learns to tell good reviews from bad ones perfectly. Read the two sentences in the last
+# cell of this screen. **What will it say about them?**
+
+# %% tags=["setup"]
+import random
+import time
+from collections import Counter
+from itertools import pairwise
+
+import sacrebleu
+import torch
+from matplotlib.colors import ListedColormap
+from torch.nn import functional as F
+
+from course_lib import bag, data, diagrams, ledger, metrics, plots, text, toy
+from course_lib.checks import ch02
+from course_lib.claims import claim
+from course_lib.display import markdown, show, show_source, table
+
+torch.manual_seed(0)
+
+# %%
+judged = [(toy.GOOD, 1), (toy.BAD, 0)]
+plain = [(f"the {thing} was {word}", label) for thing in toy.THINGS for words, label in judged for word in words]
+plain_tokens = [text.tokenize(review) for review, _ in plain]
+plain_labels = torch.tensor([label for _, label in plain])
+words_seen = text.build_vocab([*plain_tokens, text.tokenize("not, it's")])
+
+rows = [text.numericalize(tokens, words_seen) for tokens in plain_tokens]
+hook = bag.BagOfWords(len(words_seen))
+bag.fit_bag_of_words(hook, rows, plain_labels, l2=1e-3)
+accuracy = ((hook(*text.pad_batch(rows)) > 0) == plain_labels).float().mean()
+claim("On 96 plain reviews ('the film was great') the classifier makes no mistake", accuracy == 1, accuracy=accuracy)
+
+# %%
+pair = ["not terrible, it's great", "not great, it's terrible"]
+ids, mask = text.pad_batch([text.numericalize(text.tokenize(sentence), words_seen) for sentence in pair])
+p = torch.sigmoid(hook(ids, mask))
+claim("It gives both sentences the same probability of being positive", abs(p[0] - p[1]) < 1e-6, p=p)
+
+# %% [markdown]
+# The classifier was given a *bag of words*: which words occur, not where. Both sentences put the same tensor in front of
+# it, so no weights, however long you train, can tell them apart. The mistake was made before the first layer.
+#
+# This chapter walks the road from a string to a tensor, one step at a time, and asks of every step the same question:
+# **what does it keep, and what does it lose?**
+#
+# ## You will be able to
+#
+# 1. learn a subword vocabulary by byte-pair encoding, one merge at a time (exercise 2.1);
+# 2. turn strings into a padded batch of ids with its mask, and keep the padding out of every mean (exercises 2.2, 2.3);
+# 3. compute how much of a batch is padding, and lower it by bucketing (exercise 2.4);
+# 4. train the bag-of-words baseline, and say which reviews it must fail on and which features help (exercise 2.5);
+# 5. compute BLEU from its parts, report it comparably, and name what it cannot see (exercises 2.6, 2.7).
+
+# %%
+diagrams.show("text_pipeline")
+
+# %% [markdown]
+# The letters for shapes are those of the whole course: `B` texts in a batch, `T` tokens in the longest of them, `V` tokens
+# in the vocabulary, `D` numbers in an embedding. Masks are boolean and `True` means *a real token* (later: *may be attended
+# to*). Some libraries mean the opposite by `True`; read the manual each time.
+
+# %% [markdown]
+# ## 1 · Tokens: words, characters, subwords
+#
+# Where does one token end? There are three answers: at the end of a word, after every character, or somewhere in between
+# that is learned from data. The tempting first attempt is `str.split`. **Which tokens of this review will it get wrong?**
+
+# %%
+review = "A GREAT cast. Great script: it's the greatest!"
+table(
+    ["cut", "tokens", "T"],
+    [
+        [name, " ".join(f"`{token}`" for token in tokens), len(tokens)]
+        for name, tokens in {
+            "str.split": review.split(),
+            "words": text.tokenize(review),
+            "characters": [*text.characters(review)[:14], "…"],
+        }.items()
+    ],
+)
+claim(
+    "For str.split 'GREAT', 'Great' and 'great' would be three unrelated words, and 'cast.' is not 'cast'",
+    {"GREAT", "Great", "cast."} <= set(review.split()) and text.tokenize(review).count("great") == 2,
+)
+
+# %% [markdown]
+# The course's tokenizer lower-cases and sets punctuation free. Neither is free of loss: `us` and `US` become one word, and
+# an angry `GREAT` is as calm as any other. Here is all of it.
+
+# %%
+show_source(text.tokenize)
+
+# %% [markdown]
+# ### The bargain: a large V or a long T
+#
+# Words make short sequences and a huge vocabulary; characters the opposite. We measure both on real text that every
+# machine has: the docstrings of your own Python's standard library. The last tenth is kept aside, as a stand-in for the
+# text that users will send tomorrow.
+#
+# **Predict:** what share of the *words* in that last tenth has never occurred in the nine tenths before it? One in a
+# thousand? One in a hundred? One in ten?
+
+# %%
+corpus = data.docstrings(limit=400_000)
+cut = len(corpus) * 9 // 10
+seen, unseen = {}, {}
+for name, split in {"words": text.tokenize, "characters": text.characters}.items():
+    seen[name], unseen[name] = split(corpus[:cut]), split(corpus[cut:])
+V = {name: len(set(tokens)) for name, tokens in seen.items()}
+T = {name: len(tokens) for name, tokens in seen.items()}
+unknown = {name: sum(token not in set_ for token in unseen[name]) / len(unseen[name])
+           for name, set_ in {name: set(tokens) for name, tokens in seen.items()}.items()}  # fmt: skip
+claim(
+    "Characters make the sequence more than 3 times as long, words make the vocabulary more than 20 times as large",
+    T["characters"] > 3 * T["words"] and V["words"] > 20 * V["characters"],
+    T=list(T.values()), V=list(V.values()),
+)  # fmt: skip
+claim(
+    "More than 2 % of the words in the last tenth are new; of the characters, fewer than 0.1 %",
+    unknown["words"] > 0.02 and unknown["characters"] < 0.001,
+    words=unknown["words"], characters=unknown["characters"],
+)  # fmt: skip
+
+# %% [markdown]
+# ### In between: byte-pair encoding
+#
+# *Byte-pair encoding* (BPE) was invented to compress files (Gage 1994) and became the standard way to cut text for
+# translation (Sennrich et al. 2016, algorithm 1). The idea in one sentence: begin with characters, and again and again let
+# the two neighbours that occur together most often become one symbol. Each of the joined pairs is called a *merge*.
+#
+# With $n_w$ the count of word $w$ in the corpus and $c_w(a, b)$ the number of places in $w$ where symbol $b$ follows
+# symbol $a$, the next merge is
+#
+# $$ (a, b)^* = \arg\max_{(a, b)} \sum_w n_w \, c_w(a, b). $$
+#
+# Merges never reach across words; a last symbol `</w>` (a dot in the diagram) marks the end, so that pieces can be
+# joined into words again.
+
+# %%
+diagrams.show("bpe_merges")
+
+# %% [markdown]
+# Here is the run behind the diagram. **Predict the first merge** from the four counts before you look: which two letters
+# stand next to each other most often?
+
+# %%
+counts = {"great": 6, "greater": 3, "dull": 5, "later": 4}
+merges = text.train_bpe(counts, 10)
+rows = []
+for k, (a, b) in enumerate(merges[:6]):
+    pieces = {word: text.bpe_tokenize(word, merges[:k]) for word in counts}
+    times = sum(n * list(pairwise(pieces[w])).count((a, b)) for w, n in counts.items())
+    rows.append([k + 1, f"`{a}` `{b}`", f"`{a + b}`", times])
+table(["merge", "pair", "new symbol", "times in the corpus"], rows)
+claim("The first merge is 'a' with 't', which stand together 6 + 3 + 4 = 13 times", merges[0] == ("a", "t"))
+
+# %% [markdown]
+# To cut a *new* word, start from its characters and apply the merges in the order in which they were learned. A word that
+# was never counted gets pieces that were, in the worst case single characters.
+
+# %%
+for word in ["great", "duller", "tall"]:
+    print(f"{word:>7} -> {' '.join(text.bpe_tokenize(word, merges))}")
+show_source(text.bpe_tokenize)
+
+# %% [markdown]
+# Training is a loop of two steps, count and merge; you write one turn of it in **exercise 2.1**. The library's version does
+# the same, but recounts only the words that a merge has changed.
+#
+# The number of merges is a dial from characters to words. On the docstrings, we turn it and watch both ends of the bargain.
+
+# %%
+word_counts = Counter(token for token in seen["words"] if token.isalpha())
+new_counts = Counter(token for token in unseen["words"] if token.isalpha())
+all_merges = text.train_bpe(word_counts, 3000)
+dial = [0, 30, 100, 300, 1000, 3000]
+
+
+def tokens_per_word(merges, counts):
+    """Mean number of pieces of a running word."""
+    return sum(n * len(text.bpe_tokenize(word, merges)) for word, n in counts.items()) / sum(counts.values())
+
+
+pieces = [tokens_per_word(all_merges[:k], new_counts) for k in dial]
+ax = plots.axes(height=3)
+plots.lines(ax, {"pieces": ([k + 1 for k in dial], pieces)}, "merges learned (+1, log scale)", "tokens per word",
+            colors={"pieces": "hidden"}, marker="o")  # fmt: skip
+ax.set(xscale="log", ylim=(0, None))
+ax.axhline(1, color=plots.COLORS["muted"], linestyle="--")
+ax.annotate("whole words", (1, 1), xytext=(0, 4), textcoords="offset points", color=plots.COLORS["muted"])
+show(
+    ax,
+    alt="Tokens per word fall from about 6 with no merge to about 1.2 with 3,000 merges; a dashed line marks 1.",
+    caption="How many merges bring the sequences close to word length? A few hundred already halve them; with a few thousand "
+    "most running words are one token, and every other word is still spelled.",
+)
+claim(
+    "With 3,000 merges a word of the held-out text takes fewer than half as many tokens as with characters",
+    pieces[-1] < pieces[0] / 2, characters=pieces[0], merges_3000=pieces[-1],
+)  # fmt: skip
+
+# %% [markdown]
+# No word is unknown any more: unseen words are spelled. That is why today's models use subwords (GPT-2: 50,000 merges
+# over bytes; BERT: about 30,000 pieces). The price: pieces are chosen by frequency, not by meaning.
+# In this chapter we stay with words, which are easier to read, and come back to subwords where they matter.
+
+# %% [markdown]
+# ### Exercise 2.1 · One merge of byte-pair encoding
+#
+# Difficulty ●●●○○ · 25 minutes · needs section 1
+#
+# One turn of the loop: count, choose, merge. Words are tuples of symbols; a symbol may have several letters.
+
+# %% nbgrader={"grade": false, "grade_id": "ex02-1-bpe-step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def bpe_step(words):
+    """Find the most frequent pair of neighbouring symbols and merge it.
+
+    Args:
+        words: dict {tuple of symbols: count}, for instance {("t", "e", "a"): 9}.
+
+    Returns:
+        pair: (a, b), the neighbours that occur most often in the corpus (a word that occurs 9 times
+            counts 9 times); on a tie the smallest pair, as Python orders tuples.
+        merged: dict like `words`, with a and b joined wherever they are neighbours, from left to right.
+    """
+    ### BEGIN SOLUTION
+    counts = Counter()
+    for symbols, count in words.items():
+        for neighbours in pairwise(symbols):
+            counts[neighbours] += count
+    best = min(counts, key=lambda candidate: (-counts[candidate], candidate))
+    merged = {}
+    for symbols, count in words.items():
+        joined, i = [], 0
+        while i < len(symbols):
+            step = 2 if symbols[i : i + 2] == best else 1
+            joined.append("".join(symbols[i : i + step]))
+            i += step
+        merged[tuple(joined)] = count
+    return best, merged
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex02-1-bpe-step-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch02.bpe_step(bpe_step)
+
+# %% [markdown]
+# ## 2 · The vocabulary
+#
+# A *vocabulary* gives each token a number, its *id*. Four ids are reserved for tokens that are not text:
+#
+# | id | token | stands for |
+# |---|---|---|
+# | 0 | `<unk>` | a token that the vocabulary does not know |
+# | 1 | `<pad>` | nothing: it fills the row of a shorter text |
+# | 2 | `<sos>` | the start of a sequence (what a decoder reads first) |
+# | 3 | `<eos>` | the end of a sequence (what tells a decoder to stop) |
+#
+# The others follow by falling frequency, ties in alphabetical order, so that two runs number alike. These are the ids of
+# *this* course; torchtext's default has no `<sos>` and `<eos>`, other libraries order them otherwise.
+
+# %%
+reviews = toy.reviews(2000, seed=1)
+train_reviews, test_reviews = reviews[:1600], reviews[1600:]
+train_tokens = [text.tokenize(review) for review, _ in train_reviews]
+test_tokens = [text.tokenize(review) for review, _ in test_reviews]
+vocab = text.build_vocab(train_tokens)
+print("the first ids:", vocab.itos[:12])
+sentence = text.tokenize("the plot was not boring, it was hilarious")
+ids = text.numericalize(sentence, vocab, sos=True, eos=True)
+print("ids: ", ids)
+print("back:", " ".join(text.denumericalize(ids, vocab)))
+claim("A word outside the vocabulary comes back as <unk>: what was said is lost", ids[-2] == text.UNK)
+
+# %% [markdown]
+# ### How large a vocabulary?
+#
+# A few words are very frequent and most are rare, so a short list covers most of a running text and the rest costs more
+# and more. The *<unk> rate* is the share of running tokens that the vocabulary does not know. Measured on the text the
+# vocabulary was built from, it flatters; the honest figure is on held-out text.
+#
+# **Predict:** with *every* training word in the vocabulary, the rate on the training text is 0. On the held-out text?
+
+# %%
+ranked = [token for token, _ in Counter(seen["words"]).most_common()]
+sizes = [100, 300, 1000, 3000, len(ranked)]
+rates = {}
+for name, tokens in {"training text": seen["words"], "held-out text": unseen["words"]}.items():
+    rates[name] = [100 * sum(token not in known for token in tokens) / len(tokens)
+                   for known in (set(ranked[:size]) for size in sizes)]  # fmt: skip
+ax = plots.lines(plots.axes(height=3), {name: (sizes, rate) for name, rate in rates.items()},
+                 "vocabulary size V (log scale)", "<unk> rate (% of tokens)",
+                 colors={"training text": "muted", "held-out text": "gradient"}, marker="o")  # fmt: skip
+ax.set(xscale="log", ylim=(0, None))
+show(
+    ax,
+    alt="Two falling curves of the <unk> rate against vocabulary size; the training curve reaches 0, held-out does not.",
+    caption="Does a larger vocabulary remove `<unk>`? Only on the text it was built from. On held-out text the curve flattens "
+    "above zero: new text brings new words.",
+)
+claim(
+    "With every training word known, more than 2 % of the held-out tokens are still unknown",
+    rates["training text"][-1] == 0 and rates["held-out text"][-1] > 2, held_out=rates["held-out text"][-1],
+)  # fmt: skip
+
+# %% [markdown]
+# **Common mistake · a vocabulary that has seen the test set.** It is built "on all the data, to be safe". The `<unk>` rate on
+# the test set becomes 0, which no user's text will ever give you, and the test score includes words that the model could
+# never have had. The repair is a habit: *whatever is fitted, is fitted on the training part only*; report the `<unk>` rate
+# beside the score.
+
+# %%
+def unknown_rate(tokens, vocab):
+    """Share of the tokens that numericalize to <unk>."""
+    ids = text.numericalize(tokens, vocab)
+    return ids.count(text.UNK) / len(ids)
+
+
+leaky = text.build_vocab([seen["words"], unseen["words"]])
+honest = text.build_vocab([seen["words"]])
+claim(
+    "The leaky vocabulary reports an <unk> rate of exactly 0 on text where the honest one reports more than 2 %",
+    unknown_rate(unseen["words"], leaky) == 0 and unknown_rate(unseen["words"], honest) > 0.02,
+    leaky=unknown_rate(unseen["words"], leaky), honest=unknown_rate(unseen["words"], honest),
+)  # fmt: skip
+
+# %% [markdown]
+# ## 3 · Padding and the mask
+#
+# A tensor is a rectangle and texts are not. Shorter rows are filled up with `<pad>` on the right, to the length $T$ of the
+# longest, and a mask says which entries are real. With $\ell_b$ the length of text $b$,
+#
+# $$ \mathrm{mask}[b, t] = (t < \ell_b), \qquad b = 0 \ldots B-1, \quad t = 0 \ldots T-1. $$
+
+# %%
+show_source(text.length_mask, text.pad_batch)
+
+# %%
+three = ["the cast was great", "not dull", "the ending was weak, sadly"]
+ids, mask = text.pad_batch([text.numericalize(text.tokenize(sentence), vocab) for sentence in three])
+print(ids, ids.shape)
+print(mask.int())
+claim("The mask undoes the padding: ids[mask] is the real tokens and nothing else", len(ids[mask]) == 4 + 2 + 6)
+
+# %% [markdown]
+# **Common mistake · padding counted in a mean.** The plainest summary of a text is the mean of its vectors. Below, `<pad>`
+# has a vector like every other id, and `.mean(dim=1)` averages over it. The review *not dull* is first embedded alone, then in the
+# batch above. **Will its mean be the same?**
+
+# %%
+embedding = torch.nn.Embedding(len(vocab), 4, dtype=torch.float64)
+alone, _ = text.pad_batch([text.numericalize(["not", "dull"], vocab)])
+mean_alone = embedding(alone).mean(dim=1)[0]
+mean_in_batch = embedding(ids).mean(dim=1)[1]
+claim(
+    "The mean of 'not dull' depends on the longest review of its batch: what a model says of you depends on your neighbours",
+    not torch.allclose(mean_alone, mean_in_batch), alone=mean_alone, in_batch=mean_in_batch,
+)  # fmt: skip
+
+# %% [markdown]
+# The repair: add up real vectors only, and divide by how many there are, row by row. With $e_{bt}$ the vector (D numbers) at
+# step $t$ of row $b$ and $m_{bt}$ the mask as 0 or 1,
+#
+# $$ \bar e_b = \frac{\sum_t m_{bt} \, e_{bt}}{\sum_t m_{bt}}. $$
+#
+# `course_lib` does this inside `bag.AveragedEmbeddings`. The sum must carry the mask *and so must the divisor*; in
+# **exercise 2.3** you hunt a version in which only one of them does.
+
+# %%
+averaged = bag.AveragedEmbeddings(len(vocab), width=4).double().eval()
+together = averaged(ids, mask)[1]
+by_itself = averaged(alone, torch.ones(1, 2, dtype=torch.bool))[0]
+longer = averaged(*text.pad_batch([text.numericalize(["not", "dull"], vocab)], length=50))[0]
+claim(
+    "With the mask, 'not dull' gives the same output alone, in the batch, and padded to 50",
+    torch.allclose(together, by_itself) and torch.allclose(longer, by_itself),
+)
+
+# %% [markdown]
+# A forgotten mask raises no error and the loss still falls: the only symptom is a slightly worse score. So test for it, as in
+# the cell above: *pad further, and nothing may change.* The same test will guard the LSTM's last step (chapter 05) and
+# attention (chapter 07). Chapter 01's perplexity needs it too: the mean nats per token is a mean over *real* tokens.
+
+# %% [markdown]
+# ### Exercise 2.2 · Pad and mask
+#
+# Difficulty ●●○○○ · 15 minutes · needs section 3
+#
+# From lists to a rectangle. Take the mask from the lengths: in some vocabularies (GPT-2's, for one) the padding id is also a real token.
+
+# %% nbgrader={"grade": false, "grade_id": "ex02-2-pad-and-mask", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def pad_and_mask(sequences, pad):
+    """Pad lists of ids on the right.
+
+    Args:
+        sequences: B lists of ids, of different lengths; T is the longest length.
+        pad: the id that fills the free places.
+
+    Returns:
+        ids: (B, T) torch.int64.
+        mask: (B, T) torch.bool, True = a real token.
+    """
+    ### BEGIN SOLUTION
+    B, T = len(sequences), max(len(sequence) for sequence in sequences)
+    ids = torch.full((B, T), pad, dtype=torch.int64)
+    mask = torch.zeros(B, T, dtype=torch.bool)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence, dtype=torch.int64)
+        mask[row, : len(sequence)] = True
+    return ids, mask
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex02-2-pad-and-mask-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch02.pad_and_mask(pad_and_mask)
+
+# %% [markdown]
+# ### Exercise 2.3 · Find the bug: a mean that knows its mask
+#
+# Difficulty ●●○○○ · 15 minutes · needs section 3
+#
+# This function uses the mask, has the right shape, and gave the right mean for the row on which its author tried it:
+#
+# ```python
+# def masked_mean(vectors, mask):
+#     vectors = vectors * mask.unsqueeze(-1)      # padding becomes zero
+#     return vectors.mean(dim=1)
+# ```
+#
+# Which row was that? Write the version that is right for every row, however far the batch is padded. A row without any real
+# token must give zeros, not `nan`.
+
+# %% nbgrader={"grade": false, "grade_id": "ex02-3-masked-mean", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def masked_mean(vectors, mask):
+    """Mean of the real tokens' vectors, row by row.
+
+    Args:
+        vectors: (B, T, D) floats.
+        mask: (B, T) bool, True = a real token.
+
+    Returns:
+        (B, D); zeros for a row without a real token.
+    """
+    ### BEGIN SOLUTION
+    total = (vectors * mask.unsqueeze(-1)).sum(dim=1)
+    return total / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex02-3-masked-mean-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch02.masked_mean(masked_mean)
+
+# %% [markdown]
+# ## 4 · Bucketing: padding is work for nothing
+#
+# The model computes on every cell of the rectangle. The *padding share* of a set of batches is the part that is wasted:
+#
+# $$ \text{padding share} = 1 - \frac{\sum_b \ell_b}{\sum_{\text{batches}} B \cdot T}, $$
+#
+# with $T$ the longest length *of each batch*. So it depends on who sits together. *Bucketing* puts texts of similar length into one batch, and
+# shuffles the batches instead of the texts.
+#
+# **Predict:** reviews of 1 to 3 judgements, 32 in a batch. Which part of the cells is padding in shuffled order? And bucketed?
+
+# %%
+sequences = [torch.tensor(text.numericalize(tokens, vocab)) for tokens in train_tokens]
+lengths = [len(sequence) for sequence in sequences]
+shuffled = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(2)).tolist()
+shuffled = [shuffled[i : i + 32] for i in range(0, len(shuffled), 32)]
+bucketed = list(text.bucket_batches(lengths, 32, torch.Generator().manual_seed(2)))
+
+panels = plots.grid(1, 2, height=2.9)[0]
+for ax, name, batches in zip(panels, ["shuffled", "bucketed"], [shuffled, bucketed], strict=True):
+    picture = text.length_mask([lengths[i] for i in batches[0]], T=max(lengths)).float()
+    picture[:, max(lengths[i] for i in batches[0]) :] = float("nan")  # outside this batch's rectangle
+    ax.imshow(picture, aspect="auto", interpolation="nearest", cmap=ListedColormap(["#C8C8C8", plots.COLORS["attention"]]))
+    ax.set(title=name, xlabel="step t (tokens)", ylabel="review in the batch")
+    ax.grid(visible=False)
+show(
+    panels[0],
+    alt="Two masks of 32 reviews. Shuffled: ragged blue rows and more grey than blue. Bucketed: rows of almost equal length.",
+    caption="What does one batch look like? Real tokens are blue, padding is grey. In shuffled order one long review makes 31 "
+    "others wait; in a bucket the rows end together.",
+)
+
+
+def share_of_padding(batches):
+    """Padding share of all the batches together: cells first, one division at the end."""
+    cells = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+    return 1 - sum(lengths) / cells
+
+
+fixed = 1 - sum(lengths) / (len(lengths) * 80)  # every review padded to 80
+claim(
+    "Padding shrinks from half of the cells (shuffled) to less than a tenth (bucketed)",
+    share_of_padding(shuffled) > 0.4 and share_of_padding(bucketed) < 0.1,
+    shuffled=share_of_padding(shuffled), bucketed=share_of_padding(bucketed), fixed_80=fixed,
+)  # fmt: skip
+
+# %% [markdown]
+# Does bucketing still pay when the batches grow? The larger a batch, the more likely it holds one very long review.
+
+# %%
+batch_sizes = [1, 2, 4, 8, 16, 32, 64, 128]
+waste = {"shuffled": [], "bucketed": []}
+for size in batch_sizes:
+    generator = torch.Generator().manual_seed(size)
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+    waste["shuffled"].append(share_of_padding([order[i : i + size] for i in range(0, len(order), size)]))
+    waste["bucketed"].append(share_of_padding(list(text.bucket_batches(lengths, size, generator))))
+ax = plots.lines(
+    plots.axes(height=2.9), {name: (batch_sizes, [100 * w for w in ws]) for name, ws in waste.items()},
+    "batch size B (log scale)", "padding (% of cells)", colors={"shuffled": "muted", "bucketed": "attention"}, marker="o",
+)  # fmt: skip
+ax.set_xscale("log", base=2)
+ax.set_xticks(batch_sizes, batch_sizes)
+ax.set_ylim(0, None)
+show(
+    ax,
+    alt="Padding share against batch size. Shuffled rises steeply to about half; bucketed stays near zero.",
+    caption="Does bucketing still pay in large batches? Yes, there most: shuffled batches waste more the larger they are, "
+    "bucketed ones hardly more.",
+)
+claim(
+    "At every batch size from 2 to 128, bucketing at least halves the padding",
+    all(b <= s / 2 for s, b in zip(waste["shuffled"][1:], waste["bucketed"][1:], strict=True)),
+    shuffled=waste["shuffled"], bucketed=waste["bucketed"],
+)  # fmt: skip
+
+# %% [markdown]
+# Bucketing is not free of charge: texts of similar length meet each other again and again, so batches are a little less
+# random. `text.bucket_batches` therefore shuffles first, sorts only within pools of 100 batches, and shuffles the batches.
+#
+# LEDGER_PADDING
+
+# %% [markdown]
+# ### Exercise 2.4 · Derive: how much is padding?
+#
+# Difficulty ●●○○○ · 10 minutes · needs section 4
+#
+# Four reviews have 1, 10, 2 and 4 tokens. With pencil and paper, find the padding share, as a fraction with three digits, if they are batched
+# two by two (a) in this order, (b) sorted by length, and (c) if every row is padded to 12. Replace `...` by the tuple of the three numbers.
+
+# %% nbgrader={"grade": false, "grade_id": "ex02-4-padding-shares", "locked": false, "schema_version": 3, "solution": true, "task": false}
+shares = ...  # (a, b, c)
+### BEGIN SOLUTION
+shares = (11 / 28, 7 / 24, 31 / 48)
+### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex02-4-padding-shares-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch02.padding_shares(shares)
+
+# %% [markdown]
+# ## 5 · One-hot against embedding
+#
+# An id is a name, not a quantity: token 7 is not more than token 6. So a network must not multiply by it. The *one-hot*
+# vector of id $i$ is a row of $V$ zeros with a 1 in place $i$. Multiplied by a matrix $W$ of shape $(V, D)$ it gives
+#
+# $$ x_{bt} \, W = \sum_{v=0}^{V-1} x_{btv} \, W_{v} = W_{i}, \qquad i = \mathrm{ids}[b, t]. $$
+
+# %%
+diagrams.show("one_hot_lookup")
+
+# %% [markdown]
+# So `nn.Embedding` is a linear layer without bias on one-hot rows, computed as a look-up. Same output, same gradient.
+
+# %%
+B, T, V, D = 3, 5, 11, 4
+W = torch.randn(V, D, dtype=torch.float64, requires_grad=True)
+ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(1))
+one_hot = F.one_hot(ids, V).double()
+print("one-hot", tuple(one_hot.shape), "@ W", tuple(W.shape), "->", tuple((one_hot @ W).shape))
+print("ids    ", tuple(ids.shape), " of W", tuple(W.shape), "->", tuple(W[ids].shape))
+upstream = torch.randn(B, T, D, dtype=torch.float64)
+by_product = torch.autograd.grad((one_hot @ W * upstream).sum(), W)[0]
+by_lookup = torch.autograd.grad((F.embedding(ids, W) * upstream).sum(), W)[0]
+claim("The product and the look-up are equal, bit for bit", torch.equal(one_hot @ W, F.embedding(ids, W)))
+claim("So are their gradients; rows of W whose token is not in the batch get none",
+      torch.allclose(by_product, by_lookup) and not by_lookup[~torch.isin(torch.arange(V), ids)].any())  # fmt: skip
+
+# %% [markdown]
+# **Predict:** a batch of 128 reviews of 200 tokens and a vocabulary of 50,000 words, the sizes of a common IMDB tutorial. How
+# much memory do the one-hot vectors take, in 32-bit floats? Megabytes? Gigabytes?
+
+# %%
+B, T, V, D = 128, 200, 50_000, 32
+table(
+    ["", "one-hot times W", "look-up"],
+    [
+        ["input", f"{B * T * V * 4 / 1e9:.2f} GB", f"{B * T * 8 / 1e6:.2f} MB"],
+        ["multiplications", f"{B * T * V * D / 1e9:.0f} billion", "0"],
+    ],
+)
+seconds, small = {}, torch.randint(5000, (16, 50))
+table_small = torch.randn(5000, 32)
+for name, compute in {
+    "one_hot": lambda: F.one_hot(small, 5000).float() @ table_small,
+    "lookup": lambda: F.embedding(small, table_small),
+}.items():
+    compute()
+    begin = time.perf_counter()
+    for _ in range(5):
+        compute()
+    seconds[name] = (time.perf_counter() - begin) / 5
+claim(
+    "Even for 800 tokens and 5,000 words, the look-up is more than 10 times as fast",
+    seconds["one_hot"] > 10 * seconds["lookup"], **{name: 1e3 * s for name, s in seconds.items()}, unit="ms",
+)  # fmt: skip
+
+# %% [markdown]
+# The gain of an embedding is not only cost. Any two one-hot rows are equally far apart: `great` is as unlike `superb` as it is
+# unlike `terrible`. The $D$ numbers of an embedding are learned, so that words that matter alike can come to lie together.
+
+# %% [markdown]
+# ## 6 · The same road with torchtext
+#
+# Much code that you will meet, including the tutorial this course began from, walks this road with torchtext's `Field`,
+# `Vocab` and `BucketIterator`. We use its version 0.6.0, which is pure Python and works with any torch.
+#
+# | step | torchtext 0.6.0 | `course_lib.text` |
+# |---|---|---|
+# | cut | `Field(tokenize=..., lower=...)` | `tokenize` |
+# | number | `Field.build_vocab`, `Vocab` | `build_vocab` (returns the same `Vocab`) |
+# | pad | `Field.process` | `pad_batch`, which returns the mask too |
+# | batch | `BucketIterator` | `bucket_batches`, `batches` |
+#
+# Here it is on the toy reviews, put into the shape of IMDB: a text, a label. It works; then come three traps.
+
+# %%
+show_source(text.review_fields, text.review_iterators)
+
+# %%
+splits = {"train": train_reviews, "test": test_reviews}
+iterators, torchtext_vocab = text.review_iterators(splits, batch_size=32)
+batch = next(iter(iterators["train"]))
+(ids, row_lengths), labels = batch.text, batch.label
+print("ids", tuple(ids.shape), "lengths", tuple(row_lengths.shape), "labels", tuple(labels.shape))
+claim("torchtext's vocabulary, built from the training reviews, is the one of section 2", torchtext_vocab.itos == vocab.itos)
+claim("Its ids are those of pad_batch, once the lengths are turned into a mask",
+      torch.equal(text.length_mask(row_lengths), ids != text.PAD))  # fmt: skip
+
+# %% [markdown]
+# **Trap 1 · `Vocab.stoi` grows.** `stoi` is a `defaultdict`: asking it for an unknown token *stores* that token, with the id of `<unk>`. `Field` asks
+# it for every token of every batch. **After one pass over some test text, what will `token not in vocab.stoi` say of the
+# unknown words in it?**
+
+# %%
+trap = text.build_vocab(train_tokens)
+new_text = text.tokenize("A hilarious, gripping, unforgettable film: the finale was great!")
+
+
+def share_not_in_stoi(tokens):
+    """The <unk> rate as many a script measures it."""
+    return sum(token not in trap.stoi for token in tokens) / len(tokens)
+
+
+before, size_before = share_not_in_stoi(new_text), len(trap.stoi)
+[trap.stoi[token] for token in new_text]  # what Field.numericalize does
+after, size_after = share_not_in_stoi(new_text), len(trap.stoi)
+print(f"before: {before:.0%} unknown, stoi has {size_before} entries, the vocabulary {len(trap)}")
+print(f"after:  {after:.0%} unknown, stoi has {size_after} entries, the vocabulary {len(trap)}")
+claim("Reading a text through stoi makes its unknown words look known", before > 0.3 and after == 0)
+claim("vocab[token] and numericalize do not grow anything, and still say <unk>",
+      unknown_rate(new_text, trap) == before and len(trap.stoi) == size_after)  # fmt: skip
+
+# %% [markdown]
+# So the hidden `<unk>` rate is not only a sin of omission: with `stoi` the rate *measures* as zero. Count ids equal to `UNK`
+# instead, as `unknown_rate` does.
+
+# %% [markdown]
+# **Trap 2 · `BucketIterator` does not sort.** Given a `sort_key`, as in most tutorials, you expect buckets. In 0.6.0 the training
+# iterator sorts only if you also pass `sort_within_batch=True`. Its default is `False` for the training split, and then the batches are the shuffled ones.
+
+# %%
+from torchtext.data import BucketIterator, Dataset, Example, Field
+
+
+class Reviews(Dataset):
+    """The training reviews, already cut, as torchtext wants them."""
+
+    def __init__(self):
+        text_field, label_field = text.review_fields()
+        fields = [("text", text_field), ("label", label_field)]
+        super().__init__([Example.fromlist(pair, fields) for pair in train_reviews], fields)
+
+
+def torchtext_padding(**options):
+    """Padding share of one epoch of BucketIterator over the training reviews."""
+    iterator = BucketIterator(Reviews(), batch_size=32, sort_key=lambda review: len(review.text), **options)
+    iterator.random_shuffler.random_state = random.Random(0).getstate()
+    iterator.create_batches()
+    rows = [[len(review.text) for review in batch] for batch in iterator.batches]
+    return 1 - sum(map(sum, rows)) / sum(len(row) * max(row) for row in rows)
+
+
+plain_call, repaired = torchtext_padding(), torchtext_padding(sort_within_batch=True)
+claim("With sort_key alone, BucketIterator pads like shuffled batches", abs(plain_call - share_of_padding(shuffled)) < 0.03,
+      sort_key_alone=plain_call, shuffled=share_of_padding(shuffled))  # fmt: skip
+claim("With sort_within_batch=True the buckets are there", repaired < plain_call / 3, sort_within_batch=repaired)
+
+# %% [markdown]
+# **Trap 3 · there is no padding mask.** A `Field` returns ids and nothing else; the padding must be guessed from
+# `ids == 1` or is forgotten, as in the tutorial, where padding took part in attention and in the maximum over time.
+# `include_lengths=True` returns the lengths too; `text.length_mask` makes the mask of them. `review_fields` does so.
+
+# %%
+bare = Field(tokenize=text.tokenize, batch_first=True)
+bare.vocab = vocab
+bare_batch = bare.process([["not", "dull"], ["the", "cast", "was", "great"]])
+with_lengths = Field(tokenize=text.tokenize, batch_first=True, include_lengths=True)
+with_lengths.vocab = vocab
+ids, row_lengths = with_lengths.process([["not", "dull"], ["the", "cast", "was", "great"]])
+print("without:", type(bare_batch).__name__, tuple(bare_batch.shape))
+print("with:   ", tuple(ids.shape), "and lengths", row_lengths.tolist())
+print(text.length_mask(row_lengths).int())
+
+# %% [markdown]
+# ## 7 · The bag-of-words baseline
+#
+# Before anything with a memory, the baseline that every text classifier must beat. With $x_v = 1$ if token $v$ occurs in the
+# review and 0 if not, $w_v$ a learned weight for each token, and $\sigma(z) = 1 / (1 + e^{-z})$,
+#
+# $$ p(\text{positive}) = \sigma\Big( b + \sum_{v=0}^{V-1} w_v x_v \Big). $$
+#
+# This is logistic regression. Counting each token once, however often it occurs, does better on sentiment than
+# counting repeats (Wang and Manning 2012). The loss is convex in $w$ and $b$: there is one optimum, and
+# `bag.fit_bag_of_words` finds it, so nobody can blame the learning rate.
+
+# %%
+show_source(bag.bag_of_words, bag.BagOfWords)
+
+# %% [markdown]
+# The toy reviews were made for this baseline: each comes with its *mirror*, the same words in another order with the opposite
+# label. **Predict the test accuracy** of a bag of words trained on 1,600 of them. Below 50 %, 50 %, or above?
+
+# %%
+def train_bag(token_lists, labels, vocab):
+    """A bag of words at the optimum of its loss on these reviews."""
+    model = bag.BagOfWords(len(vocab))
+    bag.fit_bag_of_words(model, [text.numericalize(tokens, vocab) for tokens in token_lists], labels, l2=1e-4)
+    return model
+
+
+@torch.no_grad()
+def logits_of(model, token_lists, vocab):
+    """Logits (N,) that the reviews are positive."""
+    return model(*text.pad_batch([text.numericalize(tokens, vocab) for tokens in token_lists]))
+
+
+train_labels = torch.tensor([label for _, label in train_reviews])
+test_labels = torch.tensor([label for _, label in test_reviews])
+words_model = train_bag(train_tokens, train_labels, vocab)
+logits = logits_of(words_model, test_tokens, vocab)
+accuracy = ((logits > 0) == test_labels).float().mean().item()
+claim("A review and its mirror always get the same logit", torch.allclose(logits[::2], logits[1::2], atol=1e-5))
+claim("So of every pair one is right and one is wrong: the accuracy is one half", abs(accuracy - 0.5) < 0.01, accuracy=accuracy)
+largest = words_model.weight.abs().max().item()
+claim("The optimizer agrees: the best it can do is to give every word the weight 0", largest < 1e-3, largest_weight=largest)
+
+# %% [markdown]
+# One half is not bad luck but a theorem. The bag is the same for both, so the answer is; the labels differ, so exactly one
+# answer is right. The same holds for anything that treats the words as a set, such as the *average of embeddings*:
+
+# %%
+averaged = bag.AveragedEmbeddings(len(vocab), width=16)
+ids, mask = text.pad_batch([text.numericalize(tokens, vocab) for tokens in test_tokens])
+with torch.no_grad():
+    out = averaged.eval()(ids, mask)
+show_source(bag.AveragedEmbeddings.forward)
+claim("Averaged embeddings cannot tell a review from its mirror either", torch.allclose(out[::2], out[1::2], atol=1e-5))
+for sentence in pair:
+    print(sentence, "->", sorted(text.tokenize(sentence)))
+
+# %% [markdown]
+# ### And on real reviews?
+#
+# LEDGER_IMDB
+
+# %% [markdown]
+# ### Exercise 2.5 · Explore and explain: how much order do n-grams buy?
+#
+# Difficulty ●●●○○ · 30 minutes · needs section 7
+#
+# A bag of *bigrams* sees `not great` as one feature. The cell below trains a bag of the n-grams up to `n`; the accuracy for
+# n = 1 is the half that you know. Change `n` to 2, 3 and 5, and try a smaller part of the training reviews. Note the accuracy and the number of features each time.
+
+# %%
+def ngrams(tokens, n):
+    """The tokens and their runs of 2 to n, each run written as one token."""
+    return [" ".join(tokens[i : i + k]) for k in range(1, n + 1) for i in range(len(tokens) - k + 1)]
+
+
+def ngram_experiment(n, reviews=1600):
+    """Features and test accuracy of a bag of n-grams trained on so many reviews."""
+    inputs = [ngrams(tokens, n) for tokens in train_tokens[:reviews]]
+    gram_vocab = text.build_vocab(inputs)
+    model = train_bag(inputs, train_labels[:reviews], gram_vocab)
+    right = (logits_of(model, [ngrams(tokens, n) for tokens in test_tokens], gram_vocab) > 0) == test_labels
+    return len(gram_vocab), right.float().mean().item()
+
+
+n = 1  # your turn: 2, 3, 5
+features, accuracy = ngram_experiment(n)
+claim("A bag of single words is right on half of the mirrored reviews", n == 1 and abs(accuracy - 0.5) < 0.02,
+      n=n, features=features, accuracy=accuracy)  # fmt: skip
+
+# %% [markdown]
+# Then explain in a few sentences: (a) Which of the eight sentence patterns (print `toy.JUDGEMENTS`) can bigrams settle, and which word decides?
+# (b) Why does the number of features matter? (c) Write a review that no bag of n-grams with your largest n could judge, and say what a model must be able to do instead.
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "ex02-5-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# (a) Bigrams settle the four patterns in which the word *before* the judged one tells what is meant: `not NO` in the first two,
+# `be NO` against `was YES` in the two with *expected*. In the others both judged words follow the same word (`was` and `was`) or follow `film` and `it`
+# the one way in one pattern and the other way in its twin. The only bigrams that differ (`YES ,` and `NO .`) vote for opposite labels
+# in the two twins, so the weights that help one hurt the other, and the accuracy stays at about 0.8 to 0.85. Trigrams (`found it YES`, `called it NO`)
+# settle nearly all.
+#
+# (b) A weight can only be learned from reviews that hold its n-gram. From n = 1 to 5 the features grow from some 60 to several thousand, most of
+# them seen a few times; with 100 reviews many of the test reviews' n-grams were never seen. On real text the number of possible n-grams is $V^n$.
+#
+# (c) Put the deciding word further away than n: *nobody who saw this film with us on a sunday would say that it was great*. The model must
+# remember *nobody* until *great* arrives, however many words are between: it needs a memory that is carried along (chapter 03),
+# or a direct look at every earlier word (chapter 07).
+# ### END SOLUTION
+
+# %% [markdown]
+# ## 8 · BLEU: scoring text that a model wrote
+#
+# At the other end of a model, tensors become text again, and somebody must say how good it is. For a translation there is no
+# single right answer. *BLEU* (Papineni et al. 2002) compares a *hypothesis* with one or more human *references* by their
+# *n-grams*, the runs of $n$ tokens. It was made for whole test sets, and three of its parts are easy to get wrong.
+
+# %%
+diagrams.show("bleu_parts")
+
+# %% [markdown]
+# **Part 1: clipped precision.** Over all sentences $i$ of the corpus, with $g$ running through the n-grams of hypothesis $i$,
+#
+# $$ p_n = \frac{\sum_i \sum_g \min\big(\mathrm{count}_{\mathrm{hyp}_i}(g),\ \max_j \mathrm{count}_{\mathrm{ref}_{ij}}(g)\big)}{\sum_i \sum_g \mathrm{count}_{\mathrm{hyp}_i}(g)}. $$
+#
+# A word may match as often as the *one* reference that has it most often. Without the clip, a model that says *great great
+# great great* has precision 1.
+
+# %%
+show_source(metrics.modified_precision)
+parrot, reference = "great great great great".split(), "the plot is great and the cast is too".split()
+matches, total = metrics.modified_precision([parrot], [[reference]], 1)
+claim("The parrot has 4 words, all in the reference, and only 1 clipped match", (matches, total) == (1, 4))
+
+# %% [markdown]
+# **Part 2: brevity.** Precision rewards saying little. Recall would punish it, but is not defined for several references, so BLEU
+# compares lengths: $c$ tokens in all hypotheses, $r$ in the references closest in length,
+#
+# $$ \mathrm{BP} = \min\big(1,\ e^{1 - r/c}\big). $$
+#
+# **Part 3: the mean.** The geometric mean of $p_1 \ldots p_4$, times BP. We give it on the scale 0 to 100, as `sacrebleu` does; papers and the
+# tutorial often write 0 to 1.
+#
+# $$ \mathrm{BLEU} = 100 \cdot \mathrm{BP} \cdot \exp\Big(\frac14 \sum_{n=1}^{4} \ln p_n\Big). $$
+
+# %%
+show_source(metrics.brevity_penalty, metrics.bleu)
+
+# %%
+reference = "the film is good and the music is lovely , though the ending is weak".split()
+for length in (15, 12, 9, 6):
+    p = [m / t for m, t in (metrics.modified_precision([reference[:length]], [[reference]], n) for n in range(1, 5))]
+    score = metrics.bleu([reference[:length]], [[reference]])
+    print(f"first {length:2d} words: p1..p4 = {p}, BP = {metrics.brevity_penalty(length, 15):.3f}, BLEU = {score:.1f}")
+
+# %% [markdown]
+# Every n-gram of a prefix matches, so only the brevity penalty keeps *the film is good and the* from a perfect score.
+#
+# ### Against sacrebleu
+#
+# A metric of your own is worth nothing until it agrees with the one that others use. `sacrebleu` (Post 2018) is the standard.
+
+# %%
+def noisy(tokens, rng):
+    """A sentence with a fifth of its words dropped or replaced."""
+    kept = [token if rng.random() < 0.9 else "film" for token in tokens if rng.random() < 0.9]
+    return kept or tokens
+
+
+rng = random.Random(4)
+hypotheses = [noisy(tokens, rng) for tokens in test_tokens[:40]]
+references = [[noisy(tokens, rng), noisy(tokens, rng)] for tokens in test_tokens[:40]]
+ours = metrics.bleu(hypotheses, references)
+theirs = sacrebleu.corpus_bleu(
+    [" ".join(h) for h in hypotheses], [[" ".join(r[j]) for r in references] for j in range(2)],
+    tokenize="none", smooth_method="none",
+).score  # fmt: skip
+one = metrics.bleu(hypotheses, [r[:1] for r in references])
+claim("Ours is sacrebleu's, on 40 sentences with two references each", abs(ours - theirs) < 1e-9, ours=ours, sacrebleu=theirs)
+claim("A second reference raises the score: more ways to be right", ours > one, one_reference=one, two_references=ours)
+
+# %% [markdown]
+# **Common mistake · the average of sentence BLEUs.** Some tutorials say that sentence scores are averaged over the corpus. They are not:
+# matches, totals and lengths are *summed* over the corpus, then divided once. **Predict:** system A makes a mess of one short
+# sentence and gets a long one right; system B the other way round. Do the two ways of computing agree on who is better?
+
+# %%
+long_reference = "we saw it on sunday and the film was great although critics called it dull".split()
+short_reference = "the cast was great".split()
+refs = [[long_reference], [short_reference]]
+system_a = [long_reference, "a cast is good".split()]
+system_b = ["we saw it on sunday and a movie is good but the critics found that boring".split(), short_reference]
+
+
+def mean_of_sentences(hypotheses):
+    """The wrong way: score each sentence, then average."""
+    return sum(metrics.bleu([h], [r]) for h, r in zip(hypotheses, refs, strict=True)) / len(refs)
+
+
+table(
+    ["", "corpus BLEU", "mean of sentence BLEUs"],
+    [[name, metrics.bleu(h, refs), mean_of_sentences(h)] for name, h in {"A": system_a, "B": system_b}.items()],
+)
+claim(
+    "Corpus BLEU prefers A, which translated more words well; the mean of sentences prefers B",
+    metrics.bleu(system_a, refs) > metrics.bleu(system_b, refs)
+    and mean_of_sentences(system_a) < mean_of_sentences(system_b),
+)
+
+# %% [markdown]
+# **Common mistake · comparing BLEU over different tokens.** BLEU counts tokens, so it changes with the tokenizer. Here the same pair of
+# sentences is scored in four ways. Which of them is "the BLEU"?
+
+# %%
+hypothesis = "It's a great film, isn't it? The U.S. cast was GREAT!"
+reference = "It's a great film, is it not? The US cast was great!"
+ways = {
+    "split at spaces": metrics.bleu([hypothesis.split()], [[reference.split()]]),
+    "our tokenizer, lower-cased": metrics.bleu([text.tokenize(hypothesis)], [[text.tokenize(reference)]]),
+    "sacrebleu on the raw strings": sacrebleu.corpus_bleu([hypothesis], [[reference]]).score,
+    "single characters": sacrebleu.corpus_bleu([hypothesis], [[reference]], tokenize="char").score,
+}
+table(["tokens", "BLEU"], [[name, score] for name, score in ways.items()])
+claim("One hypothesis, one reference, and scores that differ by more than 20 points",
+      max(ways.values()) - min(ways.values()) > 20)  # fmt: skip
+
+# %% [markdown]
+# The repair (Post 2018): *detokenise* the output to plain text, give that to sacrebleu, and publish the signature beside the score, which says
+# which references, case, tokenizer and smoothing were used. Scores with different signatures are not comparable.
+
+# %%
+scorer = sacrebleu.metrics.BLEU()
+score = scorer.corpus_score([hypothesis], [[reference]])
+signature = str(scorer.get_signature()).partition("|version")[0]  # a paper gives the version, too
+print(f"BLEU = {score.score:.1f}   {signature}")
+
+# %% [markdown]
+# ### What BLEU cannot see
+#
+# The reference says *the film is good and the music is lovely*. Four hypotheses follow. **Order them** by how well they say the same;
+# then look at their scores.
+
+# %%
+reference = "the film is good and the music is lovely".split()
+candidates = {
+    "the film is fine and the music is lovely": "right",
+    "the film is bad and the music is lovely": "wrong",
+    "the music is lovely and the film is good": "right",
+    "good film with really lovely music": "right",
+}
+scores = {sentence: metrics.bleu([sentence.split()], [[reference]]) for sentence in candidates}
+ax = plots.axes(height=2.6)
+kinds = {"right": plots.COLORS["attention"], "wrong": plots.COLORS["gradient"]}
+for i, (sentence, meaning) in enumerate(reversed(candidates.items())):
+    ax.barh(i, scores[sentence], color=kinds[meaning], height=0.6)
+    ax.annotate(f"{scores[sentence]:.1f}, {meaning}", (scores[sentence], i), xytext=(4, 0), va="center",
+                textcoords="offset points")  # fmt: skip
+ax.set_yticks(range(len(candidates)), list(reversed(candidates)))
+ax.grid(axis="y", visible=False)
+ax.set(xlabel="BLEU (0 to 100)", xlim=(0, 100))
+show(
+    ax,
+    alt="Bars of BLEU for four hypotheses: 'fine' and the wrong 'bad' both 59.7, swapped halves 63.9, the paraphrase 0.",
+    caption="Does BLEU follow the meaning (right, wrong)? No: the hypothesis that says the opposite scores as much as a synonym, "
+    "and a fair paraphrase scores 0.",
+)
+fine, bad, _, paraphrase = scores.values()
+claim("'fine' and 'bad' get exactly the same BLEU, though one of them says the opposite of the reference", fine == bad)
+claim("A good paraphrase gets 0: it shares no bigram with the reference", paraphrase == 0)
+
+# %% [markdown]
+# BLEU counts shared n-grams, no more. It says little about one sentence; over a test set of a thousand it follows human judgement well enough to choose
+# between versions of *one* system. Use it so: on a corpus, with its signature, beside a look at real outputs.
+
+# %% [markdown]
+# ### Exercise 2.6 · Clipped precision with several references
+#
+# Difficulty ●●●○○ · 20 minutes · needs section 8
+#
+# Do not divide: a corpus adds up matches and totals first.
+
+# %% nbgrader={"grade": false, "grade_id": "ex02-6-clipped-precision", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def clipped_precision(hypothesis, references, n):
+    """Clipped n-gram matches of one sentence.
+
+    Args:
+        hypothesis: list of tokens.
+        references: list of lists of tokens, at least one.
+        n: length of the n-grams.
+
+    Returns:
+        matches: int; each n-gram counts at most as often as in the one reference that has it most often.
+        total: int, the number of n-grams in the hypothesis.
+    """
+    ### BEGIN SOLUTION
+    def count(tokens):
+        return Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+
+    most = Counter()
+    for reference in references:
+        most |= count(reference)
+    mine = count(hypothesis)
+    return sum(min(times, most[gram]) for gram, times in mine.items()), sum(mine.values())
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex02-6-clipped-precision-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch02.clipped_precision(clipped_precision)
+
+# %% [markdown]
+# ### Exercise 2.7 · Derive: BLEU by hand
+#
+# Difficulty ●●●○○ · 15 minutes · needs section 8
+#
+# - hypothesis: *the cast and the script were both weak* (8 words)
+# - reference: *cast and script were very weak in the second half* (10 words)
+#
+# With pencil and paper, find $p_1$, $p_2$, the brevity penalty, and BLEU-2, which is BLEU with the geometric mean of $p_1$ and $p_2$ only,
+# on the scale 0 to 100. Three digits are enough.
+
+# %% nbgrader={"grade": false, "grade_id": "ex02-7-bleu-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
+parts = ...  # (p1, p2, BP, BLEU-2)
+### BEGIN SOLUTION
+brevity = 2.718281828 ** (1 - 10 / 8)
+parts = (6 / 8, 2 / 7, brevity, 100 * brevity * (6 / 8 * 2 / 7) ** 0.5)
+### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex02-7-bleu-by-hand-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch02.bleu_by_hand(parts)
+
+# %% [markdown]
+# ## Summary
+#
+# 1. Cutting text into words, subwords or characters trades the size V of the vocabulary against the length T of the sequences; BPE turns the dial.
+# 2. A vocabulary is fitted on the training part only; words outside it become `<unk>`, and the rate on held-out text is reported, not hidden.
+# 3. Padding makes rectangles and the mask undoes them: pad further, and nothing may change. Bucketing saves the work.
+# 4. An embedding is a one-hot row times a matrix, computed as a look-up: same output, same gradient, a fraction of the cost.
+# 5. A bag of words is a strong baseline and blind to order; BLEU counts n-grams over a corpus and is blind to meaning.
+#
+# ## Where next
+#
+# *Chapter 03* gives the model what the bag lacks: a state that is carried from word to word, so that *not* can change what comes after it.
+# BLEU returns with the translators of chapter 06, perplexity with every language model.
+#
+# ## References
+#
+# - P. Gage, *A new algorithm for data compression*, C Users Journal 12(2), 1994: byte-pair encoding for files.
+# - R. Sennrich, B. Haddow, A. Birch, *Neural machine translation of rare words with subword units*, ACL 2016, arXiv 1508.07909: section 3.2, algorithm 1.
+# - K. Papineni, S. Roukos, T. Ward, W.-J. Zhu, *BLEU: a method for automatic evaluation of machine translation*, ACL 2002: section 2.1 (clipping), 2.2 and 2.3 (brevity, the score).
+# - M. Post, *A call for clarity in reporting BLEU scores*, WMT 2018, arXiv 1804.08771: section 2 (why scores differ), section 4 (sacrebleu).
+# - A. Maas et al., *Learning word vectors for sentiment analysis*, ACL 2011: the IMDB reviews, section 4.
+# - S. Wang, C. Manning, *Baselines and bigrams: simple, good sentiment and topic classification*, ACL 2012: sections 2 and 4.
+# - Video: *Deep Learning for Natural Language Processing*, https://youtu.be/6D4EWKJgNn0: from text to vectors to sequence models, in one lecture.
