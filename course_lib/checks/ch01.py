@@ -200,7 +200,7 @@ def perplexity_of_four(answer):
     """Check the perplexity of four tokens with probabilities 1/2, 1/4, 1/8, 1/8."""
     got = expect_number(answer, "the answer")
     wanted = 2.0**2.25
-    if close(got, wanted, tolerance=2e-3):
+    if math.isclose(got, wanted, rel_tol=2e-3):
         return
     for wrong, why in (
         (5.5, "this is the arithmetic mean of the choices 2, 4, 8, 8; perplexity averages their logarithms"),
@@ -223,8 +223,10 @@ def perplexity_of_four(answer):
         ),
         (1 / wanted, "this is the geometric mean of the probabilities; perplexity is 1 over it"),
     ):
-        if close(got, wrong, tolerance=2e-3):
+        if math.isclose(got, wrong, rel_tol=2e-3):
             raise Wrong(why)
+    if got < 1:
+        raise Wrong(f"{got:.4g} is below 1: one choice is the least there can be, so a perplexity is never below 1")
     raise Wrong(
         f"{got:.4g} to the fourth power is {got**4:.4g}, and 1 over the probability of the four tokens is 512: "
         "they should agree"
