@@ -1,0 +1,187 @@
+import json
+import math
+import statistics
+
+import nbformat
+import pytest
+import torch
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_lib import ledger
+from tools import bench
+from tools.bench import Row
+
+
+class Machine:
+    """A fake clock: a call takes its price times the load, which changes with every call."""
+
+    def __init__(self, loads=(1.0,)):
+        self.now, self.calls, self.loads = 0.0, [], loads
+
+    def clock(self):
+        return self.now
+
+    def function(self, name, price):
+        def call():
+            self.now += price * self.loads[len(self.calls) % len(self.loads)]
+            self.calls.append(name)
+
+        return call
+
+
+def test_times_and_ratio_by_hand():
+    """Fails if repeats are not divided out, or the ratio is turned round."""
+    machine = Machine()
+    functions = {"slow": machine.function("slow", 0.5), "fast": machine.function("fast", 0.125)}
+    samples = bench.compare(functions, rounds=3, min_time=1.0, clock=machine.clock)
+    assert samples == {"slow": [0.5] * 3, "fast": [0.125] * 3}
+    assert bench.ratio(samples, "slow", "fast") == (4.0, 4.0, 4.0)
+    assert bench.ratio(samples, "fast", "slow") == (0.25, 0.25, 0.25)
+    # Warmed up and measured once each, then 2 and 8 calls a round, so that a timing lasts a second.
+    assert (machine.calls.count("slow"), machine.calls.count("fast")) == (2 + 3 * 2, 2 + 3 * 8)
+
+
+def test_the_order_is_reversed_every_other_round():
+    """Fails if one function always comes first and always meets the same state of the machine."""
+    machine = Machine()
+    functions = {name: machine.function(name, 1.0) for name in "abc"}
+    bench.compare(functions, rounds=3, min_time=0.0, clock=machine.clock)
+    assert "".join(machine.calls[6:]) == "abc" + "cba" + "abc"
+
+
+def test_only_times_of_the_same_round_are_compared():
+    """Fails if all times are pooled: a machine ten times as slow in one round would then move the ratio."""
+    samples = {"ours": [1.0, 10.0, 3.0, 1.0, 1.1], "base": [2.0, 20.0, 2.0, 2.0, 2.0]}
+    assert bench.ratio(samples, "ours", "base") == pytest.approx((0.5, 0.5, 0.55))
+    pooled = statistics.median(samples["ours"]) / statistics.median(samples["base"])
+    assert abs(pooled - 0.5) > 0.04
+
+
+def test_a_steady_drift_of_the_machine_cancels():
+    """Fails if the order is not reversed: a load that grows with every call would favour who comes first."""
+    machine = Machine(loads=[1.0 + 0.1 * n for n in range(200)])
+    functions = {"a": machine.function("a", 1.0), "b": machine.function("b", 1.0)}
+    samples = bench.compare(functions, rounds=40, min_time=0.0, clock=machine.clock)
+    logs = [math.log(a / b) for a, b in zip(samples["a"], samples["b"], strict=True)]
+    assert any(x > 0 for x in logs)
+    assert any(x < 0 for x in logs)
+    assert abs(math.log(bench.ratio(samples, "a", "b")[0])) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("row", "passed"),
+    [
+        (Row("x", 0.8, 0.8), True),
+        (Row("x", 0.81, 0.8), False),
+        (Row("x", 2.0, 2.0, "higher"), True),
+        (Row("x", 1.9, 2.0, "higher"), False),
+        (Row("x", 0.5), None),
+        (Row("x", None, 5.0), None),
+    ],
+)
+def test_a_goal_is_met_on_its_own_side(row, passed):
+    """Fails if "lower" and "higher" are mixed up, or a skipped item counts as met or missed."""
+    assert row.passed is passed
+
+
+ROWS = [
+    Row("speed", 2.51, 2.0, "higher", 2.25, 2.75, "some data"),
+    Row("share", 0.0125, note="for information"),
+    Row("start", None, 5.0, note="skipped"),
+    Row("time", 0.9, 0.8, "lower", 0.85, 0.95),
+]
+
+
+def test_the_table_by_hand():
+    """Fails if a goal's direction, a number, a range or a verdict is not shown."""
+    assert bench.table(ROWS).splitlines() == [
+        "measured  goal    number  range       pass",
+        "speed     >= 2    2.51    2.25..2.75  yes   some data",
+        "share             0.0125                    for information",
+        "start     <= 5    -                         skipped",
+        "time      <= 0.8  0.9     0.85..0.95  NO",
+    ]
+
+
+def test_the_record_has_the_ledgers_form(tmp_path):
+    """Fails if the ledger cannot read what the benchmark writes, or a skipped item gets a number."""
+    ledger.save(bench.record(ROWS, 12.34), tmp_path)
+    assert ledger.names(tmp_path) == ["bench"]
+    assert ledger.summary("bench", "speed", "measured", tmp_path) == (2.51, 2.51, 2.51, 1)
+    assert ledger.load("bench", tmp_path)["runs"][0]["results"]["start"] == {"goal": 5.0, "note": "skipped"}
+    with pytest.raises(ValueError, match="has no metric 'measured'"):
+        ledger.values("bench", "start", "measured", tmp_path)
+
+
+@pytest.mark.parametrize(("rows", "status"), [(ROWS[:3], 0), (ROWS, 1)])
+def test_the_command_prints_records_and_judges(rows, status, monkeypatch, tmp_path, capsys):
+    """Fails if a missed goal ends with status 0, or nothing is recorded."""
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(bench, "ITEMS", (lambda: rows[:1], lambda: rows[1:]))
+    for number, item in enumerate(bench.ITEMS):
+        item.__name__ = f"item{number}"
+    try:
+        assert bench.main(["--out", str(tmp_path)]) == status
+        assert capsys.readouterr().out.strip() == bench.table(rows).strip()
+        recorded = json.loads((tmp_path / "bench.json").read_text())
+        assert list(recorded["runs"][0]["results"]) == [row.name for row in rows]
+        assert bench.main(["--only", "item0", "--out", str(tmp_path / "none")]) == 0
+        assert not (tmp_path / "none").exists()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_fixed_batches_and_bucketed_batches_hold_the_same_reviews():
+    """Fails if the two ways that are compared do not train on the same tokens."""
+    generator = torch.Generator().manual_seed(0)
+    sequences = [[7 + n] * length for n, length in enumerate(torch.randint(1, 9, (150,), generator=generator).tolist())]
+    labels = torch.arange(150) % 2
+
+    def content(batches):
+        return sorted((ids[mask].tolist(), label.item()) for i, m, y in batches for ids, mask, label in zip(i, m, y))  # noqa: B905
+
+    fixed = list(bench._fixed_batches(sequences, labels, 8))
+    assert {ids.shape[1] for ids, _, _ in fixed} == {8}
+    bucketed = bench.text.batches(sequences, labels, bench.BATCH, generator=generator)
+    assert content(fixed) == content(bucketed) == sorted(zip(sequences, labels.tolist(), strict=True))
+
+
+def test_generated_reviews_stand_in_for_imdb(monkeypatch, tmp_path):
+    """Fails if a missing cache starts a download, or the table would not say that the reviews are generated."""
+    monkeypatch.setattr(bench.data, "cache_folder", lambda: tmp_path)
+    texts, labels, source = bench.reviews.__wrapped__()
+    assert len(texts) == len(labels) == 2560
+    assert sum(labels) == 1280
+    assert "generated" in source
+    lengths = [len(review.split()) for review in texts]
+    assert 150 < statistics.median(lengths) < 210
+
+
+def test_padding_does_not_reach_the_classifier():
+    """Fails if the model that is timed would be another function of the padded review."""
+    torch.manual_seed(0)
+    model = bench.Recurrent(11).double()
+    ids = torch.tensor([[4, 5, 6]])
+    short = model(ids, torch.ones(1, 3, dtype=torch.bool))
+    padded = model(torch.tensor([[4, 5, 6, 1, 1]]), torch.tensor([[True, True, True, False, False]]))
+    torch.testing.assert_close(padded, short, atol=1e-12, rtol=0)
+
+
+def test_a_missing_notebook_is_said(monkeypatch, tmp_path):
+    """Fails if the benchmark breaks, or passes, where there is nothing to open."""
+    monkeypatch.setattr(bench, "NOTEBOOKS", tmp_path)
+    (row,) = bench.opening()
+    assert (row.measured, row.passed) == (None, None)
+    assert row.note.startswith("skipped: there is no notebooks/01_")
+
+
+def test_the_kernel_stops_at_the_first_figure(tmp_path):
+    """Fails if cells after the first figure are run, or a notebook without figures gets a time."""
+    figure = "from IPython.display import display\ndisplay({'image/png': 'aGVsbG8='}, raw=True)"
+    cells = [new_code_cell("x = 1"), new_code_cell(figure), new_code_cell("raise SystemError")]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "figure.ipynb")
+    nbformat.write(new_notebook(cells=cells[:1]), tmp_path / "none.ipynb")
+    wall, cpu = bench._seconds_to_first_figure(tmp_path / "figure.ipynb")
+    assert wall > 0
+    assert cpu > 0
+    assert bench._seconds_to_first_figure(tmp_path / "none.ipynb")[0] is None

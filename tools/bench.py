@@ -1,0 +1,387 @@
+"""Measure the speed of the course against its goals: `make bench`, or `python -m tools.bench --only padding`.
+
+Speeds are compared, not stated: the candidates run in the same process, in rounds, in reversed
+order every other round, and each round gives one ratio. The table shows the median ratio and its
+quartiles, which other work on the machine hardly moves. Times are the process's own (one thread),
+except where a reader waits: opening a chapter is measured by the clock on the wall.
+
+An item is a function that returns rows; add it to ITEMS. The table goes to the ledger as
+`results/bench.json`. The exit status is 1 if a goal is missed.
+"""
+
+import argparse
+import functools
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from course_lib import data, experiments, ledger, text, toy, train
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+BATCH = 64  # reviews in a batch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Args:
+        name: what was measured.
+        measured: the number, or None if it was skipped.
+        goal: limit of the number, or None for information.
+        better: "lower" or "higher": on which side of the goal it passes.
+        low: lower quartile, or lowest.
+        high: upper quartile, or highest.
+        note: how it was measured, or why not.
+    """
+
+    name: str
+    measured: float | None
+    goal: float | None = None
+    better: str = "lower"
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    @property
+    def passed(self):
+        """Whether the goal is met; None without a goal or a number."""
+        if self.goal is None or self.measured is None:
+            return None
+        return self.measured <= self.goal if self.better == "lower" else self.measured >= self.goal
+
+
+def compare(functions, rounds=7, min_time=0.1, clock=time.process_time):
+    """Time some functions side by side.
+
+    Args:
+        functions: dict of name to a function of nothing.
+        rounds: how often each is timed; every other round in reversed order.
+        min_time: seconds that one timing lasts at least, by repeating the call.
+        clock: function that gives seconds.
+
+    Returns:
+        dict of name to list of seconds for one call, one number a round.
+    """
+    repeats = {name: _repeats(function, min_time, clock) for name, function in functions.items()}
+    samples = {name: [] for name in functions}
+    for number in range(rounds):
+        for name in list(functions) if number % 2 == 0 else reversed(functions):
+            start = clock()
+            for _ in range(repeats[name]):
+                functions[name]()
+            samples[name].append((clock() - start) / repeats[name])
+    return samples
+
+
+def ratio(samples, name, base):
+    """Median and quartiles of the ratios of two functions' times in the same round.
+
+    Args:
+        samples: from `compare`.
+        name: the function above the line.
+        base: the function below it.
+
+    Returns:
+        `(median, lower quartile, upper quartile)`.
+    """
+    return quartiles([a / b for a, b in zip(samples[name], samples[base], strict=True)])
+
+
+def quartiles(numbers):
+    """Median, lower and upper quartile.
+
+    Args:
+        numbers: at least two numbers.
+
+    Returns:
+        `(median, lower quartile, upper quartile)`.
+    """
+    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return middle, low, high
+
+
+def tokenising():
+    """Reviews to padded batches of ids: ours against torchtext's basic_english tokeniser and its Field."""
+    import torchtext
+
+    texts, _, source = reviews()
+    basic_english = torchtext.data.utils.get_tokenizer("basic_english")
+    field = torchtext.data.Field(tokenize=basic_english, batch_first=True)
+    field.vocab = text.build_vocab(basic_english(review) for review in texts[:2500])
+    vocab = text.build_vocab(text.tokenize(review) for review in texts[:2500])
+    chunks = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
+
+    def ours():
+        for chunk in chunks:
+            text.pad_batch([text.numericalize(text.tokenize(review), vocab) for review in chunk])
+
+    def fields():
+        for chunk in chunks:
+            field.process([field.preprocess(review) for review in chunk])  # pads and numericalises
+
+    whole = compare({"ours": ours, "torchtext": fields}, rounds=5)
+    some = texts[:2500]
+    tokenizers = {"ours": lambda: [*map(text.tokenize, some)], "torchtext": lambda: [*map(basic_english, some)]}
+    alone = compare(tokenizers, rounds=5)
+    seconds = statistics.median(whole["ours"])
+    return [
+        _row("text to padded ids: times ahead of torchtext", ratio(whole, "torchtext", "ours"), 2.0, "higher", source),
+        _row("tokenize alone: times ahead of basic_english", ratio(alone, "torchtext", "ours"), None, "higher", source),
+        Row(f"text to padded ids, {len(texts):,} reviews (s)", seconds, note=source),
+    ]
+
+
+def padding():
+    """What bucketing saves: the share of padding, and the time of an epoch of a recurrent classifier."""
+    return [*_padding_at(200, None), *_padding_at(400, 0.80)]
+
+
+def _padding_at(length, goal):
+    """Rows for reviews cut at `length` tokens; no ratio of times can be far below the share of real tokens."""
+    sequences, labels, vocab_size, source = numbers(20 * BATCH, length)
+    ways = {
+        "fixed length": lambda: _fixed_batches(sequences, labels, length),
+        "batches in order": lambda: text.batches(sequences, labels, BATCH, bucket=False, shuffle=False),
+        "bucketed": lambda: text.batches(sequences, labels, BATCH, generator=torch.Generator().manual_seed(0)),
+    }
+    real = sum(map(len, sequences))
+    rows = []
+    for name, batches in ways.items():
+        share = 1 - real / sum(mask.numel() for _, mask, _ in batches())
+        rows.append(Row(f"share of padding, cut at {length}, {name}", share, note=source))
+    model = Recurrent(vocab_size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    epochs = {name: functools.partial(_epoch, model, optimizer, ways[name]) for name in ("fixed length", "bucketed")}
+    found = ratio(compare(epochs, rounds=5), "bucketed", "fixed length")
+    rows.append(_row(f"training epoch, cut at {length}, bucketed / fixed length (GRU)", found, goal, "lower", source))
+    return rows
+
+
+def importing():
+    """CPU seconds that the package adds to `import torch`, in fresh interpreters."""
+    everything = "; ".join(f"import course_lib.{name}" for name in _modules())
+    added = {"import course_lib": [], "import every module": []}
+    for number in range(7):
+        order = list(added) if number % 2 == 0 else reversed(added)
+        for name in order:
+            added[name].append(_import_seconds("import course_lib" if name == "import course_lib" else everything))
+    note = "CPU s over `import torch`, fresh interpreters"
+    return [
+        _row("import course_lib (s)", quartiles(added["import course_lib"]), 0.05, "lower", note),
+        _row("import every module of course_lib (s)", quartiles(added["import every module"]), None, "lower", note),
+    ]
+
+
+def opening():
+    """Seconds from starting a kernel on chapter 01 to its first figure, as a reader waits for it."""
+    name = "chapter 01 to its first figure (s)"
+    found = sorted(NOTEBOOKS.glob("01_*.ipynb"))
+    if not found:
+        return [Row(name, None, 5.0, note="skipped: there is no notebooks/01_*.ipynb")]
+    wall, cpu = zip(*[_seconds_to_first_figure(found[0]) for _ in range(3)], strict=True)
+    if None in wall:
+        return [Row(name, None, 5.0, note="skipped: the notebook shows no figure")]
+    note = f"wall clock, {os.cpu_count()} cores, lowest and highest of 3"
+    return [
+        Row(name, statistics.median(wall), 5.0, "lower", min(wall), max(wall), note),
+        Row("the same, CPU seconds of the kernel", statistics.median(cpu), None, "lower", min(cpu), max(cpu)),
+    ]
+
+
+ITEMS = (tokenising, padding, importing, opening)
+
+
+class Recurrent(nn.Module):
+    """A small classifier whose cost grows with T, as in every later chapter: a GRU's states, averaged."""
+
+    def __init__(self, vocab_size, width=32, hidden=64):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, width)
+        self.gru = nn.GRU(width, hidden, batch_first=True)
+        self.output = nn.Linear(hidden, 2)
+
+    def forward(self, ids, mask):
+        """Logits (B, 2) from ids (B, T) and mask (B, T), True = real token."""
+        states, _ = self.gru(self.embedding(ids))  # (B, T, hidden)
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        return self.output((states * weights).sum(1) / weights.sum(1))
+
+
+@functools.cache
+def reviews():
+    """Texts, labels and what they are: IMDB's training reviews if the cache has them, else generated ones."""
+    if (data.cache_folder() / "imdb" / "train.jsonl.xz").exists():
+        texts, labels = data.imdb("train")
+        return texts, labels, "25,000 IMDB reviews"
+    rng = random.Random(0)
+    sentences = toy.reviews(1000, seed=0)
+    texts, labels = [], []
+    for _ in range(2560):  # as long as IMDB's: log-normal, median 174 tokens
+        wanted, parts = rng.lognormvariate(math.log(174), 0.7), []
+        while sum(len(part.split()) for part in parts) < wanted:
+            parts.append(rng.choice(sentences)[0])
+        texts.append(" ".join(parts))
+        labels.append(len(labels) % 2)
+    return texts, labels, "2,560 generated reviews (no IMDB in the data cache)"
+
+
+def numbers(count, length):
+    """The first reviews as lists of at most `length` ids; with labels, vocabulary size and what they are."""
+    texts, labels, source = reviews()
+    tokens = [text.tokenize(review) for review in texts[:count]]
+    vocab = text.build_vocab(tokens, max_size=20_000)
+    sequences = [text.numericalize(review, vocab)[:length] for review in tokens]
+    return sequences, torch.tensor(labels[:count]), len(vocab), f"the first {count:,} of {source}"
+
+
+def table(rows):
+    """The rows as text: what was measured, goal, number with its range, and whether the goal is met.
+
+    Args:
+        rows: list of Row.
+
+    Returns:
+        str.
+    """
+    sign = {"lower": "<=", "higher": ">="}
+    lines = [("measured", "goal", "number", "range", "pass", "")]
+    for row in rows:
+        goal = "" if row.goal is None else f"{sign[row.better]} {row.goal:g}"
+        number = "-" if row.measured is None else f"{row.measured:.3g}"
+        spread = "" if row.low is None else f"{row.low:.3g}..{row.high:.3g}"
+        lines.append((row.name, goal, number, spread, {True: "yes", False: "NO", None: ""}[row.passed], row.note))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def record(rows, seconds):
+    """The rows in the ledger's form: one run, one variant a row.
+
+    Args:
+        rows: list of Row.
+        seconds: how long the whole measurement took.
+
+    Returns:
+        dict, for `ledger.save`.
+    """
+    results = {}
+    for row in rows:
+        kept = {"measured": row.measured, "low": row.low, "high": row.high, "goal": row.goal, "passed": row.passed}
+        results[row.name] = {key: value for key, value in kept.items() if value is not None} | {"note": row.note}
+    return {
+        "experiment": "bench",
+        "summary": "Speed against the goals: ratios of times in the same round, median and quartiles.",
+        "command": "python -m tools.bench",
+        "config": {"batch_size": BATCH},
+        **experiments.conditions("cpu"),
+        "runs": [{"seed": 0, "seconds": round(seconds, 1), "peak_mb": None, "results": results, "history": {}}],
+    }
+
+
+def main(arguments=None):
+    """Measure, print the table, write the ledger's file.
+
+    Args:
+        arguments: list of str; None takes the command line's.
+
+    Returns:
+        Exit status: 0, or 1 if a goal is missed.
+    """
+    items = {item.__name__: item for item in ITEMS}
+    parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", nargs="+", choices=items, help="measure these and record nothing")
+    parser.add_argument("--out", metavar="FOLDER", help="write here instead of the repository's ledger")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    rows = []
+    for name in options.only or items:
+        print(f"measuring: {name}", file=sys.stderr)
+        rows += items[name]()
+    print(table(rows))
+    if not options.only:
+        ledger.save(record(rows, time.perf_counter() - start), options.out)
+    return int(any(row.passed is False for row in rows))
+
+
+def _repeats(function, min_time, clock):
+    """How many calls last at least min_time; the first call warms up and is not timed."""
+    function()
+    start = clock()
+    function()
+    return max(1, math.ceil(min_time / max(clock() - start, 1e-9)))
+
+
+def _row(name, found, goal, better, note):
+    """A row of a median and its quartiles."""
+    median, low, high = found
+    return Row(name, median, goal, better, low, high, note)
+
+
+def _epoch(model, optimizer, batches):
+    """One epoch of training, making the batches included."""
+    train.train_epoch(model, batches(), train.classification_loss, optimizer)
+
+
+def _fixed_batches(sequences, labels, length):
+    """Batches in order, each padded to `length`."""
+    for start in range(0, len(sequences), BATCH):
+        chunk = slice(start, start + BATCH)
+        yield *text.pad_batch(sequences[chunk], length), labels[chunk]
+
+
+def _modules():
+    """Names of the package's modules, with those inside its packages."""
+    package = Path(experiments.__file__).parent.parent
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        if parts[-1] not in ("__init__", "__main__"):
+            yield ".".join(parts)
+
+
+def _import_seconds(statement):
+    """CPU seconds of a statement in a fresh interpreter that has imported torch."""
+    code = f"import time, torch; start = time.process_time(); {statement}; print(time.process_time() - start)"
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def _seconds_to_first_figure(path):
+    """Wall-clock seconds from starting a kernel to the first image (None without one), and the kernel's CPU seconds."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(path, as_version=4)
+    environment = os.environ | {"COURSE_PROFILE": "quick", "COURSE_PROGRESS": "0"}
+    before, wall = _children_cpu(), None
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": folder}})
+        start = time.perf_counter()
+        with client.setup_kernel(env=environment, stderr=subprocess.DEVNULL):
+            for index, cell in enumerate(notebook.cells):
+                if cell.cell_type == "code":
+                    client.execute_cell(cell, index)
+                    if any("image/png" in output.get("data", {}) for output in cell.outputs):
+                        wall = time.perf_counter() - start
+                        break
+    return wall, _children_cpu() - before
+
+
+def _children_cpu():
+    """CPU seconds of all child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+if __name__ == "__main__":
+    sys.exit(main())
