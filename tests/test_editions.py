@@ -77,11 +77,11 @@ def test_the_students_edition_holds_stubs_and_no_solution(chapter):
     assert sources_of(student)[7] == "*Write your answer here.*"
 
 
-def test_badge_and_install_cell_are_put_in_from_the_one_address(chapter):
+def test_colab_link_and_install_cell_are_put_in_from_the_one_address(chapter):
     title, install = chapter.cells[:2]
     repository = editions.address().removeprefix("https://github.com/")
     assert f"https://colab.research.google.com/github/{repository}/blob/main/notebooks/98_chapter.ipynb" in title.source
-    assert title.source.startswith("# 98 · A chapter\n\n[![Open in Colab]")
+    assert title.source.startswith("# 98 · A chapter\n\n[Open in Colab](")
     assert title.source.endswith("The hook.")
     assert f'"course_lib @ git+{editions.address()}"' in install.source
 

@@ -43,21 +43,21 @@ def address():
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]["urls"]["Repository"]
 
 
-def colab_badge(name):
-    """Return the Markdown of the badge that opens the notebook of this name in Colab."""
+def colab_link(name):
+    """Return the address that opens the notebook of this name in Colab."""
     owner_and_repository = address().removeprefix("https://github.com/")
-    link = f"https://colab.research.google.com/github/{owner_and_repository}/blob/main/notebooks/{name}.ipynb"
-    return f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({link})"
+    return f"https://colab.research.google.com/github/{owner_and_repository}/blob/main/notebooks/{name}.ipynb"
 
 
 def chapter(path):
-    """Read a chapter's source: its cells with the badge and the install cell put in, ids set, solutions kept."""
+    """Read a chapter's source: its cells with the Colab link and the install cell put in, ids set, solutions kept."""
     source = jupytext.read(path)
     title, *rest = source.cells
     if title.cell_type != "markdown" or not title.source.startswith("# "):
         raise ValueError(f"{path.name}: the first cell must be Markdown and begin with the title, '# ...'")
     heading, _, body = title.source.partition("\n")
-    title.source = f"{heading}\n\n{colab_badge(path.stem)}\n{body}"
+    # A link and no badge: an opened notebook must not ask another host for an image.
+    title.source = f"{heading}\n\n[Open in Colab]({colab_link(path.stem)})\n{body}"
     install = nbformat.v4.new_code_cell(INSTALL.format(address=address()), metadata={"tags": ["install"]})
     cells = _with_ids([title, install, *rest])
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "course": _course(source, path)})

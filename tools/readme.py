@@ -26,6 +26,7 @@ MAP = [
     ("12", "BERT", "masked language models, pre-training and fine-tuning"),
     ("13", "GPT", "causal language models, sampling, the KV cache"),
 ]
+BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 BEGIN, END = "<!-- course map: made by tools/readme.py -->", "<!-- end of the course map -->"
 
 
@@ -42,7 +43,7 @@ def course_map():
         seconds = max(10, -(-course.seconds // 10) * 10)  # up to the next ten
         rows.append(
             f"| {number} | [{title}](notebooks/{name}.ipynb): {about}. Needs: {course.needs}. "
-            f"| {course.minutes} min | {seconds} s | {editions.colab_badge(name)} |"
+            f"| {course.minutes} min | {seconds} s | [![Open in Colab]({BADGE})]({editions.colab_link(name)}) |"
         )
     return "\n".join(rows)
 
