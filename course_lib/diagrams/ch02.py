@@ -58,8 +58,8 @@ def text_pipeline():
 @diagram(
     alt=(
         "Four columns of words, one row for each stage of byte-pair encoding. With no merge every word stands as "
-        "letters. After 2 merges 'eat' is one piece in great and greater, after 4 the ending 'er' too, after 9 great "
-        "and dull are whole words. The last column, duller, was never in the counts and ends as 'dull' and 'er'."
+        "letters. After 2 merges 'eat' is one piece, after 4 'great', after 6 the ending 'er', "
+        "after 10 great and dull are whole words. The last column, duller, was never counted; it ends as 'dull', 'er'."
     ),
     caption=(
         "Byte-pair encoding joins the most frequent neighbours, again and again: frequent words become whole, endings "
@@ -110,7 +110,7 @@ def one_hot_lookup():
     for v in range(6):
         box(ax, 0.6 + 0.72 * v, y0, "1" if v == 3 else "0", kind="input" if v == 3 else "plain", w=0.66, h=0.62)
     label(ax, 2.4, y0 + 0.85, "one-hot row $x$  (1, V)")
-    label(ax, 2.4, y0 - 0.85, "id = 3", kind="input", weight="bold")
+    label(ax, 2.4, y0 - 0.85, "id = 3", weight="bold")
     label(ax, 5.05, y0, "×", size=15)
     for v in range(6):
         for d in range(3):
