@@ -126,6 +126,20 @@ def test_only_the_optimizers_parameters_are_trained_and_clipped():
     assert norm.item() == pytest.approx(0.01, rel=1e-4)  # clip_grad_norm_ adds 1e-6 to the norm it divides by
 
 
+def test_training_happens_in_training_mode():
+    """Fails if a model that was evaluated before is trained without its dropout."""
+    seen = []
+
+    def loss_fn(model, batch):
+        seen.append(model.training and model[1].training)
+        return squares(model, batch)
+
+    model, batches = regression()
+    model.eval()
+    train.train_epoch(model, batches, loss_fn, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert seen == [True] * 5
+
+
 def test_counts_may_be_tensors():
     """Fails if a number of tokens that is counted on the device is not understood."""
 
