@@ -226,7 +226,8 @@ def table(name, metrics=None, variants=None, digits=3, where=None):
     runs = load(name, where)["runs"]
     results = runs[0]["results"]
     if metrics is None:
-        metrics = _unique(key for row in results.values() for key, value in row.items() if not isinstance(value, list))
+        pairs = [pair for row in results.values() for pair in row.items()]
+        metrics = _unique(metric for metric, value in pairs if isinstance(value, int | float))
     unknown = [metric for metric in metrics if not any(metric in row for row in results.values())]
     if unknown:
         known = ", ".join(_unique(key for row in results.values() for key in row))

@@ -16,7 +16,7 @@ def record(name="toy-run"):
             "peak_mb": 321.0,
             "results": {
                 "bag": {"accuracy": accuracy, "parameters": 12345},
-                "lstm": {"accuracy": 1.0, "by lag": [1, seed]},
+                "lstm": {"accuracy": 1.0, "by lag": [1, seed], "note": "text"},
             },
             "history": {"bag": history},
         }
