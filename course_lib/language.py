@@ -271,9 +271,10 @@ class WindowLM(nn.Module):
             W + 1 sees as many.
         width: D, of the embeddings.
         hidden: F, units in the hidden layer.
+        dropout: share of the hidden layer's entries set to zero in training, from 0 to below 1.
 
     Raises:
-        ValueError: if a size is below 1.
+        ValueError: if a size is below 1 or dropout is outside [0, 1).
 
     Example:
         >>> model = WindowLM(vocab_size=11, window=3, width=4, hidden=5)
@@ -284,11 +285,13 @@ class WindowLM(nn.Module):
     tanh, and no direct connections from the embeddings to the output. Notebook: 01.
     """
 
-    def __init__(self, vocab_size, window, width, hidden):
+    def __init__(self, vocab_size, window, width, hidden, dropout=0.0):
         super().__init__()
         if min(vocab_size, window, width, hidden) < 1:
             raise ValueError(f"sizes must be at least 1, got {vocab_size=}, {window=}, {width=}, {hidden=}")
-        self.window = window
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be from 0 to below 1, got {dropout}")
+        self.window, self.dropout = window, dropout
         self.embedding = nn.Embedding(vocab_size, width)
         self.conv = nn.Conv1d(width, hidden, window)
         self.output = nn.Linear(hidden, vocab_size)
@@ -310,7 +313,10 @@ class WindowLM(nn.Module):
             raise ValueError(f"ids must be (B, T), got shape {tuple(ids.shape)}")
         x = self.embedding(ids).transpose(1, 2)  # (B, D, T)
         x = F.pad(x, (self.window - 1, 0))  # (B, D, W - 1 + T)
-        return F.relu(self.conv(x)).transpose(1, 2)  # (B, T, F)
+        h = F.relu(self.conv(x)).transpose(1, 2)  # (B, T, F)
+        if self.training and self.dropout > 0:  # torch.rand draws the same mask on every make of CPU
+            h = h * (torch.rand(h.shape, device=h.device) >= self.dropout) / (1 - self.dropout)
+        return h
 
     def forward(self, ids):
         """Scores of the token that follows each position.
@@ -325,7 +331,7 @@ class WindowLM(nn.Module):
 
     @torch.inference_mode()
     def probs(self, context):
-        """Distribution of the next token, as `NgramModel.probs`.
+        """Distribution of the next token, as `NgramModel.probs`; with dropout, call `eval()` before.
 
         Args:
             context: (S,) token numbers or a list of them, at least one; only the last `window` matter.

@@ -240,10 +240,26 @@ def test_window_network_predicts_as_it_scores():
     assert not model.probs([1]).requires_grad
 
 
+def test_dropout_zeroes_a_share_and_scales_the_rest():
+    """Fails if dropout acts outside training, keeps the mean wrong, or is a fixed mask. Bound: 5 standard errors."""
+    model = L.WindowLM(11, window=2, width=3, hidden=40, dropout=0.3)
+    ids = torch.randint(11, (4, 50), generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    first, second = model.features(ids), model.features(ids)
+    whole = model.eval().features(ids)
+    alive = whole > 0
+    kept = first[alive] > 0
+    assert abs(kept.double().mean() - 0.7) <= 5 * (0.3 * 0.7 / kept.numel()) ** 0.5
+    torch.testing.assert_close(first[alive][kept], whole[alive][kept] / 0.7)
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(whole, model.features(ids), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: L.WindowLM(5, 0, 3, 4), "at least 1, got vocab_size=5, window=0, width=3, hidden=4"),
+        (lambda: L.WindowLM(5, 2, 3, 4, dropout=1.0), "dropout must be from 0 to below 1, got 1.0"),
         (lambda: window_model()(torch.tensor([1, 2])), r"ids must be \(B, T\), got shape \(2,\)"),
         (lambda: window_model().probs([]), "context is empty"),
     ],
