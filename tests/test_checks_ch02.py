@@ -126,7 +126,7 @@ def mean(divide):
 BP, PRODUCT = math.exp(1 - 10 / 8), 6 / 8 * 2 / 7
 PLANTED = {
     "bpe_step": [
-        ("stands in three different words", bpe(lambda words: smallest(pair_counts(words, weighted=False)))),
+        ("weight each pair", bpe(lambda words: smallest(pair_counts(words, weighted=False)))),
         ("never neighbours inside one word", bpe(lambda words: ("a", "l"))),
         (
             "another pair occurs more often",
@@ -141,9 +141,9 @@ PLANTED = {
         ("counts of the words changed", bpe(rewrite=lambda words, best: dict.fromkeys(merge(words, best), 1))),
         ("on a tie take the smaller", bpe(lambda words: max((n, p) for p, n in pair_counts(words).items())[1])),
         ("changes its argument", merge_in_place),
-        ("tuple (pair, words)", lambda words: merge(words, ("t", "e"))),
-        ("tuple of two strings", lambda words: ("te", words)),
-        ("dictionary from tuples", lambda words: (("t", "e"), {"te a": 9})),
+        ("tuple (pair, words)", lambda words: merge(words, ("n", "o"))),
+        ("tuple of two strings", lambda words: ("no", words)),
+        ("dictionary from tuples", lambda words: (("n", "o"), {"no a h": 9})),
     ],
     "pad_and_mask": [
         ("as its shortest sequence", pad(T=min)),

@@ -162,7 +162,7 @@ claim(
 # %% [markdown]
 # ### In between: byte-pair encoding
 #
-# *Byte-pair encoding* (BPE) was invented to compress files (Gage 1994) and became the standard way to cut text for
+# *Byte-pair encoding* (BPE) was invented in 1994 to compress files and became the standard way to cut text for
 # translation (Sennrich et al. 2016, algorithm 1). The idea in one sentence: begin with characters, and again and again let
 # the two neighbours that occur together most often become one symbol. Each of the joined pairs is called a *merge*.
 #
@@ -684,7 +684,7 @@ claim(
 )
 
 # %% [markdown]
-# **Predict:** a batch of 128 reviews of 200 tokens and a vocabulary of 50,000 words, the sizes of a common IMDB tutorial. How
+# **Predict:** a batch of 128 reviews of 200 tokens and a vocabulary of 50,000 words, the sizes of a common tutorial on IMDB. How
 # much memory do the one-hot vectors take, in 32-bit floats? Megabytes? Gigabytes?
 
 # %%
@@ -721,8 +721,7 @@ claim(
 # %% [markdown]
 # ## 6 · The same road with torchtext
 #
-# Much code that you will meet, including the tutorial this course began from, walks this road with torchtext's `Field`,
-# `Vocab` and `BucketIterator`. We use its version 0.6.0, which is pure Python and works with any torch.
+# Much code that you will meet walks this road with torchtext's `Field`, `Vocab` and `BucketIterator`. We use its version 0.6.0, which is pure Python and works with any torch.
 #
 # | step | torchtext 0.6.0 | `course_lib.text` |
 # |---|---|---|
@@ -821,7 +820,7 @@ claim(
 
 # %% [markdown]
 # **Trap 3 · there is no padding mask.** A `Field` returns ids and nothing else; the padding must be guessed from
-# `ids == 1` or is forgotten, as in the tutorial, where padding took part in attention and in the maximum over time.
+# `ids == 1` or is forgotten, as in many a tutorial, where padding takes part in attention and in the maximum over time.
 # `include_lengths=True` returns the lengths too; `text.length_mask` makes the mask of them. `review_fields` does so.
 
 # %%
@@ -999,8 +998,8 @@ claim(
 #
 # $$ \mathrm{BP} = \min\big(1,\ e^{1 - r/c}\big). $$
 #
-# **Part 3: the mean.** The geometric mean of $p_1 \ldots p_4$, times BP. We give it on the scale 0 to 100, as `sacrebleu` does; papers and the
-# tutorial often write 0 to 1.
+# **Part 3: the mean.** The geometric mean of $p_1 \ldots p_4$, times BP. We give it on the scale 0 to 100, as `sacrebleu` does; the
+# paper itself writes 0 to 1.
 #
 # $$ \mathrm{BLEU} = 100 \cdot \mathrm{BP} \cdot \exp\Big(\frac14 \sum_{n=1}^{4} \ln p_n\Big). $$
 
@@ -1234,6 +1233,18 @@ parts = (6 / 8, 2 / 7, brevity, 100 * brevity * (6 / 8 * 2 / 7) ** 0.5)
 ch02.bleu_by_hand(parts)
 
 # %% [markdown]
+# ## The road in one table
+#
+# | step | keeps | loses or adds | how you notice |
+# |---|---|---|---|
+# | cut | the words | capitals, spaces; spelling, if words are whole | read the tokens of ten texts |
+# | number | frequent tokens | rare ones become `<unk>` | the `<unk>` rate on held-out text |
+# | pad | everything | adds entries that are not text | pad further: nothing may change |
+# | embed | everything | nothing | |
+# | bag | which words | their order | contrast pairs |
+# | BLEU | shared n-grams | the meaning | read the output |
+
+# %% [markdown]
 # ## Summary
 #
 # 1. Cutting text into words, subwords or characters trades the size V of the vocabulary against the length T of the sequences; BPE turns the dial.
@@ -1249,10 +1260,10 @@ ch02.bleu_by_hand(parts)
 #
 # ## References
 #
-# - P. Gage, *A new algorithm for data compression*, C Users Journal 12(2), 1994: byte-pair encoding for files.
+# - P. Gage, *A new algorithm for data compression*, C Users Journal 12(2), 1994: byte-pair encoding for files. <!-- codespell:ignore gage -->
 # - R. Sennrich, B. Haddow, A. Birch, *Neural machine translation of rare words with subword units*, ACL 2016, arXiv 1508.07909: section 3.2, algorithm 1.
-# - K. Papineni, S. Roukos, T. Ward, W.-J. Zhu, *BLEU: a method for automatic evaluation of machine translation*, ACL 2002: section 2.1 (clipping), 2.2 and 2.3 (brevity, the score).
-# - M. Post, *A call for clarity in reporting BLEU scores*, WMT 2018, arXiv 1804.08771: section 2 (why scores differ), section 4 (sacrebleu).
+# - K. Papineni, S. Roukos, T. Ward, W.-J. Zhu, *BLEU: a method for automatic evaluation of machine translation*, ACL 2002: sections 2.1 (clipping; 2.1.1 for the sum over the corpus), 2.2 (brevity) and 2.3 (the score).
+# - M. Post, *A call for clarity in reporting BLEU scores*, WMT 2018, arXiv 1804.08771: section 2 (why published scores differ), and the proposal of sacrebleu.
 # - A. Maas et al., *Learning word vectors for sentiment analysis*, ACL 2011: the IMDB reviews, section 4.
 # - S. Wang, C. Manning, *Baselines and bigrams: simple, good sentiment and topic classification*, ACL 2012: sections 2 and 4.
 # - Video: *Deep Learning for Natural Language Processing*, https://youtu.be/6D4EWKJgNn0: from text to vectors to sequence models, in one lecture.
