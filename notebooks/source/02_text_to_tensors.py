@@ -171,8 +171,8 @@ claim(
 #
 # $$ (a, b)^* = \arg\max_{(a, b)} \sum_w n_w \, c_w(a, b). $$
 #
-# Merges never reach across words; a last symbol `</w>` (a dot in the diagram) marks the end, so that pieces can be
-# joined into words again.
+# On a tie the alphabetically first pair wins. Merges never reach across words; a last symbol `</w>` (a dot in the
+# diagram) marks the end, so that pieces can be joined into words again.
 
 # %%
 diagrams.show("bpe_merges")
@@ -253,8 +253,8 @@ claim(
 )
 
 # %% [markdown]
-# No word is unknown any more: unseen words are spelled. That is why today's models use subwords (GPT-2: 50,000 merges
-# over bytes; BERT: about 30,000 pieces). The price: pieces are chosen by frequency, not by meaning.
+# No word is unknown any more: unseen words are spelled. (An unseen *character* still is, which is why GPT-2 begins with bytes
+# instead.) So today's models use subwords: GPT-2 50,000 merges, BERT about 30,000 pieces. The price: pieces are chosen by frequency, not by meaning.
 # In this chapter we stay with words, which are easier to read, and come back to subwords where they matter.
 
 # %% [markdown]
@@ -332,7 +332,7 @@ claim(
 # ### How large a vocabulary?
 #
 # A few words are very frequent and most are rare, so a short list covers most of a running text and the rest costs more
-# and more. The *<unk> rate* is the share of running tokens that the vocabulary does not know. Measured on the text the
+# and more. The *rate of* `<unk>` is the share of running tokens that the vocabulary does not know. Measured on the text the
 # vocabulary was built from, it flatters; the honest figure is on held-out text.
 #
 # **Predict:** with *every* training word in the vocabulary, the rate on the training text is 0. On the held-out text?
@@ -822,6 +822,8 @@ claim(
 # **Trap 3 · there is no padding mask.** A `Field` returns ids and nothing else; the padding must be guessed from
 # `ids == 1` or is forgotten, as in many a tutorial, where padding takes part in attention and in the maximum over time.
 # `include_lengths=True` returns the lengths too; `text.length_mask` makes the mask of them. `review_fields` does so.
+# (A smaller trap beside it: a `LabelField` with a vocabulary numbers the labels by frequency, so that *positive* may be 0.
+# `review_fields` keeps our own 0 and 1.)
 
 # %%
 bare = Field(tokenize=text.tokenize, batch_first=True)
@@ -893,7 +895,7 @@ claim(
 
 # %% [markdown]
 # One half is not bad luck but a theorem. The bag is the same for both, so the answer is; the labels differ, so exactly one
-# answer is right. The same holds for anything that treats the words as a set, such as the *average of embeddings*:
+# answer is right. The same holds for anything that forgets the order, such as the *average of embeddings*:
 
 # %%
 averaged = bag.AveragedEmbeddings(len(vocab), width=16)
