@@ -28,7 +28,7 @@ PRAISE, BLAME = "not terrible, it's great", "not great, it's terrible"
 
 
 @experiment("imdb-bow", "Logistic regression on IMDB: words and word pairs, presence and counts.")
-def imdb_bow(seed, min_freq=2, strengths=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3), steps=100, fraction=0.1):
+def imdb_bow(seed, min_freq=2, strengths=(3e-5, 1e-4, 3e-4, 1e-3), steps=150, fraction=0.1):
     """The strength of the L2 penalty with the best validation accuracy; that model's test accuracy."""
     reviews = _reviews(seed, fraction)
     results, history = {"majority": _majority(reviews)}, {}
@@ -59,13 +59,13 @@ def _best_strength(splits, vocab_size, binary, scale, strengths, steps):
     labels = torch.tensor(splits["valid"][1])
     found = []
     for l2 in strengths:
-        model = BagOfWords(vocab_size, binary)
+        model = BagOfWords(vocab_size, binary).double()
 
         @torch.no_grad()
         def log(step, model=model):
             return {"valid_accuracy": _accuracy(model.score(ids, starts), labels)}
 
-        found.append((model, fit_bag_of_words(model, *splits["train"], l2, scale, steps, log)))
+        found.append((model, fit_bag_of_words(model, *splits["train"], l2, scale, steps, log=log)))
     by_strength = [history[-1]["valid_accuracy"] for _, history in found]
     best = by_strength.index(max(by_strength))
     row = {
