@@ -1054,7 +1054,7 @@ for ax, (name, ns) in zip(panels, orders.items(), strict=True):
 panels[1].legend()
 show(
     panels[0],
-    "Bits per token against n. Characters: add-k has its minimum near n = 4, interpolation falls on and "
+    "Bits per token against n. Characters: add-k has its minimum near n = 5, interpolation falls on and "
     "flattens. "
     "Words: add-k "
     "rises steeply from n = 3 on, interpolation flattens at n = 4, and the network's line lies below both.",
