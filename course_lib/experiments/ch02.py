@@ -28,11 +28,21 @@ PRAISE, BLAME = "not terrible, it's great", "not great, it's terrible"
 
 
 @experiment("imdb-bow", "Logistic regression on IMDB: words and word pairs, presence and counts.")
-def imdb_bow(seed, min_freq=2, strengths=(3e-5, 1e-4, 3e-4, 1e-3), steps=150, fraction=0.1):
+def imdb_bow(
+    seed,
+    min_freq=2,
+    strengths=(3e-5, 1e-4, 3e-4, 1e-3),
+    bigram_strengths=(1e-5, 3e-5, 1e-4, 3e-4),
+    steps=150,
+    fraction=0.1,
+):
     """The strength of the L2 penalty with the best validation accuracy; that model's test accuracy."""
     reviews = _reviews(seed, fraction)
     results, history = {"majority": _majority(reviews)}, {}
-    for features, cut in (("unigrams", list), ("unigrams + bigrams", add_bigrams)):
+    for features, cut, tried in (
+        ("unigrams", list, strengths),
+        ("unigrams + bigrams", add_bigrams, bigram_strengths),
+    ):
         vocab = build_vocab(map(cut, reviews["train"][0]), min_freq=min_freq)
         splits = {
             split: ([numericalize(cut(tokens), vocab) for tokens in token_lists], labels)
@@ -44,7 +54,7 @@ def imdb_bow(seed, min_freq=2, strengths=(3e-5, 1e-4, 3e-4, 1e-3), steps=150, fr
             kinds["counts"] = (False, None)
         for kind, (binary, scale) in kinds.items():
             name = f"{features}, {kind}"
-            model, row, history[name] = _best_strength(splits, len(vocab), binary, scale, strengths, steps)
+            model, row, history[name] = _best_strength(splits, len(vocab), binary, scale, tried, steps)
             logits = _bag_logits(model, splits["test"][0])
             opposite = [numericalize(cut(tokenize(string)), vocab) for string in (PRAISE, BLAME)]
             results[name] = row | _test_scores(logits, reviews) | _contrast(_bag_logits(model, opposite))
