@@ -45,7 +45,7 @@ STYLE = {
 
 
 def grid(rows=1, columns=1, width=7.0, height=3.2, **subplots):
-    """Make an array of `Axes` in the course's style.
+    """Make an array of `Axes` in the course's style, which stays on for all that is drawn after it.
 
     Args:
         rows: number of rows of axes.
