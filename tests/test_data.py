@@ -481,6 +481,17 @@ def test_docstrings_of_a_small_library(tmp_path, monkeypatch):
     assert text == data.docstrings()
 
 
+def test_docstrings_of_a_module_stay_together(tmp_path, monkeypatch):
+    # Fails if docstrings are mixed across modules: then both parts of a cut text would know every module.
+    for name in "abcdefg":
+        (tmp_path / f"{name}.py").write_text("\n".join(f'def f{i}():\n    """{name}{i}"""' for i in range(3)))
+    monkeypatch.setattr(data.sysconfig, "get_path", lambda _: str(tmp_path))
+    pieces = data.docstrings().split()
+    assert sorted(pieces) == [f"{name}{i}" for name in "abcdefg" for i in range(3)]
+    assert [piece[1] for piece in pieces] == ["0", "1", "2"] * 7
+    assert [piece[0] for piece in pieces[::3]] != list("abcdefg")  # but the modules are shuffled
+
+
 def test_docstrings_of_this_python():
     # Fails if a version of Python gives too little text, or text that is no plain ASCII prose.
     text = data.docstrings()
