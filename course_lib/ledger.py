@@ -218,7 +218,7 @@ def table(name, metrics=None, variants=None, digits=3, where=None):
         where: folder to read; None reads the course's ledger.
 
     Returns:
-        str. A metric that a variant does not have shows as a dash; the range is left out for one seed.
+        str. A metric that a variant does not have shows as a dash; the range is left out where all seeds agree.
 
     Raises:
         ValueError: if the experiment, a variant or a metric was not recorded.
@@ -235,7 +235,9 @@ def table(name, metrics=None, variants=None, digits=3, where=None):
     lines = [_row(["", *metrics, "seeds"]), _row(["---"] + ["---:"] * (len(metrics) + 1))]
     for variant in variants or results:
         held = results.get(variant, metrics)  # an unknown variant is asked for, and `values` names it
-        cells = [_cell(*summary(name, variant, metric, where), digits) if metric in held else "-" for metric in metrics]
+        cells = [
+            _cell(*summary(name, variant, metric, where)[:3], digits) if metric in held else "-" for metric in metrics
+        ]
         lines.append(_row([variant, *cells, str(len(runs))]))
     return "\n".join(lines)
 
@@ -245,9 +247,9 @@ def _row(cells):
     return "| " + " | ".join(cells) + " |"
 
 
-def _cell(mean, low, high, seeds, digits):
-    """Text of one cell."""
-    if seeds == 1:
+def _cell(mean, low, high, digits):
+    """Text of one cell: the range only where the seeds differ."""
+    if low == high:
         return _number(mean, digits)
     return f"{_number(mean, digits)} ({_number(low, digits)}..{_number(high, digits)})"
 

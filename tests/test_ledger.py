@@ -88,11 +88,11 @@ def test_table_by_hand(where):
     assert ledger.table("toy-run", where=where) == (
         "|  | accuracy | parameters | seeds |\n"
         "| --- | ---: | ---: | ---: |\n"
-        "| bag | 0.863 (0.856..0.872) | 12,345 (12,345..12,345) | 3 |\n"
-        "| lstm | 1 (1..1) | - | 3 |"
+        "| bag | 0.863 (0.856..0.872) | 12,345 | 3 |\n"
+        "| lstm | 1 | - | 3 |"
     )
     chosen = ledger.table("toy-run", metrics=["parameters"], variants=["lstm", "bag"], where=where)
-    assert chosen.splitlines()[2:] == ["| lstm | - | 3 |", "| bag | 12,345 (12,345..12,345) | 3 |"]
+    assert chosen.splitlines()[2:] == ["| lstm | - | 3 |", "| bag | 12,345 | 3 |"]
 
 
 def test_table_of_one_seed_has_no_range(tmp_path):
