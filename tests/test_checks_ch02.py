@@ -7,7 +7,9 @@ different mistakes the same diagnosis.
 import itertools
 import math
 from collections import Counter
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -115,6 +117,13 @@ def precision(count=grams, most=lambda counts: counts[0] | counts[-1], clip=lamb
     return clipped
 
 
+def every_occurrence(hypothesis, references, n):
+    most = grams(references[0], n) | grams(references[-1], n)
+    mine = grams(hypothesis, n)
+    pieces = [tuple(hypothesis[i : i + n]) for i in range(len(hypothesis) - n + 1)]
+    return sum(min(mine[piece], most[piece]) for piece in pieces), len(pieces)
+
+
 def mean(divide):
     def masked(vectors, mask):
         real = mask.unsqueeze(-1)
@@ -164,6 +173,7 @@ PLANTED = {
     ],
     "masked_mean": [
         ("not by T", mean(lambda vectors, real, total: total / vectors.shape[1])),
+        ("whatever its vector is", mean(lambda v, real, total: total / (v * real).ne(0).any(2).sum(1)[:, None])),
         ("the mask is not used", mean(lambda vectors, real, total: vectors.mean(1))),
         ("sum over the real tokens", mean(lambda vectors, real, total: total)),
         ("of the whole batch", mean(lambda vectors, real, total: total / real.sum())),
@@ -182,6 +192,7 @@ PLANTED = {
         ("pool the cells first", (0.35, 0.275, 31 / 48)),
         ("'sorted by length' is not right", (11 / 28, 11 / 28, 31 / 48)),
         ("'fixed length 12' is not right", (11 / 28, 7 / 24, 23 / 40)),
+        ("right to two digits", (0.39, 0.29, 0.65)),
         ("got 2", (11 / 28, 7 / 24)),
         ("got float", 11 / 28),
         ("must be a number, got str", ("11/28", "7/24", "31/48")),
@@ -189,11 +200,21 @@ PLANTED = {
     "clipped_precision": [
         ("clip each count", precision(clip=lambda mine, most: sum(n for g, n in mine.items() if g in most))),
         ("(a set)", precision(clip=lambda mine, most: len(set(mine) & set(most)))),
+        ("swap them", lambda h, r, n: precision()(h, r, n)[::-1]),
+        ("over every occurrence", every_occurrence),
+        ("number of different unigrams", lambda h, r, n: (precision()(h, r, n)[0], len(grams(h, n)))),
+        ("the last n-gram is missing", precision(lambda t, n: Counter(tuple(t[i : i + n]) for i in range(len(t) - n)))),
+        ("shorter than n", precision(lambda t, n: Counter(tuple(t[i : i + n]) for i in range(len(t))))),
+        (
+            "not one joined string",
+            precision(lambda t, n: Counter("".join(t[i : i + n]) for i in range(len(t) - n + 1))),
+        ),
+        ("kept the best", lambda h, r, n: max(precision()(h, [one], n) for one in r)),
         ("not the sum", precision(most=lambda counts: sum(counts, Counter()))),
         ("only the second reference", precision(most=lambda counts: counts[0])),
         ("only the first reference", precision(most=lambda counts: counts[-1])),
         ("n is not used", lambda hypothesis, references, n: precision()(hypothesis, references, 1)),
-        ("a length of references", lambda h, r, n: (precision()(h, r, n)[0], len(r[0]) - n + 1)),
+        ("a length of references", lambda h, r, n: (precision()(h, r, n)[0], len(r[-1]) - n + 1)),
         ("overlapping ones included", precision(lambda t, n: Counter(zip(*[iter(t)] * n, strict=False)))),
         ("do not divide yet", lambda h, r, n: precision()(h, r, n)[0] / 6),
         ("has no 4-gram", lambda h, r, n: (precision()(h, r, n)[0], len(h) - n + 1)),
@@ -216,6 +237,7 @@ PLANTED = {
         ("takes the square root", (6 / 8, 2 / 7, BP, 100 * BP * PRODUCT)),
         ("penalty is missing", (6 / 8, 2 / 7, BP, 100 * PRODUCT**0.5)),
         ("is not 40.00", (6 / 8, 2 / 7, BP, 40.0)),
+        ("right to two digits", (0.75, 0.29, 0.78, 36)),
         ("got 1", (0.36,)),
         ("got float", 36.05),
     ],
@@ -247,6 +269,16 @@ def test_reference_passes(name):
 def test_three_digits_are_enough(name):
     rounded = tuple(float(f"{value:.3g}") for value in solution("02", VALUES[name]))
     assert verdict(getattr(ch02, name), rounded) == f"passed: {name}"
+
+
+# Fails when a check insists on Python's own int and float.
+@pytest.mark.parametrize("kind", [tuple, torch.tensor, np.array, lambda v: [np.float32(x) for x in v]])
+def test_numbers_of_any_kind_are_welcome(kind):
+    assert verdict(ch02.bleu_by_hand, kind(solution("02", "parts"))) == "passed: bleu_by_hand"
+    shares = (Fraction(11, 28), Fraction(7, 24), Fraction(31, 48))
+    assert verdict(ch02.padding_shares, shares) == "passed: padding_shares"
+    right = solution("02", "clipped_precision")
+    assert verdict(ch02.clipped_precision, lambda *a: tuple(map(np.int64, right(*a)))) == "passed: clipped_precision"
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, i) for name, rows in PLANTED.items() for i in range(len(rows))])

@@ -7,6 +7,7 @@ for the usual mistakes and names the one it recognises. Notebook: 02.
 import copy
 import itertools
 import math
+import numbers
 from collections import Counter
 
 import torch
@@ -191,6 +192,7 @@ def masked_mean(student):
     generator = torch.Generator().manual_seed(3)
     vectors = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
     mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+    vectors[1, 3] = 0.0  # a real token whose vector is zero
     got = student(vectors, mask)
     expect_tensor(got, shape=(3, 4))
     real = mask.unsqueeze(-1)
@@ -201,6 +203,11 @@ def masked_mean(student):
             raise Wrong(
                 "the padded vectors are zero but still counted: the row with 2 tokens of 5 comes out 2/5 of its mean. "
                 "Divide by the number of real tokens, not by T"
+            )
+        if close(got, total / (vectors.ne(0).any(2) & mask).sum(1, keepdim=True)):
+            raise Wrong(
+                "row 1 has 5 real tokens, one of them with the vector zero, and you divide by 4: a token counts "
+                "because the mask says so, whatever its vector is"
             )
         if close(got, vectors.mean(1)):
             raise Wrong("the padding takes part in your mean: the mask is not used")
@@ -231,14 +238,15 @@ def masked_mean(student):
 
 def _numbers(answer, names):
     """The answer as a list of floats, or a message about its type or its length."""
-    if isinstance(answer, torch.Tensor):
+    if hasattr(answer, "tolist"):  # a tensor or a NumPy array
         answer = answer.tolist()
     if not isinstance(answer, (tuple, list)):
         raise Wrong(f"expected {len(names)} numbers ({', '.join(names)}), got {type(answer).__name__}")
     if len(answer) != len(names):
         raise Wrong(f"expected {len(names)} numbers ({', '.join(names)}), got {len(answer)}")
+    answer = [value.tolist() if hasattr(value, "tolist") else value for value in answer]
     for name, value in zip(names, answer, strict=True):
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise Wrong(f"{name} must be a number, got {type(value).__name__}")
     return [float(value) for value in answer]
 
@@ -246,6 +254,13 @@ def _numbers(answer, names):
 def _near(a, b):
     """Equal to the three digits that are asked for."""
     return math.isclose(a, b, rel_tol=4e-3, abs_tol=4e-4)
+
+
+def _expect_three_digits(got, want):
+    """A right answer that was rounded too far gets a message of its own."""
+    pairs = list(zip(got, want, strict=True))
+    if all(math.isclose(a, b, rel_tol=2e-2) for a, b in pairs) and not all(_near(a, b) for a, b in pairs):
+        raise Wrong("right to two digits: give three digits of each number")
 
 
 @check(
@@ -263,6 +278,7 @@ def padding_shares(answer):
     want = (11 / 28, 7 / 24, 31 / 48)
     if all(_near(a, b) for a, b in zip(got, want, strict=True)):
         return
+    _expect_three_digits(got, want)
     if all(_near(a, 100 * b) for a, b in zip(got, want, strict=True)):
         raise Wrong("these are percentages: give fractions between 0 and 1")
     if all(_near(a, 1 - b) for a, b in zip(got, want, strict=True)):
@@ -292,9 +308,9 @@ def _pair_of_counts(got):
         )
     if not isinstance(got, tuple) or len(got) != 2:
         raise Wrong(f"expected a tuple (matches, total), got {type(got).__name__}")
-    if not all(isinstance(value, int) and not isinstance(value, bool) for value in got):
+    if not all(isinstance(value, numbers.Integral) and not isinstance(value, bool) for value in got):
         raise Wrong(f"matches and total must be whole numbers, got {got}")
-    return got
+    return int(got[0]), int(got[1])
 
 
 @check(
@@ -313,7 +329,22 @@ def clipped_precision(student):
     got = _pair_of_counts(student(list(hypothesis), [list(r) for r in references], 1))
     if got != (5, 8):
         matches, total = got
-        if total in (3, 9, 12):
+        if got == (8, 5):
+            raise Wrong("you return (8, 5), which is (total, matches): swap them")
+        if matches in (20, 38):
+            raise Wrong(
+                f"you count {matches} matches for 8 unigrams: you looped over every occurrence and added its whole "
+                "count each time. Loop over the different n-grams"
+            )
+        if total == 7:
+            raise Wrong("your total is 7, but the hypothesis has 8 unigrams: the last n-gram is missing. "
+                        "T tokens have T - n + 1 n-grams")  # fmt: skip
+        if total == 3:
+            raise Wrong(
+                "your total is 3, the number of different unigrams (or the first reference's length); the hypothesis "
+                "has 8, repeats included"
+            )
+        if total in (9, 12):
             raise Wrong(f"your total is {total}, a length of references; precision counts the hypothesis's 8 unigrams")
         if matches == 8:
             raise Wrong(
@@ -324,6 +355,11 @@ def clipped_precision(student):
                         "over the references, not the sum")  # fmt: skip
         if matches == 3:
             raise Wrong("you counted different words (a set): 'a' occurs six times and three of them match")
+        if matches == 4 and _pair_of_counts(student(list(hypothesis), [list(r) for r in references[::-1]], 1)) == got:
+            raise Wrong(
+                "you scored each reference alone and kept the best: the maximum is taken n-gram by n-gram, so 'a' "
+                "may match in one reference and 'd' in another"
+            )
         if matches in (2, 4):
             missing = "'b', which only the second" if matches == 2 else "'d', which only the first"
             raise Wrong(f"{missing} reference has, counts as a miss: look at all references")
@@ -331,6 +367,8 @@ def clipped_precision(student):
 
     hypothesis, references = "x y x y x y".split(), ["x y z x".split(), "w x y v".split()]
     got = _pair_of_counts(student(list(hypothesis), [list(r) for r in references], 2))
+    if got == (1, 6):
+        raise Wrong("'x y x y x y' has five bigrams and you counted six pieces: the last piece is shorter than n")
     if got[1] == 6:
         raise Wrong("asked for bigrams (n = 2) you counted single words: n is not used")
     if got[1] == 3:
@@ -338,6 +376,11 @@ def clipped_precision(student):
     if got != (1, 5):
         raise Wrong(f"for the bigrams of 'x y x y x y' you count {got[0]} of {got[1]} matches")
 
+    if _pair_of_counts(student(["ab", "c"], [["a", "bc"]], 2)) != (0, 1):
+        raise Wrong(
+            "'ab c' matched 'a bc': their letters are the same, their tokens are not. An n-gram is a sequence of "
+            "tokens, not one joined string"
+        )
     got = _pair_of_counts(student(["a", "b"], [["a", "b", "c", "d"]], 4))
     if got != (0, 0):
         raise Wrong(f"a sentence of 2 words has no 4-gram: (0, 0), not {got}")
@@ -366,6 +409,7 @@ def bleu_by_hand(answer):
     names = ("p1", "p2", "BP", "BLEU-2")
     p1, p2, bp, bleu = _numbers(answer, names)
     want_bp, product = math.exp(1 - 10 / 8), 6 / 8 * 2 / 7
+    _expect_three_digits((p1, p2, bp, bleu), (6 / 8, 2 / 7, want_bp, 100 * want_bp * math.sqrt(product)))
     if _near(p1, 7 / 8):
         raise Wrong("p1: the hypothesis says 'the' twice and the reference once, so the second is clipped")
     if _near(p1, 6 / 10):
