@@ -18,7 +18,7 @@ def _row(ax, x, y, cells, kinds, w=1.0, gap=0.1, size=10):
     alt=(
         "Five rows from top to bottom. Strings: 'great plot!' and 'not a great plot'. Tokens: 3 and 4 boxes. "
         "Ids: 6 7 5 and 4 0 6 7, where 0 stands for the unknown word 'a'. Padded batch of shape (B, T) = (2, 4): the "
-        "first row ends in the padding id 1. Mask: the same shape, False at the padding only."
+        "first row ends in the padding id 1. Mask: the same shape, 0 at the padding and 1 elsewhere."
     ),
     caption=(
         "Each step keeps something and loses something: cutting fixes the units, numbering turns rare words into "
@@ -38,9 +38,9 @@ def text_pipeline():
     _row(ax, right, rows["tokens"], ["not", "a", "great", "plot"], ["input"] * 4, w=w)
     _row(ax, left, rows["ids"], ["6", "7", "5"], ["input"] * 3, w=w)
     _row(ax, right, rows["ids"], ["4", "0", "6", "7"], ["input"] * 4, w=w)
-    for y, ids, mask in ((3.05, ["6", "7", "5", "1"], "TTTF"), (2.35, ["4", "0", "6", "7"], "TTTT")):
-        _row(ax, 5.1, y, ids, ["input" if real == "T" else "muted" for real in mask], w=w)
-        _row(ax, 5.1, y - 1.8, list(mask), ["attention" if real == "T" else "muted" for real in mask], w=w)
+    for y, ids, mask in ((3.05, ["6", "7", "5", "1"], "1110"), (2.35, ["4", "0", "6", "7"], "1111")):
+        _row(ax, 5.1, y, ids, ["input" if real == "1" else "muted" for real in mask], w=w)
+        _row(ax, 5.1, y - 1.8, list(mask), ["attention" if real == "1" else "muted" for real in mask], w=w)
     for x in (left + 1.7, right + 2.25):
         arrow(ax, (x, 7.45), (x, 6.6))
         arrow(ax, (x, 5.8), (x, 4.9))
@@ -51,7 +51,7 @@ def text_pipeline():
     label(ax, 7.3, 3.8, "pad", size=9.5)
     label(ax, 11.3, 4.0, "0 = <unk>", size=9, kind="muted")
     label(ax, 10.1, 3.05, "1 = <pad>", size=9, kind="muted", align="left")
-    label(ax, 10.1, 1.25, "T = a real token", size=9, kind="muted", align="left")
+    label(ax, 10.1, 1.25, "1 = a real token", size=9, kind="muted", align="left")
     return ax
 
 
@@ -59,12 +59,13 @@ def text_pipeline():
     alt=(
         "Four columns of words, one row for each stage of byte-pair encoding. With no merge every word stands as "
         "letters. After 2 merges 'eat' is one piece, after 4 'great', after 6 the ending 'er', "
-        "after 10 great and dull are whole words. The last column, duller, was never counted; it ends as 'dull', 'er'."
+        "after 10 'great' with its end of word is one piece, and 'dull' is one piece before its end of word. The last "
+        "column, duller, was never counted; it ends as 'dull', 'er'."
     ),
     caption=(
-        "Byte-pair encoding joins the most frequent neighbours, again and again: frequent words become whole, endings "
-        "become pieces, and a word that was never seen (*duller*) is spelled with pieces that were. "
-        "The dot is the end of the word."
+        "Byte-pair encoding joins the most frequent neighbours, again and again: the most frequent word becomes "
+        "one piece, stems and endings become pieces, and a word that was never seen (*duller*) is spelled with "
+        "pieces that were. The dot is the end of the word."
     ),
 )
 def bpe_merges():
@@ -87,7 +88,7 @@ def bpe_merges():
         for word, x in zip(words, starts, strict=True):
             for piece in text.bpe_tokenize(word, merges[:stage]):
                 w = cell * len(piece.replace(text.END_OF_WORD, "."))
-                kind = "input" if w < 1.5 * cell else "hidden"
+                kind = "plain" if w < 1.5 * cell else "input"
                 box(ax, x + w / 2, y, piece.replace(text.END_OF_WORD, "·"), kind=kind, w=w - 0.07, h=0.62, size=10)
                 x += w
     return ax
@@ -126,9 +127,9 @@ def one_hot_lookup():
 
 @diagram(
     alt=(
-        "A hypothesis of seven words above a reference of ten words. Blue lines join six of the hypothesis's words to "
-        "equal words of the reference; the second 'the' has no partner and is grey: clipped. Below, three "
-        "boxes: precisions p1 to p4, brevity penalty, BLEU."
+        "A hypothesis of eight words above a reference of nine words. Blue lines join seven of the hypothesis's words "
+        "to equal words of the reference; the second 'the' has no partner and is grey: clipped. Below, three "
+        "boxes: precisions 7/8, 5/7, 3/6 and 1/5, brevity penalty e to the 1 - 9/8, BLEU 44.1."
     ),
     caption=(
         "BLEU asks how many of the hypothesis's n-grams the reference has, each used up once (the second *the* is "
@@ -138,9 +139,9 @@ def one_hot_lookup():
 def bleu_parts():
     """Matched words, the clipped one, and the three parts of the score."""
     ax = canvas(15.4, 7.6)
-    hypothesis = "the plot of the film is good".split()
-    reference = "the plot of this film is not good at all".split()
-    partners = {0: 0, 1: 1, 2: 2, 4: 4, 5: 5, 6: 7}
+    hypothesis = "the plot of the film is not good".split()
+    reference = "the plot of this film is not good either".split()
+    partners = {0: 0, 1: 1, 2: 2, 4: 4, 5: 5, 6: 6, 7: 7}
     w, top, bottom = 1.18, 6.7, 4.4
 
     def center(i):
@@ -155,12 +156,20 @@ def bleu_parts():
     for j, word in enumerate(reference):
         box(ax, center(j), bottom, word, kind="input" if j in partners.values() else "plain", w=w, h=0.66)
     label(ax, center(3), top - 0.62, "clipped", size=9, kind="muted")
-    label(ax, 13.2, top, "c = 7 words", size=9.5, align="center")
-    label(ax, 13.2, bottom - 0.7, "r = 10 words", size=9.5, align="center")
+    label(ax, 13.2, top, "c = 8 words", size=9.5, align="left")
+    label(ax, 13.2, bottom - 0.7, "r = 9 words", size=9.5, align="left")
 
-    box(ax, 3.1, 2.3, "precisions\n$p_1 = 6/7,\\ p_2 = 3/6, \\ldots$", kind="attention", w=4.8, h=1.25)
-    box(ax, 3.1, 0.75, "brevity penalty\nBP $= e^{1 - 10/7}$", kind="gradient", w=4.8, h=1.25)
-    box(ax, 11.6, 1.5, "BLEU = 100 · BP · geometric\nmean of $p_1 \\ldots p_4$", kind="output", w=6.4, h=1.4)
+    box(ax, 3.1, 2.3, "precisions $p_1 \\ldots p_4$\n7/8, 5/7, 3/6, 1/5", kind="attention", w=4.8, h=1.25)
+    box(ax, 3.1, 0.75, "brevity penalty\nBP $= e^{1 - 9/8} = 0.88$", kind="plain", w=4.8, h=1.25)
+    box(
+        ax,
+        11.6,
+        1.5,
+        "BLEU = 100 · BP · geometric mean\nof $p_1 \\ldots p_4$ = 100 · 0.88 · 0.50 = 44.1",
+        kind="output",
+        w=7.0,
+        h=1.4,
+    )
     arrow(ax, (5.6, 2.3), (8.3, 1.75))
     arrow(ax, (5.6, 0.75), (8.3, 1.25))
     return ax
