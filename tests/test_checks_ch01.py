@@ -14,7 +14,7 @@ from course_lib.checks import ch01
 from tests.solutions import solution, verdict
 
 FUNCTIONS = ("ar_forecast", "bigram_probs", "corpus_perplexity", "causal_conv")
-VALUES = ("sine_weights", "perplexity_of_four")
+VALUES = ("sine_weights", "perplexity_of_four", "fair_comparison")
 
 
 # --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
@@ -73,6 +73,8 @@ PLANTED = {
         ("history is in the result", lambda p, w, b, h: torch.cat([p, roll(p, w, b, h)])),
         ("the first prediction is", lambda p, w, b, h: roll(p, w, 2 * b, h)),
         ("is all zeros", lambda p, w, b, h: torch.zeros(h)),
+        ("the order written as a number", lambda p, w, b, h: roll(p, torch.cat([w, 9 * w])[:3], b, h)),
+        ("of 5 values after one of 4", lambda p, w, b, h: roll(p, w, b, 4)),
         ("has shape (6,)", lambda p, w, b, h: p),
         ("is a list", lambda p, w, b, h: roll(p, w, b, h).tolist()),
         ("is None", lambda p, w, b, h: None),
@@ -90,7 +92,7 @@ PLANTED = {
     ],
     "bigram_probs": [
         ("swapped", lambda ids, V, k: rows(counted(ids, V, k)).T),
-        ("p(i, j) of the pair", lambda ids, V, k: counted(ids, V, k) / counted(ids, V, k).sum()),
+        ("p(u, v) of the pair", lambda ids, V, k: counted(ids, V, k) / counted(ids, V, k).sum()),
         ("came BEFORE", lambda ids, V, k: counted(ids, V, k) / counted(ids, V, k).sum(0, keepdim=True)),
         ("these are counts", lambda ids, V, k: counted(ids, V, k)),
         ("is nan", lambda ids, V, k: rows(counted(ids, V))),
@@ -98,6 +100,12 @@ PLANTED = {
         ("k times V", lambda ids, V, k: counted(ids, V, k) / (counted(ids, V).sum(1, keepdim=True) + k)),
         ("at most once", lambda ids, V, k: rows(once(ids, V, k))),
         ("does not wrap around", around),
+        ("Keep the axis", lambda ids, V, k: counted(ids, V, k) / counted(ids, V, k).sum(1)),
+        ("Keep the axis", lambda ids, V, k: counted(ids, V, k) / (counted(ids, V).sum(1) + k * V)),
+        ("nothing follows it", lambda ids, V, k: counted(ids, V, k) / (ids.bincount(minlength=V)[:, None] + k * V)),
+        ("take V from vocab_size", lambda ids, V, k: rows(counted(ids, len(ids.unique()), k))),
+        ("from 2048", lambda ids, V, k: rows(counted(ids, V, k)).half()),
+        ("from 256", lambda ids, V, k: rows(counted(ids, V, k)).bfloat16()),
         ("use the k that is passed in", lambda ids, V, k: rows(counted(ids, V, 1.0))),
         ("is k written as a number", lambda ids, V, k: rows(counted(ids, V, 0.5))),
         ("the rows sum to 1, but", lambda ids, V, k: torch.full((V, V), 1 / V)),
@@ -132,10 +140,38 @@ PLANTED = {
         ("not with 2", lambda nll, mask: 2 ** nll[mask].mean()),
         ("the whole batch; divide", lambda nll, mask: nll[mask].sum().exp()),
         ("inf times 0", lambda nll, mask: ((nll * mask).sum() / mask.sum()).exp()),
+        ("hides that the model", lambda nll, mask: nll.nan_to_num(posinf=0)[mask].mean().exp()),
+        ("hides that the model", lambda nll, mask: nll[mask].clamp(max=20).mean().exp()),
+        ("hold other numbers", lambda nll, mask: (nll[mask].mean() + 0 * nll.isinf().any() + nll.isinf().any()).exp()),
         ("one for each sentence", lambda nll, mask: means(nll, mask).exp()),
         ("the 10 real tokens", lambda nll, mask: torch.zeros(())),
         ("of shape (3, 5)", lambda nll, mask: nll),
         ("is a str", lambda nll, mask: "low"),
+    ],
+    "fair_comparison": [
+        ("word model comes first", [3.392, 1.655, 6.075]),
+        ("bits per WORD", [9.435, 3.392, 6.075]),
+        ("is multiplied by 5.7", [53.78, 3.392, 6.075]),
+        ("in nats per letter", [1.147, 3.392, 6.075]),
+        ("only its logarithm", [math.log2(692 / 5.7), 3.392, 6.075]),
+        ("take its logarithm first", [692 / 5.7, 3.392, 6.075]),
+        ("blank was taken off", [9.435 / 4.7, 3.392, 6.075]),
+        ("has to be 692 again", [1.0, 3.392, 6.075]),
+        ("one letter already", [1.655, 3.392 / 5.7, 6.075]),
+        ("second number is in nats", [1.655, 2.351, 6.075]),
+        ("second number is the perplexity", [1.655, 10.5, 6.075]),
+        ("should be 10.5", [1.655, 2.0, 6.075]),
+        ("third number is the perplexity", [1.655, 3.392, 164.0]),
+        ("compares nats", [1.655, 3.392, 5.1 / math.log(27)]),
+        ("difference in nats", [1.655, 3.392, 5.1 - math.log(27)]),
+        ("power of 2; the loss", [1.655, 3.392, 2**5.1 / 27]),
+        ("divides nats by choices", [1.655, 3.392, 5.1 / 27]),
+        ("upside down", [1.655, 3.392, 27 / math.exp(5.1)]),
+        ("should be 5.1 nats", [1.655, 3.392, 2.0]),
+        ("has to be 692 again", torch.zeros(3)),
+        ("is a float", 1.655),
+        ("has shape (2,)", torch.tensor([1.655, 3.392])),
+        ("a number of the answer is a str", ["1.655", 3.392, 6.075]),
     ],
     "causal_conv": [
         ("it sees the future", lambda x, w, b: conv(x, w, b, 2, 2) if w.shape[2] == 5 else x),
@@ -192,6 +228,23 @@ def test_a_list_of_two_numbers_is_a_fair_answer():
 
 def test_a_rounded_number_is_a_fair_answer():
     assert verdict(ch01.perplexity_of_four, 4.757) == "passed: perplexity_of_four"
+
+
+RIGHT_IN_OTHER_WAYS = [
+    lambda nll, mask: nll[mask].mean(0, keepdim=True).exp(),
+    lambda nll, mask: nll.masked_fill(~mask, 0).sum().div(mask.sum()).exp().item(),
+    lambda nll, mask: nll[mask].float().mean().exp().half(),
+    lambda nll, mask: nll[mask].float().mean().exp().bfloat16(),
+]
+
+
+@pytest.mark.parametrize("i", range(len(RIGHT_IN_OTHER_WAYS)))
+def test_a_perplexity_of_another_shape_or_precision_is_a_fair_answer(i):
+    assert verdict(ch01.corpus_perplexity, RIGHT_IN_OTHER_WAYS[i]) == "passed: corpus_perplexity"
+
+
+def test_two_decimals_are_enough_to_compare_fairly():
+    assert verdict(ch01.fair_comparison, [1.66, 3.39, 6.08]) == "passed: fair_comparison"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS + VALUES)

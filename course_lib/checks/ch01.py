@@ -1,9 +1,10 @@
 r"""Checks of the exercises of chapter 01, sequences and language models.
 
 In the notebook's order: `ar_forecast`, `sine_weights` (autoregression), `bigram_probs`
-(n-grams), `perplexity_of_four`, `corpus_perplexity` (perplexity) and `causal_conv` (the
-fixed-window network). Each compares with an answer worked out here by plain loops, on small
-tensors whose sizes are pairwise different, then looks for the usual wrong turnings.
+(n-grams), `perplexity_of_four`, `corpus_perplexity` (perplexity), `causal_conv` (the
+fixed-window network) and `fair_comparison` (baselines and units). Each compares with an answer
+worked out here by plain loops, on small tensors whose sizes are pairwise different, then looks
+for the usual wrong turnings.
 
 Notebook: 01.
 """
@@ -20,9 +21,9 @@ from course_lib.checks import Wrong, check, close, expect_number, expect_tensor
 @check(
     hints=(
         "A forecast two steps ahead needs a value that nobody has seen yet. Which number can stand in for it?",
-        "window = the last `order` values, newest first; repeat horizon times: predict = bias + sum(weights * window); "
-        "put the prediction in front of the window and drop the oldest value.",
-        "Before the loop: window = series[-order:].flip(0). In it, after each prediction: "
+        "window = the last `order` values of past, newest first; repeat horizon times: "
+        "predict = bias + sum(weights * window); put the prediction in front of the window and drop the oldest value.",
+        "Before the loop: window = past[-len(weights):].flip(0). In it, after each prediction: "
         "window = torch.cat([prediction.reshape(1), window[:-1]]). Return only the stacked predictions.",
     )
 )
@@ -39,6 +40,7 @@ def ar_forecast(student):
         raise Wrong("the history is in the result; return only the horizon new values")
     expect_tensor(got, shape=(horizon,), name="the forecast")
     if close(got, wanted):
+        _check_other_sizes(student, series, weights[:2], bias)
         return
     if close(got, torch.zeros(horizon)):
         raise Wrong("the forecast is all zeros; is the result ever filled?")
@@ -60,6 +62,15 @@ def ar_forecast(student):
     raise Wrong(
         f"the first prediction is {float(got[0]):.4g}; bias + sum of weights times the last values is {wanted[0]:.4g}"
     )
+
+
+def _check_other_sizes(student, series, weights, bias):
+    """The same series continued by a shorter window and over a longer horizon."""
+    order, horizon = len(weights), 5
+    got = student(series, weights, bias, horizon)
+    expect_tensor(got, shape=(horizon,), name="the forecast of 5 values after one of 4")
+    if not close(got, _roll(series[-order:].flip(0).tolist(), weights.tolist(), bias, horizon)):
+        raise Wrong("right for 3 weights, wrong for 2: is the order written as a number in your code?")
 
 
 def _roll(window, weights, bias, horizon):
@@ -113,8 +124,8 @@ def sine_weights(answer):
 
 @check(
     hints=(
-        "Two stages: a (V, V) table of how often j follows i, then a division that makes each row a distribution.",
-        "counts = zeros(V, V); for each neighbouring pair: counts[i, j] += 1; counts += k; divide each row by its sum.",
+        "Two stages: a (V, V) table of how often v follows u, then a division that makes each row a distribution.",
+        "counts = zeros(V, V); for each neighbouring pair: counts[u, v] += 1; counts += k; divide each row by its sum.",
         "The pairs are ids[:-1] and ids[1:]. With index_put_ use accumulate=True, or repeated pairs count once. "
         "sum(dim=1, keepdim=True) is what each row is divided by.",
     )
@@ -132,9 +143,20 @@ def bigram_probs(student):
     k = 0.5
     wanted = smooth(counts, k)
     got = student(ids, V, k)
+    if isinstance(got, torch.Tensor) and got.shape == (5, 5):  # as many as there are different tokens in ids
+        raise Wrong(
+            "the table has shape (5, 5): the text lacks a token of the vocabulary, which needs its row and column too; "
+            "take V from vocab_size, not from ids"
+        )
     expect_tensor(got, shape=(V, V), name="the table of probabilities")
     if not got.is_floating_point():
         raise Wrong(f"the table has dtype {got.dtype}: probabilities are floating-point numbers")
+    if got.dtype in (torch.float16, torch.bfloat16):
+        most = 2048 if got.dtype == torch.float16 else 256
+        raise Wrong(
+            f"the table has dtype {got.dtype}, which cannot count far: from {most} on, "
+            "adding 1 changes nothing. Count in float32 or float64"
+        )
     if close(got, wanted):
         if close(student(ids, V, 2.0), smooth(counts, 2.0)):
             return
@@ -147,19 +169,19 @@ def bigram_probs(student):
             "add k before you divide"
         )
     if close(got, wanted.T):
-        raise Wrong("rows and columns are swapped: row i is the distribution of what FOLLOWS token i")
+        raise Wrong("rows and columns are swapped: row u is the distribution of what FOLLOWS token u")
     if close(got, counts) or close(got, counts + k):
         raise Wrong("these are counts; divide each row by its sum")
     if close(got, (counts + k) / (counts + k).sum()):
         raise Wrong(
-            "the whole table sums to 1: that is p(i, j) of the pair; divide each row by its own sum to get p(j | i)"
+            "the whole table sums to 1: that is p(u, v) of the pair; divide each row by its own sum to get p(v | u)"
         )
     if close(got, (counts + k) / (counts + k).sum(dim=0, keepdim=True)):
-        raise Wrong("each column sums to 1: that is which token came BEFORE j; divide along the other axis")
+        raise Wrong("each column sums to 1: that is which token came BEFORE v; divide along the other axis")
     once = (counts > 0).double()
     if close(got, smooth(once, k)):
         raise Wrong(
-            "every pair counts at most once: `counts[a, b] += 1` ignores repeats; "
+            "every pair counts at most once: `counts[u, v] += 1` with tensors u and v ignores repeats; "
             "use index_put_ with accumulate=True, or a loop"
         )
     circle = counts.clone()
@@ -172,6 +194,17 @@ def bigram_probs(student):
         raise Wrong(
             "k has no effect: a pair that was never seen still has probability 0, "
             "and one such pair makes the loss infinite"
+        )
+    if close(got, (counts + k) / (counts + k).sum(dim=1)) or close(got, (counts + k) / (counts.sum(dim=1) + k * V)):
+        raise Wrong(
+            "column v was divided by the sum of row v: without its axis, the (V,) vector of sums is laid along the "
+            "columns. Keep the axis: sum(dim=1, keepdim=True)"
+        )
+    occurrences = torch.bincount(ids, minlength=V).double()[:, None]
+    if close(got, (counts + k) / (occurrences + k * V)):
+        raise Wrong(
+            "the divisor of row 4 counts the last token of the text too, but nothing follows it: "
+            "divide by the sum of the row of pairs"
         )
     sums = got.double().sum(dim=1)
     if not close(sums, torch.ones(V)):
@@ -250,18 +283,26 @@ def corpus_perplexity(student):
     got = student(nll, mask)
     if isinstance(got, torch.Tensor) and got.shape == (3,):
         raise Wrong("there are three numbers, one for each sentence; wanted one number for the whole batch")
+    precise = _tolerance(got)
     got = expect_number(got, "the perplexity")
-    if close(got, wanted):
+    if close(got, wanted, precise):
         holes = nll.masked_fill(~mask, math.inf)
         again = student(holes, mask)
-        if isinstance(again, torch.Tensor) and again.numel() == 1 and not close(again, wanted):
+        if isinstance(again, torch.Tensor) and again.numel() == 1 and again.isnan().all():
             raise Wrong(
                 "with inf at the padded positions the result is no longer a number: inf times 0 is nan. "
                 "Select the real tokens, do not multiply"
             )
-        if close(expect_number(again, "the perplexity of a batch with inf at its padding"), wanted):
-            return
-        raise Wrong("the result changes when the padded positions hold other numbers")
+        if not close(expect_number(again, "the perplexity of a batch with inf at its padding"), wanted, precise):
+            raise Wrong("the result changes when the padded positions hold other numbers")
+        impossible = nll.clone()
+        impossible[1, 1] = math.inf  # a real token to which the model gave probability 0
+        if expect_number(student(impossible, mask), "the perplexity of a text with an impossible token") != math.inf:
+            raise Wrong(
+                "one real token has probability 0, nll = inf, and your perplexity is finite: nan_to_num, or a limit on "
+                "nll, hides that the model called the text impossible"
+            )
+        return
     real = mask.double()
     per_sentence = (nll * real).sum(1) / real.sum(1)
     for wrong, why in (
@@ -300,14 +341,19 @@ def corpus_perplexity(student):
     )
 
 
+def _tolerance(value):
+    """How far a right answer may be off: more for one that was computed in half precision."""
+    return 2e-2 if getattr(value, "dtype", None) in (torch.float16, torch.bfloat16) else 1e-5
+
+
 # --- the fixed-window network ------------------------------------------------------
 
 
 @check(
     hints=(
         "The output at t may use x[t], x[t-1], ...: where must the zeros stand to give position 0 a full window?",
-        "Put K - 1 zeros in front of the time axis, none behind; then convolve without further padding.",
-        "x.transpose(1, 2) is (B, D, T); F.pad(that, (K - 1, 0)) pads on the left only; F.conv1d, then transpose back.",
+        "Put n - 1 zeros in front of the time axis, none behind; then convolve without further padding.",
+        "x.transpose(1, 2) is (B, D, T); F.pad(that, (n - 1, 0)) pads on the left only; F.conv1d, then transpose back.",
     )
 )
 def causal_conv(student):
@@ -322,7 +368,7 @@ def causal_conv(student):
             f"the result has shape (B, F, T) = {(B, F, T)}; the course keeps time second: transpose back to (B, T, F)"
         )
     if isinstance(got, torch.Tensor) and got.shape == (B, T - K + 1, F):
-        raise Wrong(f"the result has T - K + 1 = {T - K + 1} steps: without padding the first positions are lost")
+        raise Wrong(f"the result has T - n + 1 = {T - K + 1} steps: without padding the first positions are lost")
     if isinstance(got, torch.Tensor) and got.ndim == 3 and got.shape[0] == B and got.shape[2] == F and got.shape[1] > T:
         raise Wrong(f"the result has {got.shape[1]} steps for {T} inputs: more zeros were added than the window needs")
     expect_tensor(got, shape=(B, T, F), name="the result")
@@ -380,3 +426,87 @@ def _sees(student, x, weight, bias):
         other[:, s] += 1.0
         seen[:, s] = ((student(other, weight, bias) - before).abs() > 1e-9).any(dim=2).any(dim=0)
     return seen
+
+
+# --- fair comparison ---------------------------------------------------------------
+
+
+@check(
+    hints=(
+        "A perplexity counts choices for each token. How many letters does one token of each model stand for?",
+        "log2(perplexity) is bits for each token; divide by the letters in a token (5.7 or 1). For the third: "
+        "a loss of L nats is a perplexity of e^L; uniform has a perplexity of V.",
+        "log2(692) is 9.43 and log2(10.5) is 3.39: only the first is divided. For the third number divide e^5.1 by 27.",
+    )
+)
+def fair_comparison(answer):
+    """Check bits per letter of a word model and of a letter model, and a first loss against log V."""
+    if isinstance(answer, (list, tuple)) and len(answer) == 3:
+        answer = torch.tensor([expect_number(v, "a number of the answer") for v in answer], dtype=torch.float64)
+    words, letters, choices = expect_tensor(answer, shape=(3,), name="the answer").double().tolist()
+    right = (math.log2(692) / 5.7, math.log2(10.5), math.exp(5.1) / 27)
+    diagnoses = (
+        _wrong_word_model(words, right),
+        _wrong_letter_model(letters, right),
+        _wrong_first_loss(choices, right),
+    )
+    for why in diagnoses:
+        if why:
+            raise Wrong(why)
+
+
+def _near(got, wanted):
+    """Equal to about two decimals, as the exercise asks."""
+    return math.isclose(got, wanted, rel_tol=4e-3)
+
+
+def _wrong_word_model(got, right):
+    """What is wrong with the bits per letter of the word model; None if nothing is."""
+    if _near(got, right[0]):
+        return None
+    for wrong, why in (
+        (right[1], "the first number is the letter model's; the word model comes first"),
+        (math.log2(692), "the first number is bits per WORD; spread them over the letters of a word"),
+        (math.log2(692) * 5.7, "the first number is multiplied by 5.7; each letter carries a share of the word's bits"),
+        (math.log(692) / 5.7, "the first number is in nats per letter; bits take the logarithm to base 2"),
+        (math.log2(692 / 5.7), "the perplexity was divided by 5.7; a perplexity is a product of choices, and only its "
+         "logarithm can be shared out by dividing"),
+        (692 / 5.7, "the perplexity was divided by 5.7; take its logarithm first"),
+        (math.log2(692) / 4.7, "the blank was taken off; the 5.7 letters of a word hold its blank already, which the "
+         "letter model has to predict too"),
+    ):  # fmt: skip
+        if _near(got, wrong):
+            return why
+    return f"the first number is {got:.4g} bits per letter; times 5.7 and as a power of 2 that has to be 692 again"
+
+
+def _wrong_letter_model(got, right):
+    """What is wrong with the bits per letter of the letter model; None if nothing is."""
+    if _near(got, right[1]):
+        return None
+    if _near(got, right[1] / 5.7):
+        return "the second number is divided by 5.7; a token of this model is one letter already"
+    if _near(got, math.log(10.5)):
+        return "the second number is in nats; bits take the logarithm to base 2"
+    if _near(got, 10.5):
+        return "the second number is the perplexity; its logarithm to base 2 is bits"
+    return (
+        f"the second number is {got:.4g} bits; 2 to that power is {2 ** min(got, 1000):.4g} choices, and should be 10.5"
+    )
+
+
+def _wrong_first_loss(got, right):
+    """What is wrong with the first loss, as a multiple of uniform's choices; None if nothing is."""
+    if _near(got, right[2]):
+        return None
+    for wrong, why in (
+        (math.exp(5.1), "the third number is the perplexity itself; compare it with that of uniform, V = 27"),
+        (5.1 / math.log(27), "the third number compares nats; choices are their exponentials"),
+        (5.1 - math.log(27), "the third number is the difference in nats; its exponential is the ratio of choices"),
+        (2**5.1 / 27, "the third number was raised as a power of 2; the loss is in nats, so of e"),
+        (5.1 / 27, "the third number divides nats by choices; take the exponential of the loss first"),
+        (27 / math.exp(5.1), "the third number is upside down: a ratio below 1 would be better than uniform"),
+    ):
+        if _near(got, wrong):
+            return why
+    return f"the third number is {got:.4g}; times 27 that is a perplexity, and its logarithm should be 5.1 nats"
