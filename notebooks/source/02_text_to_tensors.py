@@ -359,8 +359,8 @@ ax.set(xscale="log", ylim=(0, None))
 show(
     ax,
     alt="Two falling curves of the <unk> rate against vocabulary size; the training curve reaches 0, held-out does not.",
-    caption="Does a larger vocabulary remove `<unk>`? Only on the text it was built from. The two curves part above about "
-    "1,000 words; with every training word known, a few per cent of the held-out tokens are still unknown.",
+    caption="Does a larger vocabulary remove `<unk>`? Only on the text it was built from. On held-out text the curve flattens: "
+    "with every training word known, a few per cent of the tokens are still unknown.",
 )
 claim(
     "From V = 1,000 to 3,000 both rates fall by more than 5 points; less is left of the training text's",
@@ -586,16 +586,16 @@ claim(
 panels = plots.grid(1, 2, height=2.9)[0]
 colors = ListedColormap(["#C8C8C8", plots.COLORS["attention"]])
 for ax, name, batches in zip(panels, ["shuffled", "bucketed"], [shuffled, bucketed], strict=True):
-    rows = [lengths[i] for i in batches[0]]
+    rows = [lengths[i] for i in batches[1]]
     picture = text.length_mask(rows, T=max(lengths)).float()
     picture[:, max(rows) :] = float("nan")  # outside this batch's rectangle
-    ax.imshow(picture, aspect="auto", interpolation="nearest", cmap=colors)
+    ax.imshow(picture, aspect="auto", interpolation="nearest", cmap=colors, vmin=0, vmax=1)
     ax.set(title=name, xlabel="step t (tokens)", ylabel="review in the batch")
     ax.grid(visible=False)
 show(
     panels[0],
-    alt="Two masks of 32 reviews. Shuffled: ragged blue rows, nearly half of the rectangle grey. Bucketed: rows of almost "
-    "equal length, hardly any grey.",
+    alt="Two masks of 32 reviews. Shuffled: ragged blue rows, nearly half of the rectangle grey. Bucketed: rows of 31 "
+    "or 32 tokens, hardly any grey.",
     caption="What does one batch look like? Real tokens are blue, padding is grey. In shuffled order one long review makes 31 "
     "others wait; in a bucket the rows end together.",
 )
