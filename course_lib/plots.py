@@ -64,9 +64,8 @@ def grid(rows=1, columns=1, width=7.0, height=3.2, **subplots):
     import matplotlib.pyplot as plt
     from cycler import cycler
 
-    with plt.rc_context({**STYLE, "axes.prop_cycle": cycler(color=CYCLE)}):
-        _, array = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained", **subplots)
-    return array
+    plt.rcParams.update({**STYLE, "axes.prop_cycle": cycler(color=CYCLE)})  # a legend is styled when it is made
+    return plt.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained", **subplots)[1]
 
 
 def axes(width=7.0, height=3.2):

@@ -125,6 +125,13 @@ def test_bars_draw_means():
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b"]
 
 
+def test_what_is_drawn_later_has_the_courses_style_too():
+    """Fails if the style holds only while the axes are made: legends and texts come after it."""
+    ax = plots.lines(plots.axes(), {"a": ([1, 2], [3, 4]), "b": ([1, 2], [4, 3])}, "x", "y")
+    assert ax.get_legend().get_frame_on() is False
+    assert [line.get_color() for line in ax.lines] == plots.CYCLE[:2]
+
+
 def test_plots_refuse_what_does_not_fit():
     for call, words in [
         (lambda: plots.lines(plots.axes(), {"a": ([1], [1, 2])}, "x", "y"), "1 x values and 2 y values"),
