@@ -214,7 +214,7 @@ def fit_bag_of_words(model, rows, labels, l2, scale=None, steps=100, tolerance=1
         l2: strength of the penalty; the bias is free.
         scale: (V,) for each word how far its weight may go at the same price, for instance
             `log_count_ratio`; None is 1 for all.
-        steps: most L-BFGS steps.
+        steps: most L-BFGS steps. Few are a penalty of their own: the weights of rare words have not moved far yet.
         tolerance: it stops before when no entry of the (preconditioned) gradient is larger than this.
         log: function called after each step with the step's number from 1; its dict is added to the history.
 
