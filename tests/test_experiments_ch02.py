@@ -54,8 +54,11 @@ def test_imdb_bow_records_every_model(small_imdb):
 
 def test_imdb_bow_finds_the_telling_words_and_not_the_order(small_imdb):
     """Fails if the lists are swapped, or a model of single words scores the two opposites differently."""
-    results = ch02.imdb_bow(seed=0, strengths=(1e-3,), steps=30)["results"]
+    texts, labels = small_imdb["train"]
+    small_imdb["train"] = [*texts, *["seldom"] * 3], [*labels, 1, 1, 1]
+    results = ch02.imdb_bow(seed=0, strengths=(1e-3,), steps=30, least_shown=20)["results"]
     words = results["words"]
+    assert "seldom" not in words["positive_words"]  # only in positive reviews, but in three of them
     assert set(words["positive_words"][:3]) == set(GOOD)
     assert set(words["negative_words"][:3]) == set(BAD)
     assert words["positive_weights"] == sorted(words["positive_weights"], reverse=True)

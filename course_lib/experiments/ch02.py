@@ -28,7 +28,7 @@ PRAISE, BLAME = "not terrible, it's great", "not great, it's terrible"
 
 
 @experiment("imdb-bow", "Logistic regression on IMDB: words and word pairs, presence and counts.")
-def imdb_bow(seed, min_freq=2, strengths=(1e-5, 1e-4, 1e-3), steps=30, fraction=0.1):
+def imdb_bow(seed, min_freq=2, strengths=(1e-5, 1e-4, 1e-3), steps=30, least_shown=100, fraction=0.1):
     """The strength of the L2 penalty and the step with the best validation accuracy; that model's test accuracy."""
     reviews = _reviews(seed, fraction)
     results, history = {"majority": _majority(reviews)}, {}
@@ -49,7 +49,7 @@ def imdb_bow(seed, min_freq=2, strengths=(1e-5, 1e-4, 1e-3), steps=30, fraction=
             opposite = [numericalize(cut(tokenize(string)), vocab) for string in (PRAISE, BLAME)]
             results[name] = row | _test_scores(logits, reviews) | _contrast(_bag_logits(model, opposite))
             if name == "unigrams, binary":
-                results["words"] = _telling_words(model, vocab)
+                results["words"] = _telling_words(model, vocab, least_shown)
     return {"results": results, "history": history}
 
 
@@ -84,9 +84,9 @@ def _bag_logits(model, rows):
     return model.score(*flatten_rows(rows, model.binary))
 
 
-def _telling_words(model, vocab, top=12):
-    """The words with the largest and the smallest weights, most telling first."""
-    order = model.weight.argsort().tolist()
+def _telling_words(model, vocab, least, top=12):
+    """Of the words seen at least so often in training, those with the largest and the smallest weights."""
+    order = [i for i in model.weight.argsort().tolist() if vocab.freqs[vocab.itos[i]] >= least]
     most = {"positive": order[::-1][:top], "negative": order[:top]}
     words = {f"{side}_words": [vocab.itos[i] for i in ids] for side, ids in most.items()}
     return words | {f"{side}_weights": model.weight[ids].tolist() for side, ids in most.items()}
