@@ -35,7 +35,7 @@ test-unit: $(READY)
 
 test-notebooks: $(READY)
 	$(QUIET) $(BIN)/python -m tools.build --instructor
-	$(QUIET) $(BIN)/python -m pytest -q $(NBVAL) notebooks build/instructor
+	$(QUIET) $(BIN)/python -m pytest -q $(NBVAL) notebooks/*.ipynb build/instructor/*.ipynb
 
 test-slow: $(READY)  ## the slow suites: a notebook alone with a wheel, JupyterLab in a real browser
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[slow]"
