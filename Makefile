@@ -12,6 +12,9 @@ QUIET := OMP_NUM_THREADS=1 COURSE_PROGRESS=0
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval_sanitize.cfg \
   -n 2 --dist loadscope -p no:cacheprovider
 
+# JupyterLab refuses to run as root unless told so, as in a container.
+ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
 .PHONY: help install lab test test-unit test-notebooks test-slow notebooks images experiments bench lint format clean
 
 help:  ## list the commands
@@ -26,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 lab: $(READY)  ## open the first chapter in JupyterLab
-	$(BIN)/jupyter lab notebooks/01_sequences_and_language_models.ipynb
+	$(BIN)/jupyter lab $(ROOT) notebooks/01_sequences_and_language_models.ipynb
 
 test: test-unit test-notebooks  ## check everything: unit tests, then every notebook in both editions
 
