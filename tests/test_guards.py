@@ -44,6 +44,7 @@ def test_a_sound_notebook_passes_every_guard():
         (guards.not_executed, {"execution_count": None}, "executed as [None, 2, 3, 4]"),
         (guards.not_executed, {"execution_count": 7}, "executed as [7, 2, 3, 4]"),
         (guards.unmarked_errors, {"outputs": [ERROR]}, "KeyError"),
+        (guards.failed_claims, {"outputs": [printed("does not hold here: It falls.")]}, "not hold here: It falls."),
         (guards.machine_traces, {"outputs": [printed("saved to /home/ann/model.pt")]}, "a path: '/home/'"),
         (guards.machine_traces, {"outputs": [printed("saved to C:\\Users\\ann")]}, "a path"),
         (guards.machine_traces, {"outputs": [printed("in lib/site-packages/torch")]}, "a path"),

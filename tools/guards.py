@@ -52,6 +52,16 @@ def unmarked_errors(notebook):
     ]
 
 
+def failed_claims(notebook):
+    """Every stored claim must hold: nbval would be content with a claim that fails each time."""
+    return [
+        f"{cell.id}: {line}"
+        for cell, output in _outputs(notebook)
+        for line in _text(output).splitlines()
+        if line.startswith("does not hold here:")
+    ]
+
+
 def machine_traces(notebook):
     """An output must not show a path, a date or a version: they differ on every machine."""
     return [
@@ -106,6 +116,7 @@ def too_many_exempt(notebook):
 GUARDS = (
     not_executed,
     unmarked_errors,
+    failed_claims,
     machine_traces,
     missing_alt,
     semicolons,
