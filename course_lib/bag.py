@@ -203,9 +203,8 @@ def fit_bag_of_words(model, rows, labels, l2, scale=None, steps=100, tolerance=1
     one, and neither learning rate nor random order matters. (With l2 = 0 there may be many, or none that
     is finite.) Once each weight is measured in units of its own curvature ("the" is a thousand times as
     frequent as most words), L-BFGS on all texts at once comes close to it in some tens of steps and stops
-    at a small gradient. The gradient
-    is written out, X^T (p - labels) / N, which is faster than autograd through millions of look-ups.
-    A word whose scale is 0 keeps the weight 0.
+    at a small gradient. The gradient is written out, X^T (p - labels) / N, which is faster than autograd
+    through millions of look-ups. A word whose scale is 0 keeps the weight 0.
 
     Args:
         model: BagOfWords on the CPU; changed in place.

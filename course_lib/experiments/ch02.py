@@ -2,8 +2,8 @@
 
 `imdb_bow` is logistic regression on words and pairs of words, `imdb_embeddings` the mean of
 learned vectors: the numbers that the sequence models of later chapters have to beat.
-`imdb_padding` counts. The official test reviews are looked at once a model, with everything chosen on a
-tenth of the training reviews; another tenth for each seed.
+`imdb_padding` counts. The official test reviews decide nothing: everything is chosen on a tenth of the
+training reviews, another tenth for each seed.
 
 Notebook: 02.
 """
