@@ -1003,7 +1003,7 @@ claim(
 )
 
 # %% [markdown]
-# `same` padding puts half of the zeros behind the text, so half of each window lies in the future, and the target is the very next token: the network reads the answer off its input. A held-out set does not catch this. Two things do: **change the future and see whether the past moves**, and **generate**.
+# `same` padding puts half of the zeros behind the text, so 3 of the 7 letters in each window lie in the future, and the target is the very next token: the network reads the answer off its input. A held-out set does not catch this. Two things do: **change the future and see whether the past moves**, and **generate**.
 #
 # ### Exercise 1.6 · Repair the convolution
 #
@@ -1211,7 +1211,7 @@ claim(
 )
 
 # %% [markdown]
-# The neighbours of almost every test day, tomorrow included, were in the training set. **Repair:** cut by time, train on the past, test on the future, as this chapter does with `train_ids` and `valid_ids`. For text the same holds for pieces of one document: functions of one Python module are described in the same words. So our corpus shuffles whole modules, and the held-out tenth comes from modules that the training text lacks. Shuffled docstring by docstring, the best n-gram would seem 0.1 to 0.4 bits better.
+# The neighbours of almost every test day, tomorrow included, were in the training set. **Repair:** cut by time, train on the past, test on the future, as this chapter does with `train_ids` and `valid_ids`. For text the same holds for pieces of one document: functions of one Python module are described in the same words. So our corpus shuffles whole modules, and the held-out tenth comes from modules that the training text lacks. Shuffled docstring by docstring, the best n-gram would seem better than it is.
 #
 # ### Averaging perplexity over sentences
 #

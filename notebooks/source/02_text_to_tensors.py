@@ -1034,8 +1034,8 @@ for sentence in pair:
 # %% [markdown]
 # ### On real reviews
 #
-# Now the same baseline on IMDB, recorded in the ledger: the strength of the penalty was chosen on a tenth of the training
-# reviews (another tenth for each seed), the official test reviews were looked at once. *Binary* counts a word once, *scaled* lets a word's
+# Now the same baseline on IMDB, recorded in the ledger: the strength of the penalty and the step at which to stop were chosen
+# on a tenth of the training reviews (another tenth for each seed), the official test reviews decided nothing. *Binary* counts a word once, *scaled* lets a word's
 # weight go further the more its counts differ between good and bad reviews (the idea of Wang and Manning 2012).
 #
 # In the table, `features` is V, and the two logits are those of *not terrible, it's great* (praise) and *not great, it's terrible* (blame).
@@ -1117,10 +1117,11 @@ ax.grid(axis="y", visible=False)
 ax.set(xlabel="weight (added to the logit of a positive review)")
 show(
     ax,
-    alt="Bars of the eight most positive and the eight most negative words' weights, among them excellent and worst.",
-    caption="What has the bag learned? Words that judge, and, look closely, the digits of ratings that reviewers wrote into their text: "
-    "it uses whatever predicts the label.",
+    alt="Bars of the eight most positive and the eight most negative words' weights, among them refreshing and worst.",
+    caption="What has the bag learned? Of the words seen at least 100 times, those that judge, and, look closely, a rating that "
+    "reviewers wrote into their text (7) and the hero of a liked film (bourne): it uses whatever predicts the label.",
 )
+claim("Among the eight most positive are a digit and a name", {"7", "bourne"} <= set(ranked_words))
 praise = ledger.values("imdb-bow", "unigrams, binary", "logit_praise")
 blame = ledger.values("imdb-bow", "unigrams, binary", "logit_blame")
 claim(
@@ -1129,11 +1130,11 @@ claim(
     praise=praise,
     blame=blame,
 )
-pairs_praise = ledger.values("imdb-bow", "unigrams + bigrams, scaled", "logit_praise")
-pairs_blame = ledger.values("imdb-bow", "unigrams + bigrams, scaled", "logit_blame")
+pairs_praise = ledger.values("imdb-bow", "unigrams + bigrams, binary", "logit_praise")
+pairs_blame = ledger.values("imdb-bow", "unigrams + bigrams, binary", "logit_blame")
 claim(
-    "With pairs of words the two sentences get different logits",
-    all(abs(a - b) > 0.01 for a, b in zip(pairs_praise, pairs_blame, strict=True)),
+    "With pairs of words the two sentences get different logits, and in every run the praise gets the lower one",
+    all(a < b for a, b in zip(pairs_praise, pairs_blame, strict=True)),
     praise=pairs_praise,
     blame=pairs_blame,
 )
@@ -1141,8 +1142,8 @@ claim(
 # %% [markdown]
 # So a model can be right on nearly nine reviews in ten and not read at all: in most reviews the words alone give the verdict away. *A high score on a
 # benchmark does not prove the ability that you had in mind.* The contrast pair stays with us as a standing test for every classifier to come,
-# beside its accuracy. Different logits are not yet right ones: praise should be above 0 and blame below. Compare
-# with the numbers above: which pairs the training reviews happened to hold decides.
+# beside its accuracy. Different logits are not yet right ones: praise should be above 0 and blame below. Which
+# pairs the training reviews happened to hold decides.
 
 # %% [markdown]
 # ### Exercise 2.5 · Explore and explain: how much order do n-grams buy?
