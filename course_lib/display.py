@@ -10,6 +10,8 @@ import inspect
 import io
 import textwrap
 
+from course_lib import plots
+
 
 def show(figure, alt, caption):
     """Show a figure with its alt text, and the caption below it; then close the figure.
@@ -38,7 +40,7 @@ def show(figure, alt, caption):
     figure.savefig(png, format="png", dpi=140, metadata={"Software": None})
     plt.close(figure)
     bundle = {"image/png": base64.b64encode(png.getvalue()).decode(), "text/plain": f"[figure] {alt}"}
-    _display(bundle, {"image/png": {"alt": alt, "width": round(100 * width)}})
+    _display(bundle, {"image/png": {"alt": alt, "width": round(plots.PIXELS_PER_INCH * width)}})
     markdown(f"*{caption.strip()}*")
 
 
