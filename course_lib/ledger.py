@@ -213,7 +213,7 @@ def table(name, metrics=None, variants=None, digits=3, where=None):
     Args:
         name: the experiment.
         metrics: columns, in order; None takes every metric that is one number.
-        variants: rows, in order; None takes all, as recorded.
+        variants: rows, in order; None takes all that have one of the metrics, as recorded.
         digits: significant digits.
         where: folder to read; None reads the course's ledger.
 
@@ -233,7 +233,7 @@ def table(name, metrics=None, variants=None, digits=3, where=None):
         known = ", ".join(_unique(key for row in results.values() for key in row))
         raise ValueError(f"{name!r} has no metric {unknown[0]!r}; recorded: {known}")
     lines = [_row(["", *metrics, "seeds"]), _row(["---"] + ["---:"] * (len(metrics) + 1))]
-    for variant in variants or results:
+    for variant in variants or [name for name, row in results.items() if set(metrics) & set(row)]:
         held = results.get(variant, metrics)  # an unknown variant is asked for, and `values` names it
         cells = [
             _cell(*summary(name, variant, metric, where)[:3], digits) if metric in held else "-" for metric in metrics

@@ -93,6 +93,8 @@ def test_table_by_hand(where):
     )
     chosen = ledger.table("toy-run", metrics=["parameters"], variants=["lstm", "bag"], where=where)
     assert chosen.splitlines()[2:] == ["| lstm | - | 3 |", "| bag | 12,345 | 3 |"]
+    without = ledger.table("toy-run", metrics=["parameters"], where=where)
+    assert without.splitlines()[2:] == ["| bag | 12,345 | 3 |"]  # a row of dashes only is left out
 
 
 def test_table_of_one_seed_has_no_range(tmp_path):
