@@ -209,11 +209,11 @@ class Recurrent(nn.RNNBase):
         _check_impl(impl)
         _check_input(self, x, wanted=f"(B, {self.input_size})", ndim=2)
         state = _checked_state(self, x, state)
-        new = []
+        layers, new = [part.unbind(0) for part in state], []
         for layer, weights in enumerate(self.all_weights):
             if layer > 0:
                 x = dropout(x, self.dropout, self.training)
-            new.append(self._cell(x, tuple(part[layer] for part in state), weights, impl))
+            new.append(self._cell(x, [part[layer] for part in layers], weights, impl))
             x = new[-1][0]
         state = [torch.stack(parts) for parts in zip(*new, strict=True)]
         return x, state[0] if len(state) == 1 else tuple(state)
@@ -374,11 +374,13 @@ def _check_input(layer, x, wanted, ndim):
     _check_kind("x", x, weight)
 
 
-def _check_kind(name, tensor, weight):
-    if tensor.device != weight.device:
-        raise ValueError(f"{name} is on {tensor.device}, the layer's weights are on {weight.device}")
-    if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
-        raise ValueError(f"{name} is {tensor.dtype}, the layer's weights are {weight.dtype}")
+def _check_kind(name, tensor, like):
+    """Device and dtype of x must be those of the weights, those of the state must be those of x."""
+    other = "x" if name == "state" else "the layer's weights"
+    if tensor.device != like.device:
+        raise ValueError(f"{name} is on {tensor.device}, {other} on {like.device}")
+    if tensor.dtype != like.dtype and not torch.is_autocast_enabled(tensor.device.type):
+        raise ValueError(f"{name} is {tensor.dtype}, {other} {like.dtype}")
 
 
 def _checked_state(layer, x, state):
@@ -394,7 +396,7 @@ def _checked_state(layer, x, state):
     for part in given:
         if part.shape != shape:
             raise ValueError(f"state has shape {tuple(part.shape)}, wanted (layers * directions, B, D) = {shape}")
-        _check_kind("state", part, layer.weight_ih_l0)
+        _check_kind("state", part, x)
     return given
 
 
