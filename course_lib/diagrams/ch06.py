@@ -80,7 +80,7 @@ def decoder_attention():
     _encoder(ax, y)
     _decoder(ax, y, transformation=False)
     middle = LEFT + 1.5 * STEP
-    box(ax, middle, top, r"$c_2 = \sum_s \alpha_{2s}\, \bar h_s$", kind="attention", w=4.4, h=0.9, size=11)
+    box(ax, middle, top, r"$c_2 = \sum_s w_{2s}\, \bar h_s$", kind="attention", w=4.4, h=0.9, size=11)
     for s, weight in enumerate((0.1, 0.1, 0.8, 0.0)):
         start, end = (LEFT + STEP * s, y + 0.37), (middle + 1.0 * (s - 1.5), top - 0.48)
         kind = "attention" if weight else "muted"
