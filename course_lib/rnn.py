@@ -389,10 +389,10 @@ def _checked_state(layer, x, state):
     shape = (layer.num_layers * (2 if layer.bidirectional else 1), x.shape[0], layer.hidden_size)
     if state is None:
         return [torch.zeros(shape, dtype=x.dtype, device=x.device)] * parts
-    given = [state] if isinstance(state, torch.Tensor) else list(state)
+    given = list(state) if isinstance(state, tuple | list) else [state]
     if len(given) != parts or not all(isinstance(part, torch.Tensor) for part in given):
         form = f"a pair (h, c) of tensors {shape}" if parts == 2 else f"one tensor {shape}"
-        raise ValueError(f"state must be {form}, got {'one tensor' if given[0] is state else f'{len(given)} parts'}")
+        raise ValueError(f"state must be {form}, got {', '.join(type(part).__name__ for part in given) or 'nothing'}")
     for part in given:
         if part.shape != shape:
             raise ValueError(f"state has shape {tuple(part.shape)}, wanted (layers * directions, B, D) = {shape}")
