@@ -634,20 +634,14 @@ needs_gpu = [
 ]
 
 
-@pytest.fixture
-def no_tf32(monkeypatch):
-    """TF32 keeps 10 bits of a product's factors: too few to compare."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-
-
 class TestOnTheGpu:
+    # In float64, where TF32 (10 bits of a float32 product's factors) plays no part.
     pytestmark = needs_gpu
 
     @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "lengths"])
     @every_shape
     @every_kind
-    def test_both_paths_are_torch_nn(self, kind, shape, lengths, no_tf32):
+    def test_both_paths_are_torch_nn(self, kind, shape, lengths):
         """Fails if cuDNN's weights or our loop differ from the CPU's torch.nn, forward or backward."""
         layer, reference = pair(kind, **shape)
         x, state = draw(B, T, I), first_state(layer)
@@ -662,7 +656,7 @@ class TestOnTheGpu:
 
     @every_impl
     @every_kind
-    def test_step_by_step_is_the_whole_pass(self, kind, impl, no_tf32):
+    def test_step_by_step_is_the_whole_pass(self, kind, impl):
         """Fails if torch's cell on the GPU is given another order of gates or state."""
         layer = pair(kind, num_layers=2)[0].cuda()
         x = draw(B, T, I).cuda()
@@ -672,6 +666,14 @@ class TestOnTheGpu:
             output, state = layer.step(x_t, state, impl)
             outputs.append(output)
         assert_same([torch.stack(outputs, 1), *parts(state)], [want, *parts(last)])
+
+    @every_kind
+    def test_the_paths_agree_in_float32_without_tf32(self, kind, monkeypatch):
+        """Fails if the two paths differ by more than float32's rounding, once cuDNN keeps all bits."""
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+        layer = pair(kind, torch.float32, num_layers=2, bidirectional=True)[0].cuda()
+        x = draw(B, T, I, dtype=torch.float32).cuda()
+        torch.testing.assert_close(layer(x, impl="loop"), layer(x))
 
     def test_dropout_of_the_kernel_and_of_the_loop(self):
         """Fails if one path drops in evaluation, or not in training."""
