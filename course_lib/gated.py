@@ -13,7 +13,7 @@ Notebooks: 05 and 06; 07 starts from `unrolled_weights`.
 import torch
 import torch.nn.functional as F
 
-from course_lib.rnn import Recurrent, check_sizes, scan
+from course_lib.rnn import Recurrent, check_input, check_sizes, scan
 
 # --- LSTM -----------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class LSTM(Recurrent):
             dict of (B, T, D) tensors: gates "i", "f", "o", candidate "g", cell "c", state "h".
 
         Raises:
-            ValueError: if there are more layers or directions than one.
+            ValueError: if there are more layers or directions than one, or x does not fit.
 
         Example:
             >>> layer = LSTM(3, 5)
@@ -229,7 +229,7 @@ def set_forget_bias(lstm, value):
         raise ValueError("this LSTM was made with bias=False: it has no forget bias to set")
     forget = slice(lstm.hidden_size, 2 * lstm.hidden_size)
     with torch.no_grad():
-        for _, _, bias_ih, bias_hh in lstm.all_weights:
+        for _, _, bias_ih, bias_hh, *_ in lstm.all_weights:  # with proj_size a fifth
             bias_ih[forget] = value
             bias_hh[forget] = 0
     return lstm
@@ -411,7 +411,7 @@ class GRU(Recurrent):
             dict of (B, T, D) tensors: gates "r" and "z", candidate "n", state "h".
 
         Raises:
-            ValueError: if there are more layers or directions than one.
+            ValueError: if there are more layers or directions than one, or x does not fit.
 
         Example:
             >>> trace = GRU(3, 5).trace(torch.rand(2, 7, 3))
@@ -492,7 +492,7 @@ def unrolled_weights(z):
         (B, T, T + 1, D): [:, t - 1, i] is w_ti, what step t holds of n_i; 0 for i > t.
 
     Raises:
-        ValueError: if z does not have three dimensions.
+        ValueError: if z does not have three dimensions, or no steps.
 
     Example:
         >>> unrolled_weights(torch.tensor([0.5, 0.25]).view(1, 2, 1)).squeeze()
@@ -501,8 +501,8 @@ def unrolled_weights(z):
 
     Source: unrolled from Cho et al. (2014), arXiv:1406.1078, equation 7. Notebooks: 05, 07.
     """
-    if z.ndim != 3:
-        raise ValueError(f"z has shape {tuple(z.shape)}, wanted (B, T, D)")
+    if z.ndim != 3 or z.shape[1] == 0:
+        raise ValueError(f"z has shape {tuple(z.shape)}, wanted (B, T, D) with T of at least 1")
     B, T, D = z.shape
     weights = z.new_zeros(B, 1, T + 1, D)
     weights[:, 0, 0] = 1  # before the first step all that is there is h_0
@@ -524,6 +524,7 @@ def _single(layer, x):
             f"trace needs one layer in one direction, got num_layers={layer.num_layers}, "
             f"bidirectional={layer.bidirectional}"
         )
+    check_input(layer, x, wanted=f"(B, T, {layer.input_size})", ndim=3)
     return [x.new_zeros(len(x), layer.hidden_size) for _ in range(2 if layer.mode == "LSTM" else 1)]
 
 

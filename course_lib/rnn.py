@@ -180,7 +180,7 @@ class Recurrent(nn.RNNBase):
                 was wanted.
         """
         _check_impl(impl)
-        _check_input(self, x, wanted=f"(B, T, {self.input_size})", ndim=3)
+        check_input(self, x, wanted=f"(B, T, {self.input_size})", ndim=3)
         state = _checked_state(self, x, state)
         lengths = None if lengths is None else _checked_lengths(x, lengths)
         if impl == "fused" and not self._draws_dropout(x):
@@ -207,7 +207,7 @@ class Recurrent(nn.RNNBase):
         if self.bidirectional:
             raise ValueError("a bidirectional layer has no single step: its backward half starts at the end")
         _check_impl(impl)
-        _check_input(self, x, wanted=f"(B, {self.input_size})", ndim=2)
+        check_input(self, x, wanted=f"(B, {self.input_size})", ndim=2)
         state = _checked_state(self, x, state)
         layers, new = [part.unbind(0) for part in state], []
         for layer, weights in enumerate(self.all_weights):
@@ -363,7 +363,12 @@ def _check_impl(impl):
         raise ValueError(f"impl must be 'fused' or 'loop', got {impl!r}")
 
 
-def _check_input(layer, x, wanted, ndim):
+def check_input(layer, x, wanted, ndim):
+    """Refuse an input that the layer cannot read.
+
+    Raises:
+        ValueError: if x is no tensor of `ndim` axes and width I, is empty, or has another dtype or device.
+    """
     weight = layer.weight_ih_l0
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"x must be a tensor of shape {wanted}, got {type(x).__name__}")
