@@ -1,0 +1,1187 @@
+# ---
+# jupyter:
+#   course:
+#     minutes: 180
+#     needs: chapters 01 and 02
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 03 · Recurrent networks
+#
+# Reading a line of text, you know at every letter whether a quotation is open. Two networks learn to say so, on strings of 10 symbols.
+# One looks at the last 10 symbols through a window, which is all there is. The other reads one symbol at a time and carries 16 numbers along.
+# Then both get strings of 1,000 symbols. **Which of them fails, and how badly?**
+
+# %% tags=["setup"]
+import math
+import time
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from course_lib import data, diagrams, language, ledger, metrics, plots, profile, tasks, text, toy, train
+from course_lib.checks import ch03
+from course_lib.claims import claim
+from course_lib.display import show, show_source, table
+from course_lib.rnn import RNN, rnn_loop, rnn_step, scan
+
+_ = torch.manual_seed(0)
+
+
+# %%
+def quotations(batch, length, share, generator):
+    """Symbols (B, T), 1 = a quotation mark, 0 = anything else; and (B, T), 1 = a quotation is open."""
+    symbols = (torch.rand(batch, length, generator=generator) < share).long()
+    return symbols, symbols.cumsum(1) % 2
+
+
+train.set_seed(0)
+window = language.WindowLM(vocab_size=2, window=10, width=4, hidden=64)  # two symbols in, two answers out
+carrier = tasks.LanguageModel(vocab_size=2, layer=RNN(input_size=4, hidden_size=16))
+generator = torch.Generator().manual_seed(0)
+short = [quotations(64, 10, 0.5, generator) for _ in range(400)]
+long = [quotations(20, 1000, 0.1, generator)]
+scores = {}
+for name, model in {"window": window, "state": carrier}.items():
+    train.train_epoch(model, short, train.language_model_loss, torch.optim.Adam(model.parameters(), lr=0.01))
+    scores[name] = [train.evaluate(model, part, train.language_model_loss)["accuracy"] for part in (short[-50:], long)]
+
+# %%
+claim(
+    "On 1,000 symbols the window network is right about half of the time: it guesses.",
+    scores["window"][1] < 0.6,
+    on_10_symbols=scores["window"][0],
+    on_1000_symbols=scores["window"][1],
+)
+claim(
+    "The network that carries a state is right on more than 99 % of the symbols.",
+    scores["state"][1] > 0.99,
+    on_10_symbols=scores["state"][0],
+    on_1000_symbols=scores["state"][1],
+)
+
+# %% [markdown]
+# A quotation mark looks the same whether it opens or closes. To know which, you must know how many came before, back to the first symbol. No window reaches that far, however well it is trained;
+# yet one bit, kept up to date, is enough. This chapter is about networks that keep something up to date.
+#
+# ## You will be able to
+#
+# | after this chapter you can | you prove it in |
+# |---|---|
+# | write a recurrent layer as a loop, from tensors, and say what each of its shapes is | exercise 3.1 |
+# | say what a state must hold for a task, and build a network that holds it, weight by weight | exercise 3.2 |
+# | read `nn.RNN`: parameters, shapes and names of stacked and bidirectional layers, by hand | exercise 3.3 |
+# | take the right state out of a padded batch, in both directions | exercise 3.4 |
+# | train a language model that carries its state, sample from it, and measure what the state buys | exercises 3.5 and 3.6 |
+#
+# Letters: $B$ sequences in a batch, $T$ steps, $I$ numbers in an input, $D$ numbers in the state, $N$ layers, $V$ tokens in the vocabulary. Batch first.
+
+# %% [markdown]
+# ## 1 · A function as a loop
+#
+# A function from a sequence to a sequence can be built in two ways. The *direct* way takes $x_1, \dots, x_t$ all at once and returns $y_t$: a window does, and so will attention (chapter 07). The other way is a **loop**:
+#
+# $$ h_t = f(x_t, h_{t-1}), \qquad y_t = g(h_t). $$
+#
+# It takes one input at a time. Whatever it will need later of $x_1, \dots, x_t$ must be in the **state** $h_t$, also called *latent* or *hidden*, since it is neither input nor output.
+
+# %%
+diagrams.show("rnn_loop")
+
+
+# %% [markdown]
+# The loop needs no neural network. Here it is in plain Python, and three functions to put into it.
+
+
+# %%
+def loop(f, state, sequence):
+    """The state after every element."""
+    states = []
+    for x in sequence:
+        state = f(x, state)
+        states.append(state)
+    return states
+
+
+flip = lambda x, is_open: is_open ^ (x == '"')  # noqa: E731
+mean = lambda x, h: (h[0] + x, h[1] + 1)  # noqa: E731
+line = 'say "ah" or "oh"'
+print(line)
+print("".join("^" if is_open else " " for is_open in loop(flip, False, line)))
+print([total / n for total, n in loop(mean, (0, 0), [4, 8, 3])])
+
+# %% [markdown]
+# **Question.** What is the smallest state for each of these, whatever the length? (a) *is a quotation open*; (b) the mean so far; (c) the longest word so far; (d) *have the letters so far been a palindrome?*
+#
+# (a) needs one bit. (b) needs two numbers: the mean alone is not enough. (c) needs the word and the letters of the present one. (d) needs all letters: no state of fixed size will do. A recurrent network has a state of fixed size and *learns* what to put into it.
+# That is its strength and, in section 9, its first weakness.
+
+# %% [markdown]
+# ## 2 · The Elman network
+#
+# Elman (1990) let $f$ be one layer of a neural network that sees the input and its own previous result:
+#
+# $$ h_t = \tanh\big(x_t W_{ih}^\top + b_{ih} + h_{t-1} W_{hh}^\top + b_{hh}\big), \qquad y_t = h_t W_{ho}^\top + b_{o} . $$
+#
+# | symbol | shape | |
+# |---|---|---|
+# | $x_t$ | (B, I) | input of step $t$ |
+# | $h_t$ | (B, D) | state; $h_0$ is zero unless you carry one in |
+# | $W_{ih}$ | (D, I) | from input to state |
+# | $W_{hh}$ | (D, D) | from state to state |
+# | $b_{ih}$, $b_{hh}$ | (D,) | biases: only their sum matters; torch has two because the GPU library has two |
+# | $y_t$ | (B, V) | output, here logits: $W_{ho}$ is (V, D) |
+#
+# Vectors are rows here, as in torch; a book with column vectors writes $W_{ih} x_t$ with the same matrix. In code:
+
+# %%
+show_source(rnn_step)
+
+# %%
+x, h = torch.tensor([[2.0, 1.0]]), torch.tensor([[0.5]])
+weight_ih, weight_hh = torch.tensor([[0.1, 0.2]]), torch.tensor([[0.6]])
+h_next = rnn_step(x, h, weight_ih, weight_hh)
+print("h_next", tuple(h_next.shape), round(h_next.item(), 4))
+claim("That is tanh(2.0 x 0.1 + 1.0 x 0.2 + 0.5 x 0.6)", math.isclose(h_next.item(), math.tanh(0.7), rel_tol=1e-6))
+
+# %%
+diagrams.show("rnn_unrolled")
+
+# %% [markdown]
+# Look at the purple letters: they have no index $t$. The weights are **shared** by all steps, so a layer has $D(I + D + 2)$ parameters whether $T$ is 5 or 5,000, and it runs on lengths it has never seen. Whatever it learns about a quotation mark it knows at every place.
+#
+# Two readings of a picture, then. *Rolled up*, a small network with a memory. *Unrolled*, a network as deep as the sequence is long, whose layers are all alike: that is what backpropagation sees (chapter 04).
+#
+# **Predict.** How many parameters has `RNN(input_size=3, hidden_size=5)`? And a feed-forward layer from all 40 inputs of a sequence to all 40 states?
+
+# %%
+layer = RNN(input_size=3, hidden_size=5)
+for T in (7, 40):
+    output, h_n = layer(torch.zeros(2, T, 3))
+    print(
+        f"T = {T:2}: output {tuple(output.shape)}, h_n {tuple(h_n.shape)}, parameters {tasks.number_of_parameters(layer)}"
+    )
+claim(
+    "The recurrent layer has 50 parameters at any length; the feed-forward layer for 40 steps has 24,200.",
+    tasks.number_of_parameters(layer) == 5 * (3 + 5 + 2) == 50
+    and tasks.number_of_parameters(nn.Linear(40 * 3, 40 * 5)) == 24_200,
+)
+
+# %% [markdown]
+# ### The loop, and the fast path
+#
+# The layer is that step in a loop. Two things make the loop fast enough to teach with: time goes first, so that each step's slice lies together in memory, and what the *input* contributes needs no state, so it is one matrix product for all steps at once.
+
+# %%
+show_source(scan, rnn_loop)
+
+# %% [markdown]
+# What remains is $h_{t-1} W_{hh}^\top$, one step after another. `RNN` can run this loop, or torch's *fused* kernel, which does the same in compiled code. Same parameters, same function: we check outputs and gradients in float64, and against `nn.RNN` too.
+
+# %%
+ours = RNN(3, 5, num_layers=2, bidirectional=True, dtype=torch.float64)
+theirs = nn.RNN(3, 5, num_layers=2, bidirectional=True, batch_first=True, dtype=torch.float64)
+theirs.load_state_dict(ours.state_dict())  # the names and shapes are torch's
+x = torch.randn(4, 7, 3, dtype=torch.float64)
+
+
+def output_and_gradients(layer, **options):
+    """The outputs, and the gradient of the sum of their squares by every parameter."""
+    output, h_n = layer(x, **options)
+    return [output, h_n, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))]
+
+
+def agree(first, second):
+    """Whether two lists of tensors are equal up to rounding in float64."""
+    return all(torch.allclose(a, b, rtol=1e-10, atol=1e-10) for a, b in zip(first, second, strict=True))
+
+
+looped = output_and_gradients(ours, impl="loop")
+claim("Loop and fused kernel agree, forward and backward", agree(looped, output_and_gradients(ours, impl="fused")))
+claim("And both are nn.RNN", agree(looped, output_and_gradients(theirs)))
+
+# %% [markdown]
+# **Common mistake · feeding the wrong thing back.** Some slides call the sum *before* the tanh $h_t$, name its tanh $a_t$, and write $W_{hh} h_{t-1}$ in the next step. Read to the letter, that feeds the **pre-activation** back:
+#
+# $$ h_t = x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b, \qquad a_t = \tanh(h_t). $$
+#
+# The only non-linearity then stands outside the loop. What goes round is a linear map, with nothing to bound it. Shapes and types are fine. We put the weights that solved the quotations into this loop. **Predict** the accuracy.
+
+
+# %%
+def accuracy_of_loop(feed_back):
+    """Accuracy on the long strings when `feed_back` of the pre-activation is handed to the next step."""
+    symbols, is_open = long[0]
+    weight_ih, weight_hh, bias_ih, bias_hh = (p.detach() for p in carrier.layer.parameters())
+    from_input = carrier.embedding(symbols).detach() @ weight_ih.T + bias_ih + bias_hh  # (B, T, D)
+    state, right = torch.zeros(len(symbols), 16), []
+    for t in range(symbols.shape[1]):
+        z = from_input[:, t] + state @ weight_hh.T
+        state = feed_back(z)
+        right.append(carrier.output(torch.tanh(z)).argmax(-1) == is_open[:, t])
+    return torch.stack(right).float().mean().item(), state.nan_to_num(math.inf).abs().max().item()
+
+
+wrong, repaired = accuracy_of_loop(lambda z: z), accuracy_of_loop(torch.tanh)
+claim(
+    "With the pre-activation fed back, the accuracy falls below 75 %, and the state runs out of all bounds.",
+    wrong[0] < 0.75 and wrong[1] > 1e6,
+    accuracy=wrong[0],
+    largest_state=wrong[1],
+)
+claim(
+    "Repair: feed tanh's result back. The state stays between -1 and 1, and more than 99 % are right.",
+    repaired[0] > 0.99 and repaired[1] <= 1,
+    accuracy=repaired[0],
+    largest_state=repaired[1],
+)
+
+# %% [markdown]
+# ### Exercise 3.1 · The recurrent layer from tensors
+#
+# Difficulty ●●○○○ · 20 minutes · needs section 2 · *implement*
+#
+# Write the loop yourself, with `@`, `torch.tanh` and `torch.stack`. `bias` is the sum of both biases.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex03-1-rnn-forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def rnn_forward(x, h, weight_ih, weight_hh, bias):
+    """An Elman layer over a batch of sequences.
+
+    Args:
+        x: (B, T, I) inputs.
+        h: (B, D) the state before the first step.
+        weight_ih: (D, I).
+        weight_hh: (D, D).
+        bias: (D,).
+
+    Returns:
+        output: (B, T, D), the state after every step.
+        h_n: (B, D), the state after the last step.
+    """
+    ### BEGIN SOLUTION
+    states = []
+    for t in range(x.shape[1]):
+        h = torch.tanh(x[:, t] @ weight_ih.T + h @ weight_hh.T + bias)
+        states.append(h)
+    return torch.stack(states, dim=1), h
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex03-1-rnn-forward-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch03.rnn_forward(rnn_forward)
+
+# %% [markdown]
+# ## 3 · Looking into a state
+#
+# What did the network of the hook put into its 16 numbers? Nobody told it to keep a bit. We run it over a real line and draw the state after every character.
+
+# %%
+line = 'she said "wait" and then "go" and left'
+symbols = torch.tensor([[c == '"' for c in line]]).long()
+states = carrier.layer(carrier.embedding(symbols))[0][0].detach()  # (T, D)
+inside = (symbols[0].cumsum(0) % 2).bool()
+contrast = states[inside].mean(0) - states[~inside].mean(0)
+order = contrast.argsort(descending=True)
+ax = plots.heatmap(
+    plots.axes(height=3.8),
+    states[:, order].T,
+    list(line.replace(" ", "·")),
+    [f"{i}" for i in order.tolist()],
+    "state (-1 to 1)",
+    kind="diverging",
+    xlabel="character just read",
+    ylabel="unit",
+)
+ax.tick_params(axis="x", rotation=0)
+show(
+    ax,
+    "Heat map of 16 units against the characters of a sentence with two quotations. The upper units are blue throughout the quotations "
+    "and vermilion outside; the lower ones are the other way round, others change only at a quotation mark.",
+    "Units (rows, sorted by how much they differ) that are high all through a quotation and low outside, however many letters pass: "
+    "a bit, stored several times over. Other units react to the marks themselves.",
+)
+letters = symbols[0] == 0
+claim(
+    "Between the marks, one unit's sign alone tells at every letter whether a quotation is open.",
+    ((states > 0) == inside[:, None])[letters].float().mean(0).sub(0.5).abs().max() == 0.5,
+)
+
+# %% [markdown]
+# How does a tanh layer hold a bit? Two ingredients. **Holding:** a unit with a strong weight to itself, $h' = \tanh(w\,h)$ with $w > 1$, has two stable values, one positive and one negative, and returns to them if disturbed. (With $w \le 1$ it forgets: every value decays to 0.)
+# **Deciding:** each unit can test one threshold of a weighted sum.
+
+# %%
+rounds = range(26)
+curves = {}
+for w in (0.9, 1.0, 2.0):
+    curves[f"w = {w:g}"] = (rounds, loop(lambda _, h, w=w: math.tanh(w * h), 0.5, rounds))
+ax = plots.lines(
+    plots.axes(height=2.7),
+    curves,
+    "steps without input",
+    "state $h$",
+    {"w = 0.9": "muted", "w = 1": "output", "w = 2": "hidden"},
+)
+ax.set_ylim(0, 1.05)
+show(
+    ax,
+    "Three curves from 0.5: with w = 2 the state rises to 0.96 and stays; with w = 1 it decays slowly, with w = 0.9 quickly, to 0.",
+    "Does a state keep a value by itself? Only with a self-weight above 1, and then it keeps which side of 0 it is on, not the value.",
+)
+claim(
+    "After 26 steps the unit with w = 2 is above 0.9; with w = 0.9 less than a tenth of the start is left.",
+    curves["w = 2"][1][-1] > 0.9 and curves["w = 0.9"][1][-1] < 0.05,
+)
+
+# %% [markdown]
+# ### Exercise 3.2 · Derive: a quotation bit in two units
+#
+# Difficulty ●●●●○ · 30 minutes · needs sections 2 and 3 · *derive*
+#
+# One number comes in at each step: $x_t = 1$ at a quotation mark, else 0. Find weights for **two** tanh units, $h_0 = 0$, such that
+#
+# $$ h_t = \tanh(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b), \qquad y_t = h_t \cdot w_o + c $$
+#
+# has $y_t > 0$ exactly while a quotation is open, at every length. Let $s \in \{0, 1\}$ be the bit. The next one is "$s + x_t$ is 1", since 0 and 2 both mean closed. One threshold cannot say that; two can: *at least 1*, and *at least 2*.
+
+# %% nbgrader={"grade": false, "grade_id": "ex03-2-quotation-weights", "locked": false, "schema_version": 3, "solution": true, "task": false}
+quotation_weights = ...  # (W_ih (2, 1), W_hh (2, 2), b (2,), w_o (2,), c): tensors, and a number
+### BEGIN SOLUTION
+# Unit 0 asks whether s + x is above 1/2, unit 1 whether it is above 3/2; s = (h[0] - h[1]) / 2, also for h_0 = 0.
+gain = 6.0  # steep enough that both answers are close to -1 or 1
+quotation_weights = (
+    gain * torch.tensor([[1.0], [1.0]]),
+    gain * torch.tensor([[0.5, -0.5], [0.5, -0.5]]),
+    gain * torch.tensor([-0.5, -1.5]),
+    torch.tensor([0.5, -0.5]),
+    -0.5,
+)
+### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex03-2-quotation-weights-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch03.quotation_weights(quotation_weights)
+
+# %% [markdown]
+# ## 4 · One layer, several forms of output
+#
+# Chapter 01 sorted tasks by where inputs come in and outputs come out. A recurrent layer serves all forms with the same equation; they differ in what you feed and in which states you read.
+#
+# | form | you feed | you read | example |
+# |---|---|---|---|
+# | many to many, in step | $x_1 \dots x_T$ | every state | is a quotation open; next character |
+# | many to one | $x_1 \dots x_T$ | the last state, or the mean or maximum over all | is this review positive? |
+# | one to many | $x_1$, then its own outputs | every state | a text from a first word (section 8) |
+# | many to many | first $x_1 \dots x_T$, then its own outputs | the states of the second part | translation (chapter 06) |
+#
+# The loss follows: a sum over all steps that are read. The hook was the first form. Now the second, on the puzzle that chapter 02 left: *not terrible, it's great* against *not great, it's terrible*. To a bag of words they are one and the same. **Predict:** how often is a small RNN right on reviews that only the order of the words decides?
+
+# %%
+reviews = toy.reviews(2000, seed=1)  # a review and its mirror, the same words with the opposite label, both occur
+tokens = [text.tokenize(review) for review, _ in reviews]
+vocab = text.build_vocab([*tokens[:1600], text.tokenize("it's not")])
+review_ids = [text.numericalize(words, vocab) for words in tokens]
+labels = [label for _, label in reviews]
+held_out = list(text.batches(review_ids[1600:], labels[1600:], 64))
+
+train.set_seed(0)
+judge = tasks.SequenceClassifier(len(vocab), RNN(input_size=16, hidden_size=32), pool="last")
+history = train.fit(
+    judge,
+    lambda epoch: text.batches(review_ids[:1600], labels[:1600], 32, generator=torch.Generator().manual_seed(epoch)),
+    train.classification_loss,
+    torch.optim.Adam(judge.parameters(), lr=5e-3),
+    epochs=6,
+    clip_norm=1.0,
+    valid_batches=held_out,
+)
+ax = plots.axes(height=2.7)
+curve = {"RNN, last state": (range(1, 7), [100 * epoch["valid_accuracy"] for epoch in history])}
+plots.lines(ax, curve, "epoch", "held-out accuracy (%)", {"RNN, last state": "output"}, marker="o")
+ax.axhline(50, color=plots.COLORS["muted"], linestyle="--")
+ax.text(1, 51.5, "any bag of words", color=plots.COLORS["muted"])
+ax.set_ylim(45, 103)
+show(
+    ax,
+    "Held-out accuracy by epoch: about 50 at first, then a rise to 100 per cent; a dashed line at 50 for any bag of words.",
+    "Can a state tell *not great, it's terrible* from its mirror image? Yes: after a few passes it is right on nearly all "
+    "reviews, where every bag of words is right on exactly half.",
+)
+claim(
+    "On held-out reviews that only the order of words decides, the RNN is right on more than 95 %.",
+    history[-1]["valid_accuracy"] > 0.95,
+    accuracy=history[-1]["valid_accuracy"],
+)
+
+# %% [markdown]
+# ## 5 · Sequences of different lengths
+#
+# The last state is the state after the last *word*. In a padded batch it stands at a different step in every row. **Common mistake:** `output[:, -1]`. **Predict:** what happens to the classifier's accuracy if the state is read there, in batches as they come, with rows of 6 to 60 tokens?
+
+
+# %%
+@torch.inference_mode()
+def accuracy_when_read(read):
+    """Accuracy on the held-out reviews, with `read(output, lengths)` choosing the state; batches in random order."""
+    right = 0
+    for ids, mask, label in text.batches(review_ids[1600:], labels[1600:], 50, bucket=False, shuffle=False):
+        output, _ = judge.layer(judge.embedding(ids))
+        right += (judge.output(read(output, mask.sum(1))).argmax(1) == label).sum().item()
+    return right / 400
+
+
+wrong = accuracy_when_read(lambda output, lengths: output[:, -1])
+repaired = accuracy_when_read(lambda output, lengths: output[torch.arange(len(output)), lengths - 1])
+claim(
+    "Read at the end of the padding, more than a fifth of the reviews are judged wrongly.",
+    wrong < 0.8,
+    accuracy=wrong,
+)
+claim("Repair: read each row at its own last word, and more than 95 % are right.", repaired > 0.95, accuracy=repaired)
+
+# %% [markdown]
+# The state goes on changing while the layer reads padding, and what it held gets lost. Nothing warns you: the model can even be *trained* that way, and then learns, badly, to carry its answer through the padding; its results depend on the longest review of the batch.
+#
+# There are three ways to do it right, and they agree:
+#
+# 1. **mask:** run over the padding, but read each row at `lengths - 1` (as above);
+# 2. **pack:** `pack_padded_sequence` lays the real steps of all rows into one long row, with the number of rows still running at each step; the kernel computes nothing else, and `h_n` is right;
+# 3. `lengths=` of the course's layers, which packs for the fused path and freezes finished rows in the loop.
+
+# %%
+ids, mask = text.pad_batch(review_ids[:5])
+lengths = mask.sum(1)
+layer = RNN(4, 6, dtype=torch.float64)
+packing = nn.RNN(4, 6, batch_first=True, dtype=torch.float64)
+packing.load_state_dict(layer.state_dict())
+x = torch.randn(*ids.shape, 4, dtype=torch.float64)
+
+masked = layer(x)[0][torch.arange(5), lengths - 1]
+packed = packing(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1][0]
+by_lengths = layer(x, lengths=lengths)[1][0]
+in_loop = layer(x, lengths=lengths, impl="loop")[1][0]
+print("lengths", lengths.tolist(), "in T =", ids.shape[1])
+claim(
+    "Masked, packed, with lengths, in the loop: four times the same states",
+    agree([masked] * 3, [packed, by_lengths, in_loop]),
+)
+further = F.pad(x, (0, 0, 0, 30), value=9.0)  # 30 more steps of anything at all
+claim("Pad further, and nothing changes", agree([layer(further, lengths=lengths)[1][0]], [by_lengths]))
+
+# %% [markdown]
+# `enforce_sorted=False` lets torch sort the rows and put them back; without it, rows must come longest first. And keep the test of the last line for every model of your own.
+
+# %% [markdown]
+# ## 6 · Two directions
+#
+# > *The ____ is a flightless bird that lives in Antarctica.*
+#
+# What decides the blank comes after it. At the blank, a forward state has read one word. If the whole sequence is there before you answer, run a second network **from the end to the beginning** and put both states side by side (Schuster and Paliwal 1997):
+#
+# $$ \overrightarrow{h}_t = f(x_t, \overrightarrow{h}_{t-1}), \qquad \overleftarrow{h}_t = f'(x_t, \overleftarrow{h}_{t+1}), \qquad \text{output}_t = [\overrightarrow{h}_t \,;\, \overleftarrow{h}_t] \in \mathbb{R}^{2D}. $$
+
+# %%
+diagrams.show("rnn_bidirectional")
+
+# %% [markdown]
+# Four animals, four forms of sentence; in two of them the deciding words come after the blank, in two before it. **Predict** the accuracies of a forward and a bidirectional network on each half.
+
+# %%
+ANIMALS = {
+    "penguin": ("flightless", "bird", "antarctica"),
+    "ostrich": ("flightless", "bird", "africa"),
+    "parrot": ("talking", "bird", "brazil"),
+    "walrus": ("heavy", "mammal", "greenland"),
+}
+EARLY = ("the ____ is a {} {} that lives in {}", "we call it ____ , the {} {} from {}")  # the blank comes early
+LATE = ("in the end the {} {} from {} is the ____", "which {} {} lives in {} ? the ____")
+sentences = [form.format(*facts).split() for form in EARLY + LATE for facts in ANIMALS.values()]
+words = text.build_vocab(sentences)
+ids, mask = text.pad_batch([text.numericalize(sentence, words) for sentence in sentences])
+animal = torch.arange(len(sentences)) % 4
+blank = (ids == words.stoi["____"]).int().argmax(1)  # (B,) where it stands
+
+
+class FillIn(nn.Module):
+    """Which animal stands at the blank?"""
+
+    def __init__(self, bidirectional):
+        super().__init__()
+        self.embedding = nn.Embedding(len(words), 8)
+        self.layer = RNN(8, 16, bidirectional=bidirectional)
+        self.output = nn.Linear(32 if bidirectional else 16, 4)
+
+    def forward(self, ids, mask):
+        output, _ = self.layer(self.embedding(ids), lengths=mask.sum(1))  # (B, T, D) or (B, T, 2D)
+        return self.output(output[torch.arange(len(ids)), blank])
+
+
+rows, accuracy = [], {}
+for name in ("forward", "bidirectional"):
+    train.set_seed(0)
+    model = FillIn(bidirectional=name == "bidirectional")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    train.train_epoch(model, [(ids, mask, animal)] * 400, train.classification_loss, optimizer)
+    right = (model(ids, mask).argmax(1) == animal).float()
+    accuracy[name] = [right[:8].mean().item(), right[8:].mean().item()]
+    rows.append([name, *(f"{100 * value:.0f} %" for value in accuracy[name])])
+table(["network", "decided by words after the blank", "by words before it"], rows)
+claim(
+    "Forward, the early blank is a guess among four, after 400 passes over these very sentences.",
+    accuracy["forward"] == [0.25, 1.0],
+)
+claim("In both directions, every blank is filled.", accuracy["bidirectional"] == [1.0, 1.0])
+
+# %% [markdown]
+# (These are accuracies on the training sentences: the point is what a network *can* see, not how well it generalises.)
+#
+# **When not to use it.** A bidirectional layer has read the future. As a language model, it would be asked for a word it has just read: the loss falls near zero and it has learned to copy. `LanguageModel` refuses such a layer. It is of no use for a live stream either: before the end, its backward half has not begun.
+
+# %%
+try:
+    tasks.LanguageModel(9, RNN(4, 5, bidirectional=True))
+except ValueError as error:
+    print("ValueError:", error)
+
+# %% [markdown]
+# **Common mistake · `output[:, -1]` of a bidirectional layer.** As a summary of the whole sequence, it holds the forward state after $T$ steps, fine, beside the backward state after **one**: it has read the last token only. The backward summary stands at the other end, in `output[:, 0, D:]`. **Predict:** which of the two changes if we replace all tokens but the last?
+
+# %%
+D = 6
+layer = RNN(4, D, bidirectional=True, dtype=torch.float64)
+x = torch.randn(2, 9, 4, dtype=torch.float64)
+other = torch.cat([torch.randn(2, 8, 4, dtype=torch.float64), x[:, -1:]], dim=1)  # only the last input is kept
+(output, h_n), (changed, _) = layer(x), layer(other)
+claim(
+    "The backward half of output[:, -1] does not notice: it knows one token.",
+    agree([output[:, -1, D:]], [changed[:, -1, D:]]),
+)
+claim(
+    "Repair: forward at the last step, backward at the first. That is h_n.",
+    agree([output[:, -1, :D], output[:, 0, D:]], [h_n[0], h_n[1]])
+    and not agree([output[:, 0, D:]], [changed[:, 0, D:]]),
+)
+
+# %% [markdown]
+# ## 7 · Layers on layers, and how to read `nn.RNN`
+#
+# The states of one layer can be the inputs of the next. Each layer has its own weights; depth in layers is shared over time as before.
+
+# %%
+diagrams.show("rnn_stacked")
+
+# %% [markdown]
+# **Predict**, for `nn.RNN(input_size=7, hidden_size=5, num_layers=2, bidirectional=True)`: how many parameter tensors? What shape has the one through which layer 1 reads layer 0?
+
+# %%
+stacked = nn.RNN(7, 5, num_layers=2, bidirectional=True, batch_first=True)
+table(
+    ["parameter", "shape", "reads"],
+    [
+        [
+            f"`{name}`",
+            tuple(p.shape),
+            {"weight_ih": "input, or layer below", "weight_hh": "own state"}.get(name[:9], ""),
+        ]
+        for name, p in stacked.named_parameters()
+    ],
+)
+output, h_n = stacked(torch.zeros(3, 4, 7))
+print("output", tuple(output.shape), "= (B, T, 2D)    h_n", tuple(h_n.shape), "= (N * 2, B, D)")
+claim("Layer 1 reads both directions of layer 0: weight_ih_l1 is (D, 2D)", stacked.weight_ih_l1.shape == (5, 10))
+
+# %% [markdown]
+# `_l0`, `_l1` name the layers from below, `_reverse` the backward direction. The rows of `h_n` go layer by layer, forward before backward; `h_n.view(N, 2, B, D)` takes them apart. **Output or h_n?** `output` has the top layer at *all* steps, `h_n` has *all layers* at the end. They meet in one place:
+
+# %%
+x = torch.randn(3, 4, 7)
+output, h_n = stacked(x)
+h_n = h_n.view(2, 2, 3, 5)  # (N, directions, B, D)
+claim(
+    "The top layer's h_n is output at the last step (forward) and at the first (backward)",
+    torch.equal(h_n[1, 0], output[:, -1, :5]) and torch.equal(h_n[1, 1], output[:, 0, 5:]),
+)
+bottom, top = (RNN(size, 5, bidirectional=True) for size in (7, 10))
+weights = stacked.state_dict()
+bottom.load_state_dict({name: weight for name, weight in weights.items() if "_l0" in name})
+top.load_state_dict({name.replace("_l1", "_l0"): weight for name, weight in weights.items() if "_l1" in name})
+claim("Two layers by hand, one on the other, are the stack", torch.allclose(top(bottom(x)[0])[0], output, atol=1e-6))
+
+# %% [markdown]
+# All the arguments of `nn.RNN`:
+#
+# | argument | default | meaning |
+# |---|---|---|
+# | `input_size`, `hidden_size` | | $I$ and $D$ |
+# | `num_layers` | 1 | $N$ |
+# | `nonlinearity` | `"tanh"` | or `"relu"`, whose state has no upper bound and can explode |
+# | `bias` | True | False leaves out both biases |
+# | `batch_first` | **False** | True takes `(B, T, I)`, as everywhere in this course |
+# | `dropout` | 0 | share dropped between layers, in training; not after the last layer, not along time, so with one layer it does nothing |
+# | `bidirectional` | False | a second direction with its own weights |
+#
+# Called as `layer(x, h_0)`; without `h_0` it is zero. All weights begin uniform in $\pm 1/\sqrt{D}$. The course's `RNN` takes the same, always batch first, and `lengths=`.
+#
+# **Common mistake · `batch_first` forgotten.** The default is time first: `(T, B, I)`. Given a batch `(B, T, I)`, torch cannot know. **Predict:** which error message do you get, with $B = 5$ and $T = 7$?
+
+# %%
+time_first = nn.RNN(3, 4)  # batch_first=False
+x = torch.randn(5, 7, 3)  # B = 5 sequences of T = 7 steps
+output, h_n = time_first(x)
+print("output", tuple(output.shape), "  h_n", tuple(h_n.shape))
+elsewhere = x.clone()
+elsewhere[0] = 0.0  # another first sequence
+leak = (time_first(elsewhere)[0][1:] - output[1:]).abs().max().item()
+claim(
+    "No error, and output has the right shape. But changing sequence 0 changes the outputs of the others.",
+    output.shape == (5, 7, 4) and leak > 1e-3,
+    largest_change=leak,
+)
+right_way = nn.RNN(3, 4, batch_first=True)
+right_way.load_state_dict(time_first.state_dict())
+claim(
+    "Repair: batch_first=True, and no sequence notices its neighbours. h_n stays (N, B, D) all the same.",
+    torch.equal(right_way(elsewhere)[0][1:], right_way(x)[0][1:]) and right_way(x)[1].shape == (1, 5, 4),
+)
+
+# %% [markdown]
+# With the two swapped, the state ran from one *sequence* to the next, each step for itself. The only visible trace is `h_n`: its middle size is 7, not 5. Test every sequence model so: change one row, and no other may change.
+
+# %% [markdown]
+# ### Exercise 3.3 · Derive: sizes of a stack
+#
+# Difficulty ●●○○○ · 10 minutes · needs sections 6 and 7 · *derive*
+#
+# For `nn.RNN(input_size=12, hidden_size=5, num_layers=3, bidirectional=True)`, with pencil and paper:
+# (1) the number of parameters; (2) the number of columns of `weight_ih_l2_reverse`; (3) the first size of `h_n`; (4) the last size of `output`.
+
+# %% nbgrader={"grade": false, "grade_id": "ex03-3-stack-sizes", "locked": false, "schema_version": 3, "solution": true, "task": false}
+stack_sizes = ...  # (parameters, columns, first size of h_n, last size of output)
+### BEGIN SOLUTION
+# layer 0: 2 (5 * 12 + 5 * 5 + 2 * 5) = 190; layers 1 and 2: 2 (5 * 10 + 5 * 5 + 2 * 5) = 170 each
+stack_sizes = (190 + 2 * 170, 10, 6, 10)
+### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex03-3-stack-sizes-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch03.stack_sizes(stack_sizes)
+
+# %% [markdown]
+# ### Exercise 3.4 · The summary of a padded, bidirectional batch
+#
+# Difficulty ●●●○○ · 20 minutes · needs sections 5 to 7 · *implement*
+#
+# Both mistakes at once. `output` comes from a bidirectional layer that was told the lengths: the backward half started at each row's own last token. Whatever stands at the padding must not matter.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex03-4-summaries", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def summaries(output, lengths):
+    """The states that have read all of each sequence.
+
+    Args:
+        output: (B, T, 2D), forward states in the first D columns, backward states in the last D.
+        lengths: (B,) int64, the number of real steps of each row, from 1 to T.
+
+    Returns:
+        (B, 2D): the forward summary, then the backward summary.
+    """
+    ### BEGIN SOLUTION
+    D = output.shape[2] // 2
+    forward = output[torch.arange(len(output)), lengths - 1, :D]
+    return torch.cat([forward, output[:, 0, D:]], dim=1)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex03-4-summaries-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch03.summaries(summaries)
+
+# %% [markdown]
+# ## 8 · A language model that carries its past
+#
+# The form *many to many, in step*, with the next character as the target. Mikolov et al. (2010) put exactly this in the place of n-grams:
+#
+# $$ h_t = \tanh\big(e(x_t) W_{ih}^\top + h_{t-1} W_{hh}^\top + b\big), \qquad p(x_{t+1} \mid x_1, \dots, x_t) = \mathrm{softmax}(h_t W_{ho}^\top + b_o) $$
+#
+# with $e(x_t)$ the embedding of character $t$. On the left of the bar stands the **whole** past, not a window.
+
+# %%
+show_source(tasks.LanguageModel.run)
+
+# %% [markdown]
+# We train it on real text that every machine has, the docstrings of your own Python, with all characters this time. The text is one sequence of hundreds of thousands of steps, far too long to unroll. So it is cut: $B$ streams side by side, read in pieces of $T$ steps. At the end of a piece the *value* of the state is carried into the next, but its history is cut off by `detach`, so that gradients stay inside a piece. (This is truncated backpropagation; chapter 04 says what it costs.) The loop is short enough to read:
+
+# %%
+corpus = data.docstrings(profile.pick(300_000, None))
+alphabet = sorted(set(corpus))
+number = {character: i for i, character in enumerate(alphabet)}
+V = len(alphabet)
+
+
+def encode(string):
+    """Ids (T,) of a string."""
+    return torch.tensor([number[character] for character in string])
+
+
+corpus_ids = encode(corpus)
+cut = len(corpus_ids) * 9 // 10
+train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]
+
+
+def train_language_model(model, ids, epochs, rate=8e-3):
+    """Truncated backpropagation through a text, with the state carried from piece to piece."""
+    pieces = tasks.stream_batches(ids, batch_size=16, length=32)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * len(pieces), pct_start=0.1)
+    for _ in range(epochs):
+        state = None  # a new pass: back to the beginning of the text, so back to zero
+        for inputs, targets in pieces:
+            logits, state = model.run(inputs, state)
+            state = state.detach()  # the value goes on, the graph does not
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    return model
+
+
+@torch.inference_mode()
+def nats(model, ids):
+    """Nats (T - 1,) of every character but the first, the state carried all the way."""
+    return F.cross_entropy(model.run(ids[None, :-1])[0][0], ids[1:], reduction="none")
+
+
+train.set_seed(0)
+model = tasks.LanguageModel(V, RNN(input_size=32, hidden_size=profile.pick(128, 512)))
+untrained = tasks.LanguageModel(V, RNN(32, 128))
+train_language_model(model, train_ids, epochs=profile.pick(2, 8))
+rnn_bits = metrics.bits(nats(model, valid_ids).mean().item())
+
+# %% [markdown]
+# **Predict.** n-grams were strong in chapter 01. On the same text, with the same alphabet: which order of n-gram will this RNN match after two passes? And which of the two models is larger?
+
+# %%
+ngrams = {n: language.NgramModel(n, V, add=2.0, interpolate=True).fit(train_ids) for n in range(1, 7)}
+ngram_bits = {n: metrics.bits(ngram.nll(valid_ids).mean().item()) for n, ngram in ngrams.items()}
+ax = plots.axes(height=2.9)
+plots.lines(ax, {"interpolated n-grams": (list(ngram_bits), list(ngram_bits.values()))}, "$n$", "bits per character",
+            {"interpolated n-grams": "muted"}, marker="o")  # fmt: skip
+ax.axhline(rnn_bits, color=plots.COLORS["output"], label="RNN")
+ax.legend()
+show(
+    ax,
+    "Held-out bits per character against n: n-grams fall from 4.7 at n = 1 to about 2.3 at n = 5; a horizontal line for the RNN lies "
+    "between the 3-gram and the 4-gram or 5-gram.",
+    "After two passes the RNN is between a 3-gram and a 5-gram. It has not seen enough yet: a table of counts learns in one pass, a "
+    "network in many.",
+)
+claim(
+    "The RNN, after a few seconds of training, is better than the 3-gram by more than a tenth of a bit.",
+    rnn_bits < ngram_bits[3] - 0.1,
+    rnn=rnn_bits,
+    three_gram=ngram_bits[3],
+    best_n_gram=min(ngram_bits.values()),
+)
+claim(
+    "It has fewer parameters than the 4-gram has counts.",
+    tasks.number_of_parameters(model) < sum(ngrams[4].num_ngrams),
+    rnn=tasks.number_of_parameters(model),
+    four_gram=sum(ngrams[4].num_ngrams),
+)
+
+# %% [markdown]
+# ### With more time: the ledger
+#
+# These runs on tiny Shakespeare were recorded beforehand, with three seeds, on the same split as chapter 01's, so the numbers can be compared. (The order of the n-gram is the best of chapter 01's, chosen on validation text.)
+
+# %%
+orders = range(1, 8)
+best_n = min(orders, key=lambda n: ledger.summary("shakespeare-lm", f"{n}-gram interpolated", "valid_perplexity")[0])
+rivals = {f"{best_n}-gram": f"{best_n}-gram interpolated", "window network": "window network"}
+recorded = {name: ("shakespeare-lm", variant) for name, variant in rivals.items()} | {
+    "RNN": ("shakespeare-recurrent", "RNN")
+}
+
+
+def mean_of(name, metric):
+    """The mean over seeds of one recorded number."""
+    return ledger.summary(*recorded[name], metric)[0]
+
+
+ax = plots.axes(height=2.9)
+for name, color in (("window network", "muted"), ("RNN", "output")):
+    runs = [[metrics.bits(loss) for loss in run] for run in ledger.curves(*recorded[name], "valid_loss")]
+    plots.band(ax, range(1, len(runs[0]) + 1), runs, name, color, marker="o")
+counted = metrics.bits(math.log(mean_of(f"{best_n}-gram", "valid_perplexity")))
+ax.axhline(counted, color=plots.COLORS["ink"], linestyle="--", label=f"{best_n}-gram")
+ax.set(xlabel="epoch", ylabel="validation bits per character")
+ax.legend()
+show(
+    ax,
+    "Validation bits per character against epochs on tiny Shakespeare, for the window network and the RNN, with a dashed line for the "
+    "best n-gram.",
+    "What does carrying a state buy on real text? Against the window network and the best n-gram of chapter 01, by epoch; bands "
+    "are the range over seeds.",
+)
+table(
+    ["tiny Shakespeare, last 10 %", "perplexity", "bits per character", "counts or weights"],
+    [
+        [name, *(mean_of(name, m) for m in ("perplexity", "bits")), f"{mean_of(name, 'parameters'):,.0f}"]
+        for name in recorded
+    ],
+)
+
+# %% [markdown]
+# ### What the carried state is worth
+#
+# **Common mistake · forgetting to carry.** The text is cut into pieces of 64 characters and every piece begins with a zero state. **Predict:** how much worse is the first character of a piece? The tenth? After how many characters has the model caught up?
+
+# %%
+rows = valid_ids[: len(valid_ids) // 65 * 65].view(-1, 65)
+with torch.inference_mode():
+    by_position = F.cross_entropy(model(rows[:, :-1]).transpose(1, 2), rows[:, 1:], reduction="none").mean(0)  # (64,)
+edges = [0, 1, 2, 4, 8, 16, 32, 64]
+binned = [metrics.bits(by_position[a:b].mean().item()) for a, b in pairwise(edges)]
+names = ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64"]
+ax = plots.lines(plots.axes(height=2.8), {"from a zero state": (range(7), binned)}, "characters read since the start of the piece",
+                 "bits per character", {"from a zero state": "hidden"}, marker="o")  # fmt: skip
+ax.axhline(rnn_bits, color=plots.COLORS["output"], linestyle="--", label="state carried")
+ax.set_xticks(range(7), names)
+ax.legend()
+show(
+    ax,
+    "Bits per character against the number of characters read since the state was zero: about 5 at the first, falling to the dashed "
+    "line of the carried state after some 30.",
+    "How long does the model need to catch up? About as far back as it remembers: after a few dozen characters a zero start is "
+    "hardly noticed any more.",
+)
+with torch.inference_mode():
+    pieces = valid_ids[: len(valid_ids) // 17 * 17].view(-1, 17)
+    reset = F.cross_entropy(model(pieces[:, :-1]).transpose(1, 2), pieces[:, 1:]).item()
+claim(
+    "Reset every 16 characters, the same model scores more than 0.2 bits worse than with the state carried.",
+    metrics.bits(reset) > rnn_bits + 0.2,
+    reset=metrics.bits(reset),
+    carried=rnn_bits,
+)
+
+# %% [markdown]
+# Repair: hand `state` back to `run`, as the training loop does, and say beside every perplexity how the state was treated.
+#
+# **Common mistake · forgetting to reset.** The opposite error: the sequences have nothing to do with each other, and the state of one leaks into the next. We give the quotation network of the hook a new string with the state that an unfinished quotation left behind. **Predict** its accuracy.
+
+# %%
+symbols, is_open = quotations(20, 500, 0.1, torch.Generator().manual_seed(3))
+with torch.inference_mode():
+    _, left_over = carrier.run(torch.tensor([[0, 0, 1, 0, 0]]))  # a quotation opens and is never closed
+    leaking = carrier.run(symbols, left_over.expand(1, 20, 16).contiguous())[0].argmax(-1)
+    fresh = carrier.run(symbols)[0].argmax(-1)
+claim(
+    "With a left-over state, fewer than 1 % of the answers are right: all are upside down. Reset, more than 99 %.",
+    (leaking == is_open).float().mean() < 0.01 and (fresh == is_open).float().mean() > 0.99,
+    leaking=(leaking == is_open).float().mean(),
+    reset=(fresh == is_open).float().mean(),
+)
+
+# %% [markdown]
+# Rule: the state is carried exactly where the *text* goes on. Same text, next piece: carry. Another text, another pass: reset.
+#
+# ### Writing
+#
+# To write, the model needs one step at a time: read a character, draw the next, read that. `layer.step` takes one step; the state is all it needs of the past. A model without a state would have to read everything again for every character (chapter 13 returns to this).
+
+# %%
+show_source(tasks.LanguageModel.next_probs)
+
+# %%
+prompt = encode("Return the ")
+next_probs = model.next_probs()
+with torch.inference_mode():
+    stepwise = [next_probs(prompt[: t + 1]) for t in range(len(prompt))]
+    at_once = model(prompt[None])[0].softmax(-1)
+claim("Step by step or all at once: the same probabilities", torch.allclose(torch.stack(stepwise), at_once, atol=1e-5))
+
+# %% tags=["nbval-ignore-output"]
+generator = torch.Generator().manual_seed(1)
+for temperature in (0.5, 1.0):
+    new = language.sample(model.next_probs(), prompt, 240, generator, temperature)
+    print(f"--- temperature {temperature}\n{''.join(alphabet[i] for i in [*prompt, *new])}\n")
+
+# %% [markdown]
+# Words and half-words, indentation, sections that begin as docstrings do. No sense: there is little training behind it, and less memory, as section 9 shows. (Your text differs: your Python's docstrings, your machine's rounding.)
+
+# %% [markdown]
+# ### Exercise 3.5 · Find the bug: a writer without a past
+#
+# Difficulty ●●●○○ · 20 minutes · needs section 8 · *find the bug*
+#
+# This function continues a prompt, each time with the most probable character. It runs, and every character it writes is plausible after the one before. Its author found the texts "a little repetitive". The prompts below have nothing in common but their last letter.
+
+
+# %%
+@torch.inference_mode()
+def forgetful_writer(run, prompt, steps):
+    """run(ids (1, T), state) -> (logits (1, T, V), state); prompt: list of ids."""
+    ids = list(prompt)
+    for _ in range(steps):
+        logits, _ = run(torch.tensor([ids[-1:]]))  # one new character a step
+        ids.append(logits[0, -1].argmax().item())
+    return ids[len(prompt) :]
+
+
+prompts = ["Return the name", "import a module from a file", "class Queue"]
+written = [forgetful_writer(model.run, encode(prompt).tolist(), 40) for prompt in prompts]
+claim("All three prompts are continued in the same way.", written[0] == written[1] == written[2])
+pairs = set(pairwise(written[0]))
+claim(
+    "And each character is always followed by the same character: the text goes in circles.",
+    len(pairs) == len({first for first, _ in pairs}),
+)
+
+# %% [markdown]
+# Two things are lost, one at the start and one at every step. Write the version that reads every character of the prompt and every new one, each **once**. It is called with any function `run` of this kind.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex03-5-continue-text", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def continue_text(run, prompt, steps):
+    """Continue a prompt with the most probable token, again and again.
+
+    Args:
+        run: run(ids (1, T), state) -> (logits (1, T, V), state); state None is the beginning.
+        prompt: list of P ids, at least one.
+        steps: how many new tokens, at least one.
+
+    Returns:
+        list of `steps` ints, without the prompt.
+    """
+    ### BEGIN SOLUTION
+    logits, state = run(torch.tensor([prompt]), None)
+    new = [logits[0, -1].argmax().item()]
+    while len(new) < steps:
+        logits, state = run(torch.tensor([new[-1:]]), state)
+        new.append(logits[0, -1].argmax().item())
+    return new
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex03-5-continue-text-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch03.continue_text(continue_text)
+
+# %% [markdown]
+# ### Exercise 3.6 · How wide should the state be?
+#
+# Difficulty ●●●○○ · 30 minutes · needs section 8 · *explore and explain*
+#
+# The function below trains one width and returns perplexities on the text it learned from and on held-out text. Try widths from 4 to 256, with 100,000 and with all letters, with one and with several epochs. Then answer in a few sentences:
+# (a) How does the held-out perplexity change each time the width doubles, and why does it level off? (b) Where does the gap between the two perplexities open, and what closes it? (c) What does twice the width cost in parameters and in time? (d) An n-gram with 100,000 letters needs no width. What would you choose with little text, and why?
+
+
+# %%
+def perplexities(width, letters, epochs=1):
+    """(on text it learned from, on held-out text) after training an RNN of this width on so many letters."""
+    train.set_seed(1)
+    lm = train_language_model(tasks.LanguageModel(V, RNN(32, width)), train_ids[:letters], epochs, rate=1e-2)
+    return [math.exp(nats(lm, ids).mean()) for ids in (train_ids[: min(letters, 20_000)], valid_ids[:20_000])]
+
+
+tried = {width: perplexities(width, 100_000) for width in (8, 32, 128)}
+claim(
+    "From a state of 8 numbers to one of 128, the held-out perplexity falls by more than a fifth.",
+    tried[128][1] < 0.8 * tried[8][1],
+    **{f"width_{width}": values for width, values in tried.items()},
+)
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "ex03-6-width", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# (a) It falls with every doubling, but by less each time: first the state has too little room for what the last few characters say, then room is not what is lacking. With one pass over little text the larger states are not even trained to use what they have.
+#
+# (b) The gap opens with width and with epochs on the small text: a large state can store peculiarities of the text it learned from. More text closes it, and so do fewer epochs or dropout, which lower the training score rather than raise the other.
+#
+# (c) Parameters grow with D squared through weight_hh, and with D through the embedding and the output; four times the weights at large D. The time grows more slowly at first, since at small widths each step costs its overhead whatever it computes, and later as D squared.
+#
+# (d) Counts: they are right after one look at a context, while gradient descent moves the weights a little at each. With interpolation a 4- or 5-gram beats this RNN on 100,000 letters. With much text the network wins, since it shares what it learns between contexts and is not limited to n - 1 letters.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## 9 · What is bad about it
+#
+# ### The state has a fixed size
+#
+# Everything the network will ever know of the past is in $D$ numbers. How much is that? We drive an untrained layer with random numbers $x_t$ and ask how well a linear read-out of $h_t$ can rebuild the input of $k$ steps ago: its share of explained variance $R^2_k$ (1 is perfect, 0 is nothing). Summed over all lags, it can never exceed $D$ (Jaeger 2001): a state of $D$ numbers rebuilds at most $D$ independent ones. (The recurrent weights are a rotation, times 0.95: as kind to memory as can be.) **Predict:** where do the curves for $D = 8$, 32 and 128 fall?
+
+
+# %%
+def memory(D, lags=160, steps=12_000):
+    """R^2 (lags,) of the best linear read-out of the input k steps back, on steps that it was not fitted to."""
+    generator = torch.Generator().manual_seed(D)
+    layer = RNN(1, D, bias=False, dtype=torch.float64)
+    rotation = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64))[0]
+    x = torch.rand(1, steps, 1, generator=generator, dtype=torch.float64) - 0.5
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(0.95 * rotation)
+        layer.weight_ih_l0.copy_(0.1 * torch.randn(D, 1, generator=generator, dtype=torch.float64))
+        states = layer(x)[0][0]  # (steps, D)
+    past = torch.stack([x[0, lags - k : steps - k, 0] for k in range(lags)], dim=1)  # past[t, k] is x[t - k]
+    states, fitted = states[lags:], (steps - lags) * 4 // 5
+    readout = torch.linalg.lstsq(states[:fitted], past[:fitted]).solution
+    error = (states[fitted:] @ readout - past[fitted:]).square().mean(0) / past[fitted:].var(0)
+    return 1 - error
+
+
+remembered = {f"D = {D}": memory(D) for D in (8, 32, 128)}
+ax = plots.lines(
+    plots.axes(height=2.9),
+    {name: (range(160), r2) for name, r2 in remembered.items()},
+    "lag $k$ (steps)",
+    "share of $x_{t-k}$ that is rebuilt",
+    {"D = 8": "muted", "D = 32": "input", "D = 128": "hidden"},
+)
+show(
+    ax,
+    "Share rebuilt against lag for states of 8, 32 and 128 numbers: each stays near 1 and then drops to 0, near lag 5, 20 and 80.",
+    "How far back does a state reach? Up to a cliff: a state of D numbers can rebuild fewer than D inputs, and beyond the cliff the "
+    "past is gone.",
+)
+totals = {name: r2.sum().item() for name, r2 in remembered.items()}
+claim(
+    "No state rebuilds more inputs than it has numbers (to 3 %, for the sample is finite); a larger one rebuilds more.",
+    all(total < 1.03 * D for D, total in zip((8, 32, 128), totals.values(), strict=True))
+    and totals["D = 8"] < totals["D = 32"] < totals["D = 128"],
+    **{name.replace(" = ", "_"): total for name, total in totals.items()},
+)
+
+# %% [markdown]
+# Training can choose *what* is kept, as the bit of the hook shows, which needs no more room at step 1,000 than at step 1. It cannot make room. A translator that must press a sentence of any length into one state will feel it (chapter 06), and attention is the way out (chapter 07).
+#
+# ### The gradient vanishes
+#
+# To learn that a character matters 50 steps later, training must feel its influence: the gradient of the loss at the last step by the input 50 steps before. We measure its norm, before and after training. **Predict:** by what factor is it smaller at lag 20 than at lag 0?
+
+
+# %%
+def gradient_by_lag(model, steps=60, rows=64):
+    """Mean norm of the gradient of the loss at the last step by the embedding k steps before, k = 0, 1, ..."""
+    ids = valid_ids[: rows * (steps + 1)].view(rows, steps + 1)
+    x = model.embedding(ids[:, :-1]).detach().requires_grad_()
+    output, _ = model.layer(x)
+    F.cross_entropy(model.output(output[:, -1]), ids[:, -1], reduction="sum").backward()
+    return x.grad.norm(dim=2).mean(0).flip(0)
+
+
+vanishing = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(model)}
+relative = {name: norms / norms[0] for name, norms in vanishing.items()}
+ax = plots.lines(
+    plots.axes(height=2.9),
+    {name: (range(60), norms) for name, norms in relative.items()},
+    "lag (steps back from the loss)",
+    "gradient norm,\nrelative to lag 0",
+    {"untrained": "muted", "trained": "gradient"},
+)
+ax.set_yscale("log")
+show(
+    ax,
+    "Gradient norm against lag on a logarithmic scale: two nearly straight falling lines; the untrained model's falls faster.",
+    "Does the loss feel what was read long ago? Its gradient shrinks by a nearly constant factor with each step, before training and, "
+    "more slowly, after it.",
+)
+claim(
+    "At lag 20 less than a hundredth of the gradient is left, trained or not; at lag 50, less than a ten-thousandth.",
+    all(norms[20] < 1e-2 and norms[50] < 1e-4 for norms in relative.values()),
+    untrained=relative["untrained"][[20, 50]],
+    trained=relative["trained"][[20, 50]],
+)
+
+# %% [markdown]
+# A straight line on this scale is a power: each step back multiplies by a matrix, and the product of many is tiny or, with other weights, huge. Why, when, and what to do is chapter 04; a network built against it is chapter 05.
+#
+# ### One step after another
+#
+# $h_t$ needs $h_{t-1}$. However many processors you have, the loop takes $T$ steps in a row, while a window network computes all positions at once. To see the cost of *waiting* alone, keep the work equal: always 4,096 symbols, first as 256 sequences of 16 steps, at last as one sequence of 4,096. **Predict** the two curves.
+
+
+# %%
+def milliseconds(function, repeats=7):
+    """The shortest of several runs."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return 1000 * min(times)
+
+
+lengths = [16, 64, 256, 1024, 4096]
+taken = {"RNN": [], "window network": []}
+layer, window = RNN(64, 64), nn.Conv1d(64, 64, kernel_size=8)
+with torch.inference_mode():
+    for T in lengths:
+        x = torch.randn(4096 // T, T, 64)
+        past = F.pad(x.transpose(1, 2), (7, 0)).contiguous()
+        taken["RNN"].append(milliseconds(lambda x=x: layer(x)))
+        taken["window network"].append(milliseconds(lambda past=past: window(past)))
+ax = plots.lines(
+    plots.axes(height=2.9),
+    {name: (lengths, times) for name, times in taken.items()},
+    "$T$, with $B = 4096 / T$",
+    "time (ms)",
+    {"RNN": "hidden", "window network": "muted"},
+    marker="o",
+)
+ax.set(xscale="log", ylim=(0, None))
+ax.set_xticks(lengths, [f"{T:,}" for T in lengths])
+ax.minorticks_off()
+show(
+    ax,
+    "Time against T at a constant number of symbols: the window network's stays about level, the RNN's rises steeply with T.",
+    "What does it cost to wait for the step before? The same number of multiplications takes many times longer when the steps "
+    "must follow one another. (Times are this machine's.)",
+)
+claim(
+    "The RNN takes more than 3 times as long for one sequence of 4,096 steps as for 256 of 16, with equal work.",
+    taken["RNN"][-1] > 3 * taken["RNN"][0],
+    rnn_ms=taken["RNN"],
+    window_ms=taken["window network"],
+)
+steps_taken = []
+scan(lambda x, h: (steps_taken.append(1) or torch.tanh(x + h),), torch.zeros(4096, 1, 1), (torch.zeros(1, 1),))
+claim("Sequential steps, counted: 4,096 in the loop", len(steps_taken) == 4096)
+
+# %% [markdown]
+# That is on a processor with few cores. A GPU, which is fast only when thousands of numbers can be computed at once, loses more. This, not quality, is what ended the reign of recurrent networks: chapters 09 and 10.
+
+# %% [markdown]
+# ## Summary
+#
+# 1. A recurrent network is a loop with a state: one set of weights, any length; whatever it needs of the past must pass through $D$ numbers.
+# 2. What differs between tasks is which states you read: all of them, each row's own last one, or both ends of a bidirectional layer.
+# 3. In padded batches read by length, never `[:, -1]`; say `batch_first=True`; test that padding and neighbours change nothing.
+# 4. Carry the state exactly where the text goes on, reset it where another begins; with a carried state, writing costs one step a character.
+# 5. Three weaknesses: a state of fixed size, a gradient that vanishes with the lag, and steps that must wait for each other.
+#
+# ## Where next
+#
+# Chapter 04 walks backward through the unrolled network and finds out why the gradient vanishes. Chapter 05 builds a cell that lets it through.
+#
+# ## References
+#
+# - J. L. Elman (1990), "Finding Structure in Time", *Cognitive Science* 14: figure 2, the network with context units; ours has one more bias.
+# - M. Schuster and K. K. Paliwal (1997), "Bidirectional Recurrent Neural Networks", *IEEE Transactions on Signal Processing* 45(11): section II, figure 3.
+# - H. T. Siegelmann and E. D. Sontag (1995), "On the Computational Power of Neural Nets", *Journal of Computer and System Sciences* 50: what a recurrent network could compute if its numbers were exact.
+# - H. Jaeger (2001), "Short Term Memory in Echo State Networks", GMD Report 152: memory capacity is at most the number of units (proposition 2).
+# - T. Mikolov, M. Karafiat, L. Burget, J. Cernocky and S. Khudanpur (2010), "Recurrent Neural Network Based Language Model", Interspeech: section 2, equations 1 to 6.
+# - A. Graves (2013), "Generating Sequences With Recurrent Neural Networks", arXiv 1308.0850: section 2, equations 1 to 5, for stacked layers and generation.
+# - A. Karpathy (2015), "The Unreasonable Effectiveness of Recurrent Neural Networks", karpathy.github.io: forms of output; a unit that keeps track of quotations, found in a trained network.
+# - A. Zhang, Z. C. Lipton, M. Li and A. J. Smola, *Dive into Deep Learning*, chapter 9, d2l.ai.
+# - Video: MIT 6.S191, *Recurrent Neural Networks*, [youtube.com/watch?v=SEnXr6v2ifU](https://www.youtube.com/watch?v=SEnXr6v2ifU): the first half is this chapter, the second chapters 04 and 05.
+# - Video: *Deep Learning for Natural Language Processing*, [youtu.be/6D4EWKJgNn0](https://youtu.be/6D4EWKJgNn0): the part on recurrent networks.
