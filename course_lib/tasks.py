@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from course_lib.rnn import dropout
+from course_lib.text import length_mask
 
 
 class LanguageModel(nn.Module):
@@ -24,7 +25,8 @@ class LanguageModel(nn.Module):
         dropout: share of the entries of embeddings and states set to zero in training.
 
     Raises:
-        ValueError: if the layer is bidirectional: its backward half reads the very token to be predicted.
+        ValueError: if the layer is bidirectional: its backward half reads the very token to be predicted; if
+            `vocab_size` is below 1 or `dropout` outside [0, 1).
 
     Example:
         >>> from course_lib.rnn import RNN
@@ -39,8 +41,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         if layer.bidirectional:
             raise ValueError("a bidirectional layer reads the token to be predicted: use one direction")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be from 0 to below 1, got {dropout}")
+        _check_options(dropout, vocab_size=vocab_size)
         self.embedding = nn.Embedding(vocab_size, layer.input_size)
         self.layer = layer
         self.output = nn.Linear(layer.hidden_size, vocab_size)
@@ -74,8 +75,11 @@ class LanguageModel(nn.Module):
     def next_probs(self):
         """A function for `course_lib.language.sample` that keeps the state, so that each token is read once.
 
+        With dropout, call `eval()` before.
+
         Returns:
-            `next_probs(ids (S,)) -> (V,)`. Called again with a longer list, it reads what is new.
+            `next_probs(ids (S,)) -> (V,)`. Called again with a longer list, it reads what is new; it raises a
+            ValueError if the list does not go on from the one before.
 
         Example:
             >>> from course_lib.language import sample
@@ -84,15 +88,21 @@ class LanguageModel(nn.Module):
             >>> len(sample(model.next_probs(), [3], 5, torch.Generator().manual_seed(0)))
             5
         """
-        state, read = None, 0
+        state, read = None, []
 
         @torch.inference_mode()
         def next_probs(ids):
             nonlocal state, read
-            for token in ids[read:]:
-                x = self.embedding(token.to(self.embedding.weight.device)[None])  # (1, I)
+            ids = ids.tolist()
+            if len(ids) <= len(read) or ids[: len(read)] != read:
+                raise ValueError(
+                    f"got {len(ids)} tokens, wanted the {len(read)} read before and at least one more; "
+                    "another text needs another next_probs"
+                )
+            for token in ids[len(read) :]:
+                x = self.embedding(torch.tensor([token], device=self.embedding.weight.device))  # (1, I)
                 output, state = self.layer.step(x, state)
-            read = len(ids)
+            read = ids
             return self.output(output)[0].softmax(-1)
 
         return next_probs
@@ -113,7 +123,7 @@ class SequenceClassifier(nn.Module):
         dropout: share of the entries of embeddings and of the pooled vector set to zero in training.
 
     Raises:
-        ValueError: if `pool` is unknown or `dropout` outside [0, 1).
+        ValueError: if `pool` is unknown, a size below 1 or `dropout` outside [0, 1).
 
     Example:
         >>> from course_lib.rnn import RNN
@@ -128,8 +138,7 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         if pool not in POOLS:
             raise ValueError(f"pool must be one of {', '.join(POOLS)}, got {pool!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be from 0 to below 1, got {dropout}")
+        _check_options(dropout, vocab_size=vocab_size, classes=classes)
         self.embedding = nn.Embedding(vocab_size, layer.input_size)
         self.layer = layer
         self.output = nn.Linear(layer.hidden_size * (2 if layer.bidirectional else 1), classes)
@@ -147,13 +156,18 @@ class SequenceClassifier(nn.Module):
             (B, classes) logits.
 
         Raises:
-            ValueError: if the shapes differ or a row has no real token.
+            ValueError: if the shapes differ, the mask is not boolean, or a row has no real token or has padding
+                before one.
         """
         if ids.shape != mask.shape:
             raise ValueError(f"ids have shape {tuple(ids.shape)}, the mask {tuple(mask.shape)}: they must be equal")
+        if mask.dtype != torch.bool:
+            raise ValueError(f"the mask must be boolean, True = real token, got {mask.dtype}")
         lengths = mask.sum(1)
         if lengths.min() < 1:
             raise ValueError(f"row {lengths.argmin().item()} of the mask has no real token: there is nothing to judge")
+        if not torch.equal(mask, length_mask(lengths, mask.shape[1])):
+            raise ValueError("the mask has padding before a real token: padding must be at the end")
         x = dropout(self.embedding(ids), self.dropout, self.training)
         # Forward states never see the padding after them; only a backward layer must be told where to start.
         states, _ = self.layer(x, lengths=lengths if self.layer.bidirectional else None)
@@ -223,3 +237,11 @@ def number_of_parameters(model):
         20
     """
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _check_options(dropout, **sizes):
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be from 0 to below 1, got {dropout}")
