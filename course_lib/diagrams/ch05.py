@@ -238,7 +238,8 @@ def gru_cell():
     ),
     caption=(
         "In the plain RNN every way back leads through every $W_{hh}$ and every tanh. The additive update has a "
-        "straight line beside them, on which the old state is only scaled (dashed: the candidate, too, reads the old state)."
+        "straight line beside them, on which the old state is only scaled (dashed: the candidate, too, reads the "
+        "old state)."
     ),
 )
 def additive_shortcut():
