@@ -37,16 +37,18 @@ class Encoder(nn.Module):
        context = [\overrightarrow{h}_S ; \overleftarrow{h}_1] $$
 
     The context is the state of the top layer after each sentence's own last word; a bidirectional layer adds that of
-    its backward half after the first word. Of an LSTM it is the visible state h.
+    its backward half after the first word. Of an LSTM it is the visible state h. `pool` has two more choices.
 
     Args:
         vocab_size: V of the source.
         layer: `RNN`, `LSTM` or `GRU`, stacked or not, in one direction or two; its input_size is the width of the
             embedding.
         dropout: share of the entries of the embeddings and of the states set to zero in training.
+        pool: how the states become one vector: "last", or their "mean" or "max" over the real words, to which every
+            word has a short way.
 
     Raises:
-        ValueError: if vocab_size is below 1 or dropout outside [0, 1).
+        ValueError: if vocab_size is below 1, dropout outside [0, 1) or pool unknown.
 
     Example:
         >>> from course_lib.gated import GRU
@@ -59,12 +61,14 @@ class Encoder(nn.Module):
     section 2; two directions: Bahdanau, Cho and Bengio (2015), arXiv 1409.0473, section 3.2. Notebook: 06.
     """
 
-    def __init__(self, vocab_size, layer, dropout=0.0):
+    def __init__(self, vocab_size, layer, dropout=0.0, pool="last"):
         super().__init__()
         _check_dropout(dropout)
+        if pool not in ("last", "mean", "max"):
+            raise ValueError(f"pool must be 'last', 'mean' or 'max', got {pool!r}")
         self.embedding = _embedding(vocab_size, layer.input_size)
         self.layer = layer
-        self.dropout = dropout
+        self.dropout, self.pool = dropout, pool
         self.output_size = layer.hidden_size * (2 if layer.bidirectional else 1)
 
     def forward(self, source, mask=None):
@@ -86,10 +90,17 @@ class Encoder(nn.Module):
         lengths = None if mask is None else _lengths(mask, source)
         x = dropout(_embed(source, self.embedding), self.dropout, self.training)  # (B, S, I)
         states, last = self.layer(x, lengths=lengths)
-        last = last[0] if isinstance(last, tuple) else last  # of an LSTM's pair (h, c) the visible state
-        directions = 2 if self.layer.bidirectional else 1
-        context = last[-directions:].transpose(0, 1).flatten(1)  # (B, E), the top layer's
+        context = self._pooled(states, last, mask)
         return dropout(states, self.dropout, self.training), dropout(context, self.dropout, self.training)
+
+    def _pooled(self, states, last, mask):
+        """The states as one vector, (B, E)."""
+        if self.pool == "last":
+            last = last[0] if isinstance(last, tuple) else last  # of an LSTM's pair (h, c) the visible state
+            return last[-2 if self.layer.bidirectional else -1 :].transpose(0, 1).flatten(1)  # the top layer's
+        if self.pool == "max":
+            return states.amax(1) if mask is None else states.masked_fill(~mask.unsqueeze(2), -torch.inf).amax(1)
+        return states.mean(1) if mask is None else states.sum(1) / mask.sum(1, keepdim=True)  # 0 at padding
 
 
 class Decoder(nn.Module):

@@ -176,6 +176,20 @@ def test_padding_changes_nothing(kind):
     torch.testing.assert_close(model(other, mask, data.target_in), model(*data[:3]), **EXACT)
 
 
+@pytest.mark.parametrize("pool", ["mean", "max"])
+def test_pooled_context_is_that_of_each_sentence_alone(pool):
+    """Fails if padding takes part: a mean over too many words, or a maximum of at least 0."""
+    torch.manual_seed(0)
+    encoder = Encoder(VS, GRU(X, D, bidirectional=True), pool=pool).double()
+    ids, mask = pad_batch(SOURCES)
+    states, context = encoder(ids, mask)
+    reduce = {"mean": lambda rows: rows.mean(0), "max": lambda rows: rows.max(0).values}[pool]
+    for b, source in enumerate(SOURCES):
+        torch.testing.assert_close(context[b], reduce(states[b, : len(source)]), **EXACT)
+        torch.testing.assert_close(encoder(torch.tensor([source]))[1][0], context[b], **EXACT)
+    assert (context < 0).any()
+
+
 def test_no_mask_means_no_padding():
     """Fails if None is not the mask of True everywhere."""
     model, ids = small(), torch.tensor([[4, 5, 6]])
@@ -663,6 +677,7 @@ def test_models_that_do_not_fit_are_refused():
     for make in (lambda p: Encoder(VS, two, p), lambda p: Decoder(V, GRU(Y, U), 5, dropout=p)):
         refused("dropout must be from 0 to below 1, got 1", make, 1)
     refused("vocab_size must be at least 1, got 0", Encoder, 0, two)
+    refused("pool must be 'last', 'mean' or 'max', got 'first'", Encoder, VS, two, pool="first")
     refused("vocab_size must be at least 1, got 0", Decoder, 0, GRU(Y, U), 5)
     decoder = Decoder(V, GRU(Y, U), 5)
     refused(r"context has shape \(2, 6\), wanted \(B, 5\)", decoder.start, torch.zeros(2, 3, 6), torch.zeros(2, 6))
