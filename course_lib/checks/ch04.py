@@ -360,7 +360,7 @@ def clip_gradients(student):
     """Exercise 4.6: clip all gradients by their common norm."""
     gradients = (torch.tensor([[3.0, 0.0], [0.0, -4.0]]), torch.tensor([0.0, 12.0, 0.0]))
     kept = [gradient.clone() for gradient in gradients]
-    got = student(gradients, 6.5)
+    got = student(gradients, 3.25)
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         raise Wrong(f"expected a tuple (clipped, norm), got {type(got).__name__}")
     if any(not torch.equal(a, b) for a, b in zip(kept, gradients, strict=True)):
@@ -373,7 +373,7 @@ def clip_gradients(student):
     norm = expect_number(norm, "the norm")
     if not close(norm, 13.0):
         meanings = {
-            6.5: "6.5 is the norm after clipping; return the one before: it says whether the training is healthy",
+            3.25: "3.25 is the norm after clipping; return the one before: it says whether the training is healthy",
             17.0: "17 = 5 + 12: you added the norms of the tensors; add their squares, then take the root",
             169.0: "169 is the squared norm; the root is missing",
             12.0: "12 is the largest entry or the largest tensor's norm; the norm runs over all entries of all tensors",
@@ -386,18 +386,18 @@ def clip_gradients(student):
     def is_like(change):
         return all(close(one, change(gradient)) for one, gradient in zip(clipped, kept, strict=True))
 
-    if not is_like(lambda g: g / 2):
-        if is_like(lambda g: g * min(1.0, 6.5 / g.norm().item())):
+    if not is_like(lambda g: g / 4):
+        if is_like(lambda g: g * min(1.0, 3.25 / g.norm().item())):
             raise Wrong("each tensor is clipped by its own norm: the whole gradient turns. One factor for all of them")
-        if is_like(lambda g: g.clamp(-6.5, 6.5)):
+        if is_like(lambda g: g.clamp(-3.25, 3.25)):
             raise Wrong("you limit every entry (clipping by value), which turns the gradient; scale all entries alike")
         if is_like(lambda g: g):
-            raise Wrong("nothing was clipped, though the norm 13 is larger than 6.5")
+            raise Wrong("nothing was clipped, though the norm 13 is larger than 3.25")
         if is_like(lambda g: g / 13):
             raise Wrong("the clipped gradients have norm 1: multiply by max_norm, too")
         if is_like(lambda g: 0 * g):
             raise Wrong("the clipped gradients are zero: too long a gradient is shortened, not thrown away")
-        raise Wrong("with norm 13 and max_norm 6.5 every entry must be halved; yours are not")
+        raise Wrong("with norm 13 and max_norm 3.25 every entry must be divided by 4; yours are not")
     clipped, _ = student(tuple(kept), 100.0)
     if not all(close(a, b) for a, b in zip(clipped, kept, strict=True)):
         raise Wrong("a gradient of norm 13 with max_norm 100 was changed: one that is short enough stays as it is")
