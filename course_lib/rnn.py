@@ -215,7 +215,8 @@ class Recurrent(nn.RNNBase):
                 x = dropout(x, self.dropout, self.training)
             new.append(self._cell(x, [part[layer] for part in layers], weights, impl))
             x = new[-1][0]
-        state = [torch.stack(parts) for parts in zip(*new, strict=True)]
+        # A single layer, the usual decoder, is spared the copy.
+        state = [torch.stack(parts) if len(parts) > 1 else parts[0].unsqueeze(0) for parts in zip(*new, strict=True)]
         return x, state[0] if len(state) == 1 else tuple(state)
 
     def _draws_dropout(self, x):
