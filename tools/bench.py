@@ -23,9 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from course_lib import data, experiments, ledger, text, toy, train
+from course_lib.gated import GRU, LSTM
+from course_lib.rnn import RNN
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 BATCH = 64  # reviews in a batch
@@ -168,6 +171,133 @@ def _padding_at(length, goal):
     return rows
 
 
+LAYERS = {  # ours, torch's, and the goals of the loop at the two sizes
+    "RNN": (RNN, nn.RNN, (1.00, 1.00)),
+    "LSTM": (LSTM, nn.LSTM, (1.65, 1.15)),
+    "GRU": (GRU, nn.GRU, (1.15, 1.15)),
+}
+
+
+def recurrent():
+    """Both paths of the recurrent layers against torch.nn's on the same weights: a forward and a backward pass."""
+    rows = []
+    for name, (ours, theirs, loop_goals) in LAYERS.items():
+        for (B, T, D), loop_goal in zip(((32, 128, 128), (64, 256, 256)), loop_goals, strict=True):
+            layer, base, x = _same_weights(ours, theirs, B, T, D)
+            assert torch.equal(layer(x)[0], base(x)[0]), f"{name}: the fast path is not torch.nn's"
+            torch.testing.assert_close(layer(x, impl="loop")[0], base(x)[0], msg=f"{name}: the loop is wrong")
+            ways = {
+                "fused": _passes(layer, layer, x),
+                "loop": _passes(functools.partial(layer, impl="loop"), layer, x),
+                "torch.nn": _passes(base, base, x),
+            }
+            samples = compare(ways)
+            for way, goal in (("fused", 1.05), ("loop", loop_goal)):
+                note = "forward and backward" + ("; outputs bit-equal" if way == "fused" else "")
+                found = ratio(samples, way, "torch.nn")
+                rows.append(_row(f"{name} {way} / torch.nn, {_size(B, T, D)}", found, goal, "lower", note))
+    return rows
+
+
+def published_lstms():
+    """Our LSTM against two that are written out in well-known courses: forward and backward."""
+    B, T, D = 32, 35, 64
+    layer, _, x = _same_weights(LSTM, nn.LSTM, B, T, D)
+    h = c = torch.zeros(B, D)
+    # Their weights in the form that they keep them in; both run time first.
+    weight_ih, weight_hh, bias, _ = (weight.detach().clone() for weight in layer.all_weights[0])
+    one_product = [weight_ih, weight_hh, bias]
+    eight_products = [part.t().contiguous() for weight in (weight_ih, weight_hh) for part in weight.chunk(4)]
+    eight_products += bias.chunk(4)
+    ways = {"ours": _passes(layer, layer, x)}
+    for name, function, weights in (
+        ("labml", one_product_lstm, one_product),
+        ("d2l", eight_product_lstm, eight_products),
+    ):
+        weights = [weight.clone().requires_grad_() for weight in weights]
+        run = functools.partial(function, h=h, c=c, weights=weights)
+        ways[name] = _passes(run, weights, x.transpose(0, 1).contiguous())
+    samples = compare(ways, rounds=9)
+    note = "forward and backward; its operations typed again"
+    return [
+        _row(f"LSTM: times ahead of {name}'s, {_size(B, T, D)}", ratio(samples, name, "ours"), goal, "higher", note)
+        for name, goal in (("labml", 2.3), ("d2l", 2.8))
+    ]
+
+
+def one_product_lstm(x, h, c, weights):
+    """The operations of labml's annotated LSTM: at each step one product with x, one with h, then four gates.
+
+    Left out: the modules around them, and the identities that stand for its layer normalisation.
+    """
+    weight_ih, weight_hh, bias = weights
+    outputs = []
+    for x_t in x:
+        i, f, g, o = (F.linear(h, weight_hh, bias) + F.linear(x_t, weight_ih)).chunk(4, dim=-1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs), (h, c)
+
+
+def eight_product_lstm(x, h, c, weights):
+    """The operations of d2l's LSTM from scratch: at each step two products and a bias for each of the four gates."""
+    of_x, of_h, biases = weights[:4], weights[4:8], weights[8:]
+    outputs = []
+    for x_t in x:
+        i, f, g, o = (x_t @ u + h @ w + b for u, w, b in zip(of_x, of_h, biases, strict=True))
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        outputs.append(h)
+    return torch.stack(outputs), (h, c)  # there the outputs stay a list, stacked before the loss
+
+
+def decoding():
+    """Writing with an LSTM, one token after another: our step against calling torch.nn.LSTM on single steps."""
+    rows = []
+    for D in (128, 256):
+        layer, base, x = _same_weights(LSTM, nn.LSTM, 1, 100, D)
+        with torch.inference_mode():
+            ways = {
+                "ours": functools.partial(_steps, layer.step, x.unbind(1)),
+                "torch.nn": functools.partial(_steps, base, x.split(1, dim=1)),
+            }
+            torch.testing.assert_close(ways["ours"]()[0], ways["torch.nn"]()[0])
+            samples = compare(ways, rounds=9)
+        name = f"LSTM one step at a time: times ahead of torch.nn, B 1 D {D}"
+        rows.append(_row(name, ratio(samples, "torch.nn", "ours"), 2.5, "higher", "100 steps without gradients"))
+    return rows
+
+
+def _same_weights(ours, theirs, B, T, D):
+    """Our layer and torch's with the same weights, and an input for them."""
+    torch.manual_seed(0)
+    base = theirs(D, D, batch_first=True)
+    layer = ours(D, D)
+    layer.load_state_dict(base.state_dict())
+    return layer, base, torch.randn(B, T, D)
+
+
+def _passes(run, weights, x):
+    """A function that runs a layer forward and back to its weights."""
+    weights = list(weights.parameters()) if isinstance(weights, nn.Module) else weights
+    direction = torch.randn_like(run(x)[0])
+    return lambda: torch.autograd.grad(run(x)[0], weights, direction)
+
+
+def _steps(step, inputs):
+    """The last state of a decoder that is called with one input after another."""
+    state = None
+    for x in inputs:
+        _, state = step(x, state)
+    return state
+
+
+def _size(B, T, D):
+    """A size as it stands in the table."""
+    return f"B {B} T {T} D {D}"
+
+
 def importing():
     """CPU seconds that the package adds to `import torch`, in fresh interpreters."""
     everything = "; ".join(f"import course_lib.{name}" for name in _modules())
@@ -199,7 +329,7 @@ def opening():
     ]
 
 
-ITEMS = (tokenising, padding, importing, opening)
+ITEMS = (tokenising, padding, recurrent, published_lstms, decoding, importing, opening)
 
 
 class Recurrent(nn.Module):
