@@ -245,7 +245,8 @@ def step_jacobians(h, W_hh, *, nonlinearity="linear"):
         >>> step_jacobians(torch.tensor([[[0.0], [0.5]]]), torch.tensor([[2.0]]), nonlinearity="tanh").item()
         1.5
 
-    Source: Pascanu, Mikolov and Bengio (2013), arXiv:1211.5063, eq. 5 (there transposed). Notebook: 04.
+    Source: Pascanu, Mikolov and Bengio (2013), arXiv:1211.5063, eq. 5. Differs: their state is what stands inside
+    tanh, so W_hh and tanh' change places. Notebook: 04.
     """
     _check_square(W_hh, h.shape[-1], "h", h)
     return _slope(h[:, 1:], nonlinearity).unsqueeze(-1) * W_hh
@@ -357,7 +358,7 @@ def random_orthogonal(D, generator=None, *, gain=1.0, dtype=torch.float32):
         >>> torch.allclose(W @ W.T, 4 * torch.eye(5), atol=1e-5)
         True
 
-    Source: Saxe, McClelland and Ganguli (2014), arXiv:1312.6120, section 3. Notebook: 04.
+    Source: Saxe, McClelland and Ganguli (2014), arXiv:1312.6120. Notebook: 04.
     """
     if D < 1:
         raise ValueError(f"D must be at least 1, got {D}")
@@ -444,7 +445,8 @@ def gradient_norm_by_lag(layer, x, loss_fn, *, wrt="state"):
         >>> gradient_norm_by_lag(layer, torch.zeros(1, 4, 1), torch.sum).tolist()
         [1.0, 0.5, 0.25, 0.125]
 
-    Source: Bengio, Simard and Frasconi (1994), section IV. Notebook: 04.
+    Source: Bengio, Simard and Frasconi (1994), "Learning long-term dependencies with gradient descent is difficult".
+    Notebook: 04.
     """
     if wrt == "state":
         return gradient_map([layer], x, lambda h: loss_fn(h[:, -1]))[0].flip(0)
@@ -550,8 +552,8 @@ def truncation_bias(layer, loss_fn, x, y, windows, state=None):
         >>> round(cosine, 5), round(ratio, 5)
         (1.0, 1.0)
 
-    Source: Tallec and Ollivier (2017), "Unbiasing truncated backpropagation through time", arXiv:1705.08209,
-    section 1. Notebook: 04.
+    Source: Tallec and Ollivier (2017), "Unbiasing truncated backpropagation through time", arXiv:1705.08209.
+    Notebook: 04.
     """
     full = _truncated_gradient(layer, loss_fn, x, y, x.shape[1], state)
     found = {}
