@@ -57,7 +57,7 @@ def test_parts_are_those_of_chapter_01(small_text):
 
 
 def test_state_is_carried_and_its_gradient_is_not():
-    """Fails if a piece starts from zero, if an epoch or the validation starts from an old state, or nothing detaches."""
+    """Fails if a piece starts from zero, an epoch or the validation from an old state, or nothing detaches."""
     torch.manual_seed(0)
     model = LanguageModel(7, RNN(3, 5))
     ids = torch.randint(0, 7, (41,))
