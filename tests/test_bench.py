@@ -8,6 +8,7 @@ import torch
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib import ledger
+from course_lib.gated import ResetBeforeGRU
 from tools import bench
 from tools.bench import Row
 
@@ -185,3 +186,64 @@ def test_the_kernel_stops_at_the_first_figure(tmp_path):
     assert wall > 0
     assert cpu > 0
     assert bench._seconds_to_first_figure(tmp_path / "none.ipynb")[0] is None
+
+
+def fake_compare(seconds, calls):
+    """Stands in for `compare`: runs each function once, keeps its result, and says how long it took."""
+
+    def compare(functions, rounds=7, **_):
+        calls.append({name: function() for name, function in functions.items()})
+        return {name: [seconds[name]] * rounds for name in functions}
+
+    return compare
+
+
+def test_rows_of_the_recurrent_layers(monkeypatch):
+    """Fails if a ratio is turned round, a goal stands at another row, or two ways differ in their gradients."""
+    calls = []
+    monkeypatch.setattr(bench, "compare", fake_compare({"fused": 1.0, "loop": 3.0, "torch.nn": 2.0}, calls))
+    monkeypatch.setattr(bench, "SIZES", ((3, 4, 5), (2, 6, 7)))
+    rows = bench.recurrent()
+    assert [(row.name, row.measured, row.goal, row.better) for row in rows[4:8]] == [
+        ("LSTM fused / torch.nn, B 3 T 4 D 5", 0.5, 1.05, "lower"),
+        ("LSTM loop / torch.nn, B 3 T 4 D 5", 1.5, 1.65, "lower"),
+        ("LSTM fused / torch.nn, B 2 T 6 D 7", 0.5, 1.05, "lower"),
+        ("LSTM loop / torch.nn, B 2 T 6 D 7", 1.5, 1.15, "lower"),
+    ]
+    assert [row.goal for row in rows] == [1.05, 1.00] * 2 + [1.05, 1.65, 1.05, 1.15] + [1.05, 1.15] * 2
+    for results in calls:
+        torch.testing.assert_close(results["fused"], results["torch.nn"])
+        torch.testing.assert_close(results["loop"], results["torch.nn"])
+
+
+def test_a_fast_path_that_is_another_function_is_not_timed(monkeypatch):
+    """Fails if speed is reported for a layer whose output is not torch.nn's."""
+    monkeypatch.setattr(bench, "SIZES", ((3, 4, 5),) * 2)
+    monkeypatch.setattr(bench, "LAYERS", {"GRU": (ResetBeforeGRU, torch.nn.GRU, (1.0, 1.0))})
+    with pytest.raises(AssertionError, match="GRU: the fast path is not torch"):
+        bench.recurrent()
+
+
+def test_rows_of_the_published_lstms(monkeypatch):
+    """Fails if an LSTM that was typed again is another function, or "ahead" is turned round."""
+    calls = []
+    monkeypatch.setattr(bench, "compare", fake_compare({"ours": 1.0, "labml": 2.0, "d2l": 3.0}, calls))
+    found = [(row.measured, row.goal, row.better) for row in bench.published_lstms()]
+    assert found == [(2.0, 2.3, "higher"), (3.0, 2.8, "higher")]
+    w_ih, w_hh, b_ih, b_hh = calls[0]["ours"]
+    torch.testing.assert_close(b_ih, b_hh)
+    torch.testing.assert_close(calls[0]["labml"], (w_ih, w_hh, b_ih), rtol=1e-4, atol=1e-4)
+    of_x, of_h, biases = (torch.cat(calls[0]["d2l"][start : start + 4], -1) for start in (0, 4, 8))
+    torch.testing.assert_close((of_x.T, of_h.T, biases), (w_ih, w_hh, b_ih), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_decoding(monkeypatch):
+    """Fails if a decoder starts afresh at each step, or "ahead" is turned round."""
+    calls = []
+    monkeypatch.setattr(bench, "compare", fake_compare({"ours": 1.0, "torch.nn": 3.0}, calls))
+    assert [(row.measured, row.goal, row.better) for row in bench.decoding()] == [(3.0, 2.5, "higher")] * 2
+    for results, D in zip(calls, (128, 256), strict=True):
+        _, base, x = bench._same_weights(bench.LSTM, torch.nn.LSTM, 1, 100, D)
+        _, whole = base(x)
+        torch.testing.assert_close(results["ours"], whole)
+        torch.testing.assert_close(results["torch.nn"], whole)

@@ -178,11 +178,14 @@ LAYERS = {  # ours, torch's, and the goals of the loop at the two sizes
 }
 
 
+SIZES = ((32, 128, 128), (64, 256, 256))  # B, T, D
+
+
 def recurrent():
     """Both paths of the recurrent layers against torch.nn's on the same weights: a forward and a backward pass."""
     rows = []
     for name, (ours, theirs, loop_goals) in LAYERS.items():
-        for (B, T, D), loop_goal in zip(((32, 128, 128), (64, 256, 256)), loop_goals, strict=True):
+        for (B, T, D), loop_goal in zip(SIZES, loop_goals, strict=True):
             layer, base, x = _same_weights(ours, theirs, B, T, D)
             assert torch.equal(layer(x)[0], base(x)[0]), f"{name}: the fast path is not torch.nn's"
             torch.testing.assert_close(layer(x, impl="loop")[0], base(x)[0], msg=f"{name}: the loop is wrong")
@@ -204,19 +207,19 @@ def published_lstms():
     B, T, D = 32, 35, 64
     layer, _, x = _same_weights(LSTM, nn.LSTM, B, T, D)
     h = c = torch.zeros(B, D)
-    # Their weights in the form that they keep them in; both run time first.
-    weight_ih, weight_hh, bias, _ = (weight.detach().clone() for weight in layer.all_weights[0])
-    one_product = [weight_ih, weight_hh, bias]
-    eight_products = [part.t().contiguous() for weight in (weight_ih, weight_hh) for part in weight.chunk(4)]
-    eight_products += bias.chunk(4)
-    ways = {"ours": _passes(layer, layer, x)}
-    for name, function, weights in (
-        ("labml", one_product_lstm, one_product),
-        ("d2l", eight_product_lstm, eight_products),
-    ):
+    # Their weights in the form in which they keep them: one bias a gate, for d2l also one matrix a gate, transposed.
+    weight_ih, weight_hh, *biases = (weight.detach() for weight in layer.all_weights[0])
+    apart = [part.t().contiguous() for weight in (weight_ih, weight_hh) for part in weight.chunk(4)]
+    published = {
+        "labml": (one_product_lstm, [weight_ih, weight_hh, sum(biases)]),
+        "d2l": (eight_product_lstm, [*apart, *sum(biases).chunk(4)]),
+    }
+    ways, time_first = {"ours": _passes(layer, layer, x)}, x.transpose(0, 1).contiguous()
+    for name, (function, weights) in published.items():
         weights = [weight.clone().requires_grad_() for weight in weights]
         run = functools.partial(function, h=h, c=c, weights=weights)
-        ways[name] = _passes(run, weights, x.transpose(0, 1).contiguous())
+        torch.testing.assert_close(run(time_first)[0].transpose(0, 1), layer(x)[0], msg=f"{name}: another function")
+        ways[name] = _passes(run, weights, time_first)
     samples = compare(ways, rounds=9)
     note = "forward and backward; its operations typed again"
     return [
@@ -281,7 +284,7 @@ def _same_weights(ours, theirs, B, T, D):
 def _passes(run, weights, x):
     """A function that runs a layer forward and back to its weights."""
     weights = list(weights.parameters()) if isinstance(weights, nn.Module) else weights
-    direction = torch.randn_like(run(x)[0])
+    direction = torch.ones_like(run(x)[0])
     return lambda: torch.autograd.grad(run(x)[0], weights, direction)
 
 
