@@ -788,8 +788,8 @@ def _best_continuations(score, log_probs, ended):
 
 def _ranked(tokens, score, ended, weights, source_mask, alpha):
     """The beams as lists of hypotheses: ended before cut, then by score over length penalty."""
-    B, beam, _ = tokens.shape
-    length = (tokens != PAD).sum(-1)
+    B, beam, T = tokens.shape
+    length = torch.where(ended, (tokens == EOS).int().argmax(-1) + 1, T)
     score = score / length_penalty(length, alpha)
     weights = [[None] * beam] * B if weights is None else weights.unflatten(0, (B, beam))
     found = []
@@ -846,11 +846,13 @@ def translate(model, sources, search=greedy, *, batch_size=128, **options):
     device, training = next(model.parameters()).device, model.training
     found = [None] * len(sources)
     model.eval()
-    for chunk in bucket_batches([len(source) for source in sources], batch_size, shuffle=False):
-        ids, mask = pad_batch([sources[i] for i in chunk])
-        for i, hypothesis in zip(chunk, search(model, ids.to(device), mask.to(device), **options), strict=True):
-            found[i] = hypothesis
-    model.train(training)
+    try:
+        for chunk in bucket_batches([len(source) for source in sources], batch_size, shuffle=False):
+            ids, mask = pad_batch([sources[i] for i in chunk])
+            for i, hypothesis in zip(chunk, search(model, ids.to(device), mask.to(device), **options), strict=True):
+                found[i] = hypothesis
+    finally:
+        model.train(training)
     return found
 
 

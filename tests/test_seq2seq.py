@@ -492,6 +492,22 @@ def test_length_penalty_changes_the_winner():
     assert penalised.score == pytest.approx(math.log(0.36) / (10 / 6))
 
 
+def test_length_counts_every_token_up_to_eos():
+    """Fails if <pad>, where it may be chosen, does not count, or what stands after <eos> does."""
+    table = {(): {PAD: 0.6, EOS: 0.4}, (PAD,): {PAD: 1.0}, (PAD, PAD): {EOS: 1.0}}
+    (found,) = beam_hypotheses(Table(table), ONE, beam=2, alpha=1.0, never=())
+    assert [hypothesis.tokens for hypothesis in found] == [[PAD, PAD], []]
+    assert found[0].score == pytest.approx(math.log(0.6) / (8 / 6))
+    assert found[1].score == pytest.approx(math.log(0.4))
+
+
+def test_a_search_that_fails_leaves_the_model_in_training():
+    """Fails if translate forgets the mode on its way out."""
+    model = small().train()
+    refused("max_len must be at least 1, got 0", translate, model, SOURCES, max_len=0)
+    assert model.training
+
+
 def test_a_finished_hypothesis_keeps_its_place():
     """Fails if finished hypotheses are extended, or leave their place to worse beginnings.
 
