@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import bptt
+from course_lib import bptt, gated
+from course_lib.rnn import RNN
 
 B, T, INPUTS, D, Q = 3, 7, 2, 4, 5
 WINDOWS = (None, 1, 2, 3, 6, 7, 9)
@@ -255,6 +256,22 @@ def test_norm_by_lag_of_the_state_by_finite_differences(kind):
     torch.testing.assert_close(bptt.gradient_norm_by_lag(layer, x, torch.sum)[3], wanted, **TINY)
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(RNN, nn.RNN), (gated.LSTM, nn.LSTM), (gated.GRU, nn.GRU)])
+def test_the_courses_layers_are_welcome(ours, theirs):
+    """Fails if a layer of the course is read differently from torch's of the same weights."""
+    reference = layer_of(theirs)
+    layer = ours(INPUTS, D, dtype=torch.float64)
+    layer.load_state_dict(reference.state_dict())
+    x, y = draw(B, T, INPUTS), draw(B, T, D)
+    for wrt in ("state", "input"):
+        found = bptt.gradient_norm_by_lag(layer, x, torch.sum, wrt=wrt)
+        torch.testing.assert_close(found, bptt.gradient_norm_by_lag(reference, x, torch.sum, wrt=wrt), **TINY)
+    found, wanted = (bptt.truncated_backward(model, loss_of, x, y, 3)[0] for model in (layer, reference))
+    torch.testing.assert_close(found, wanted, **TINY)
+    for a, b in zip(layer.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, **TINY)
+
+
 # --- truncation -------------------------------------------------------------------------
 
 
@@ -362,7 +379,7 @@ def test_clip_norm_refuses_what_is_not_finite(bad):
 
 X, Y, H_0, W_HX, W_HH, W_QH = network()
 CACHE = bptt.forward_pass(X, W_HX, W_HH, W_QH)
-RNN = nn.RNN(INPUTS, D, batch_first=True)
+LAYER = nn.RNN(INPUTS, D, batch_first=True)
 REFUSED = {
     "W_hx": (lambda: bptt.forward_pass(X, W_HX.T, W_HH, W_QH), r"W_hx has shape \(2, 4\).*\(3, 7, 2\).*be \(4, 2\)"),
     "W_qh": (
@@ -395,17 +412,17 @@ REFUSED = {
         "num_layers=1, bidirectional=True",
     ),
     "input": (lambda: bptt.gradient_map([nn.RNN(4, 3)], X, torch.sum), r"x has shape \(3, 7, 2\); wanted \(B, T, 4\)"),
-    "wrt": (lambda: bptt.gradient_norm_by_lag(RNN, X, torch.sum, wrt="output"), "'state' or 'input', got 'output'"),
+    "wrt": (lambda: bptt.gradient_norm_by_lag(LAYER, X, torch.sum, wrt="output"), "'state' or 'input', got 'output'"),
     "wrt input": (
-        lambda: bptt.gradient_norm_by_lag(RNN, X[..., :1], torch.sum, wrt="input"),
+        lambda: bptt.gradient_norm_by_lag(LAYER, X[..., :1], torch.sum, wrt="input"),
         r"x has shape \(3, 7, 1\); wanted \(B, T, 2\)",
     ),
-    "window 0": (lambda: bptt.truncated_backward(RNN, loss_of, X, Y, 0), "window must be at least 1 step, got 0"),
+    "window 0": (lambda: bptt.truncated_backward(LAYER, loss_of, X, Y, 0), "window must be at least 1 step, got 0"),
     "x and y": (
-        lambda: bptt.truncated_backward(RNN, loss_of, X, Y[:, 1:], 2),
+        lambda: bptt.truncated_backward(LAYER, loss_of, X, Y[:, 1:], 2),
         r"x has shape \(3, 7, 2\) and y \(3, 6, 5\); B and T must be equal",
     ),
-    "bias": (lambda: bptt.truncation_bias(RNN, loss_of, X, Y[1:], [2]), r"x has shape \(3, 7, 2\) and y \(2, 7, 5\)"),
+    "bias": (lambda: bptt.truncation_bias(LAYER, loss_of, X, Y[1:], [2]), r"x has shape \(3, 7, 2\) and y \(2, 7, 5\)"),
     "max_norm": (lambda: bptt.clip_norm([], 0.0), "max_norm must be above 0, got 0"),
     "max_norm nan": (lambda: bptt.clip_norm([], float("nan")), "max_norm must be above 0, got nan"),
 }
