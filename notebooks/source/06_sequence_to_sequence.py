@@ -11,16 +11,337 @@
 
 # %% [markdown]
 # # 06 · Sequence to sequence
+#
+# Below, a translator is trained on 4,000 sentence pairs of a small invented language. Then it is examined on 500 new
+# sentences: word by word, always shown the true words so far, it has to name the next one. It is right about half the time.
+# **How many of the 500 sentences will it translate without a mistake?**
 
 # %% tags=["setup"]
 import math
+from collections import Counter
 
 import torch
 from torch.nn import functional as F
 
+from course_lib import diagrams, ledger, metrics, plots, seq2seq, text, toy
+from course_lib.attention import AdditiveAttention, attention_weights
 from course_lib.checks import ch06
+from course_lib.claims import claim
+from course_lib.display import markdown, show, show_source, table
+from course_lib.experiments import ch06_toy as translation
+from course_lib.train import set_seed, train_epoch
 
-_ = torch.manual_seed(0)
+set_seed(0)
+
+# %%
+task = translation.toy_task(pairs=4000, test=500, seed=0)
+vector_model = translation.translator(task, attention=False, width=64)
+translation.train_translator(vector_model, task, epochs=4, batch_size=32)
+
+forced, free, target_out, target_mask = translation.both_ways(vector_model, task)
+word_by_word = translation.perplexity_and_accuracy(forced, target_out, target_mask)
+whole = translation.translation_scores(vector_model, task)
+claim(
+    "Shown the true words so far, the model names the next word right more than 4 times in 10",
+    word_by_word["accuracy"] > 0.4,
+    accuracy=word_by_word["accuracy"],
+    perplexity=word_by_word["perplexity"],
+)
+claim(
+    "Left alone, it translates fewer than 1 sentence in 50 without a mistake",
+    whole["exact"] < 0.02,
+    exact=whole["exact"],
+    bleu=whole["bleu"],
+)
+
+# %% [markdown]
+# Three things stand behind this gap, and each is a part of this chapter. The model *learned* with the right words in front of it, but
+# must *write* from its own. It takes the best word at each step, which need not give the best sentence. And everything
+# it knows about the source went through one vector of 64 numbers. At the end of the chapter a model with fewer updates
+# translates nearly every sentence right.
+
+# %% [markdown]
+# ## You will be able to
+#
+# 1. train an encoder-decoder with teacher forcing, and find the two bugs that ruin it silently (exercise 6.1);
+# 2. let a trained decoder write, and say why its score differs from the training score (exercise 6.2);
+# 3. search for a better sentence than the greedy one, and compare sentences of different lengths (exercises 6.3, 6.4);
+# 4. compute additive attention with its mask, and read a map of weights against a true alignment (exercise 6.5);
+# 5. show with measurements what one vector cannot hold, and what a wider search does and does not buy (exercise 6.6).
+#
+# Letters for shapes: `B` sentences in a batch, `S` source tokens, `T` target tokens, `V` words of the target's vocabulary, `D`
+# the width of a state, `E` the width of what the encoder hands over. Indices: $s$ runs over the source, $t$ over the
+# target. Encoder states carry a bar, $\bar h_s$, decoder states none, $h_t$. (Bahdanau's paper and the docstrings of
+# `course_lib.seq2seq` write $h$ for the encoder's states and $s$ for the decoder's.)
+
+# %% [markdown]
+# ## 1 · Two networks and one vector
+#
+# A tagger says one thing for each word it reads. A translation has its own length and its own order. Here is a pair of our
+# toy languages, with its *alignment*: for each target word, the source word it came from.
+
+# %%
+pair = next(p for p in task.test_pairs if 8 <= len(p.source) <= 9 and "not" in p.source and len(p.target) > 7)
+table(["", *map(str, range(len(pair.source)))], [["source", *pair.source]])
+table(
+    ["target", *pair.target],
+    [
+        ["aligned to", *pair.alignment],
+        ["which is", *(pair.source[i] for i in pair.alignment)],
+    ],
+)
+lengths = Counter(len(p.target) - len(p.source) for p in task.test_pairs)
+claim(
+    "In more than 4 of 10 pairs source and target differ in length",
+    lengths[0] < 0.6 * len(task.test_pairs),
+    difference_in_words=dict(sorted(lengths.items())),
+)
+claim(
+    "In every pair some word stands before one that it follows in the source: the order changes",
+    all(p.alignment != sorted(p.alignment) for p in task.test_pairs),
+)
+
+# %% [markdown]
+# The answer of 2014 (Cho et al.; Sutskever et al.): let one recurrent network read the whole source and another write the whole target.
+
+# %%
+diagrams.show("encoder_decoder")
+
+# %% [markdown]
+# The **encoder** turns source ids $x_1 \ldots x_S$ into states $\bar h_s$ of width $D$; $e(\cdot)$ is an embedding. Its last state
+# is the **context vector** $c$, of width $E = D$, also called the *sentence embedding*:
+#
+# $$ \bar h_s = \mathrm{GRU}\big(e(x_s), \bar h_{s-1}\big), \qquad c = \bar h_S. $$
+#
+# The **decoder** is a language model (chapter 03) that starts from $c$. It reads the word before, $y_{t-1}$, with $y_0$ = `<sos>`:
+#
+# $$ h_0 = \tanh(c\, W_c^\top + b_c), \qquad h_t = \mathrm{GRU}\big(e(y_{t-1}), h_{t-1}\big). $$
+#
+# A state is not a word. The **output transformation** $D$ makes scores of words from it, the same $D$ at each step:
+#
+# $$ \mathrm{logits}_t = D(h_t), \qquad p(y_t \mid y_{<t}, x) = \mathrm{softmax}(\mathrm{logits}_t)[y_t]. $$
+#
+# (Two habits collide here: $D$ the transformation, `D` the width. The first is always a function.)
+
+# %%
+show_source(seq2seq.Bridge.forward, seq2seq.Decoder.forward, seq2seq.Readout.forward)
+
+# %% [markdown]
+# `Bridge` makes $h_0$; its `parts` are `h` alone for a GRU, `h` and `c` for an LSTM. `Readout` is $D$: one hidden layer, then the product with the target's own embeddings (*tied weights*).
+# With `feed_context=True` the decoder sees $c$ at *every* step, as in Cho et al. (2014); with `False` only at the start, as in
+# Sutskever et al. (2014). The shapes, on two sentences:
+
+# %%
+batch = next(seq2seq.translation_batches(*task.test, 2, shuffle=False))
+with torch.no_grad():
+    states, context = vector_model.encoder(batch.source, batch.source_mask)
+    start = vector_model.decoder.start(states, context)
+    logits, _ = vector_model.decoder(batch.target_in, start)
+table(
+    ["what", "shape", "is"],
+    [
+        ["source", tuple(batch.source.shape), "(B, S)"],
+        ["encoder states", tuple(states.shape), "(B, S, E)"],
+        ["context vector", tuple(context.shape), "(B, E): all that the decoder gets"],
+        ["first state of the decoder", tuple(start["h"].shape), "(B, N, D), N layers"],
+        ["target_in", tuple(batch.target_in.shape), "(B, T)"],
+        ["logits", tuple(logits.shape), "(B, T, V)"],
+    ],
+)
+state, rows = start, []
+for tokens in batch.target_in.unbind(dim=1):  # (B,)
+    step_logits, state = vector_model.step(tokens, state)
+    rows.append(step_logits)
+claim(
+    "Fed word by word, the decoder gives the logits that one call for all steps gives",
+    torch.allclose(torch.stack(rows, dim=1), logits, atol=1e-5),
+)
+
+# %% [markdown]
+# ### What is in the context vector?
+#
+# If $c$ is an embedding of the sentence, sentences with similar vectors should say similar things. We take the 500 test sentences
+# and look up the nearest neighbour of each by Euclidean distance. **Predict:** which of these will neighbours
+# share most often: the time (*yesterday*), the subject, the object, or the verb?
+
+
+# %%
+def facts(pair):
+    """What a sentence says: its time, subject, object and verb."""
+    beings = [word for word in pair.source if word in toy.BEINGS]
+    end = pair.target[-2] if pair.target[-1] == "ne" else pair.target[-1]  # the verb, perhaps denied
+    when = next((word for word in pair.source if word in toy.TIMES), "no time")
+    return {"time": when, "subject": beings[0], "object": beings[1], "verb": end[:-2]}
+
+
+with torch.no_grad():
+    vectors = vector_model.encoder(*text.pad_batch(task.test[0]))[1]  # (500, E)
+distances = torch.cdist(vectors, vectors).fill_diagonal_(math.inf)
+nearest = distances.argmin(dim=1).tolist()
+said = [facts(pair) for pair in task.test_pairs]
+shared = {fact: sum(said[i][fact] == said[j][fact] for i, j in enumerate(nearest)) / 500 for fact in said[0]}
+by_chance = {fact: sum((n / 500) ** 2 for n in Counter(each[fact] for each in said).values()) for fact in said[0]}
+
+# %% tags=["nbval-ignore-output"]
+for i in (1, 2):
+    print("sentence:", " ".join(task.test_pairs[i].source))
+    print(" nearest:", " ".join(task.test_pairs[nearest[i]].source), "\n")
+table(
+    ["nearest neighbours share the", "share", "two sentences at random"],
+    [[fact, shared[fact], by_chance[fact]] for fact in shared],
+)
+
+# %%
+centred = vectors - vectors.mean(dim=0)
+_, _, directions = torch.linalg.svd(centred, full_matrices=False)
+flat = centred @ directions[:2].T  # (500, 2): the first two principal components
+ax = plots.axes(height=3.6)
+for (when, marker), color in zip(
+    {"no time": "o", "today": "^", "yesterday": "s", "tomorrow": "D"}.items(), plots.CYCLE, strict=False
+):
+    rows = [i for i, each in enumerate(said) if each["time"] == when]
+    ax.scatter(flat[rows, 0], flat[rows, 1], s=14, marker=marker, color=color, label=when, alpha=0.8)
+ax.set(xlabel="first principal component", ylabel="second principal component")
+ax.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.16), handletextpad=0.1)
+show(
+    ax,
+    alt="500 context vectors in two dimensions, four marks for the four times: the times form separate clouds.",
+    caption="What is the largest difference between context vectors? The time: the word that stands last in the source, and "
+    "must be said first in the target.",
+)
+claim(
+    "Neighbours nearly always share the time, and much less often the object or the verb",
+    shared["time"] > 0.9 and max(shared["object"], shared["verb"]) < 0.65,
+    **shared,
+)
+
+# %% [markdown]
+# So the vector is an embedding of the sentence, but not a full record of it. What the decoder needs first, and what was read last, has the best place
+# in it; the rest fits in only partly.
+
+# %% [markdown]
+# ## 2 · Training: the teacher gives the word before
+#
+# The loss is that of a language model, given the source:
+#
+# $$ L = -\frac{1}{M} \sum_{b,t} m_{bt} \ln p\big(y_{bt} \mid y_{b,<t},\, x_b\big), \qquad M = \sum_{b,t} m_{bt}, $$
+#
+# with $m_{bt}$ = 1 at a real target token (`<eos>` is one) and 0 at padding. The $y_{b,<t}$ are the *true* words, whatever the model would have said:
+# **teacher forcing**. All $T$ steps can then be computed in one call, since the inputs are known beforehand. What goes in is what has to come out, one step later:
+
+# %%
+shown = next(seq2seq.translation_batches(*[side[:2] for side in task.test], 2, shuffle=False))
+names = task.target_vocab.itos
+for title, ids in {"decoder reads": shown.target_in, "has to say": shown.target_out}.items():
+    for row in ids:
+        print(f"{title:>14}: " + " ".join(f"{names[i]:>8}" for i in row.tolist()))
+show_source(seq2seq.translation_loss)
+
+# %% [markdown]
+# **Common mistake · the target is not shifted.** Somebody feeds `target_out` in place of `target_in`: at each step the decoder reads the very
+# word that it has to say. **Predict** the loss after 100 updates, and the translation.
+
+# %%
+set_seed(0)
+hundred = list(seq2seq.translation_batches(*task.train, 32, generator=torch.Generator().manual_seed(0)))[:100]
+unshifted = translation.translator(task, attention=False, width=64)
+optimizer = torch.optim.Adam(unshifted.parameters(), 5e-3)
+copying = [batch._replace(target_in=batch.target_out) for batch in hundred]  # the mistake
+train_epoch(unshifted, copying, seq2seq.translation_loss, optimizer, clip_norm=1.0)
+loss_at_end = train_epoch(unshifted, copying[:20], seq2seq.translation_loss, optimizer, clip_norm=1.0)["loss"]
+said_words = seq2seq.translate(unshifted, task.test[0][:100], max_len=15)
+claim(
+    "The training loss falls below 0.05 nats: better than any honest model could be so early",
+    loss_at_end < 0.05,
+    loss=loss_at_end,
+)
+claim(
+    "Its translations never end: it has learned to say what it reads",
+    not any(hypothesis.ended for hypothesis in said_words),
+)
+claim(
+    "Most of them are one word, again and again",
+    sum(len(set(h.tokens)) == 1 for h in said_words) > 50,
+    of_100=sum(len(set(h.tokens)) == 1 for h in said_words),
+)
+
+# %% [markdown]
+# Too good a loss, too soon, is the symptom. The repair is one line, `target[:, :-1]` in and `target[:, 1:]` out; here `translation_batches` does it. The
+# model of the first screen was trained so, and its loss is far from 0: it has to think.
+#
+# **Common mistake · the loss counts padding.** The same model, the same sentences, padded a little further:
+
+
+# %%
+def careless(logits, wanted, mask):
+    """Mean over every cell of the rectangle."""
+    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+
+
+def by_padding(loss):
+    """Perplexity of 50 sentences, padded by 0, 5 and 20 more columns."""
+    batch, found = next(seq2seq.translation_batches(*[side[:50] for side in task.test], 50, shuffle=False)), []
+    for extra in (0, 5, 20):
+        columns = [F.pad(t, (0, extra), value=text.PAD) for t in (batch.target_in, batch.target_out)]
+        mask = F.pad(batch.target_mask, (0, extra), value=False)
+        with torch.no_grad():
+            logits = vector_model(batch.source, batch.source_mask, columns[0])
+        found.append(loss(logits, columns[1], mask).exp().item())
+    return found
+
+
+careless_perplexity, right_perplexity = by_padding(careless), by_padding(metrics.cross_entropy)
+claim(
+    "Counted over all cells, 'perplexity' changes more than threefold with the padding",
+    careless_perplexity[2] > 3 * careless_perplexity[0],
+    padded_by_0_5_20=careless_perplexity,
+)
+claim(
+    "Counted over real tokens it does not change",
+    max(right_perplexity) - min(right_perplexity) < 1e-3,
+    padded_by_0_5_20=right_perplexity,
+)
+
+# %% [markdown]
+# (A model that was *trained* on such a loss learns to predict padding after padding, which is easy, and then looks better than it is.)
+#
+# **Common mistake · `<eos>` is not in the target.** Then no one ever teaches the decoder to stop.
+
+# %%
+set_seed(0)
+endless = translation.translator(task, attention=False, width=64)
+optimizer = torch.optim.Adam(endless.parameters(), 5e-3)
+without_eos = [  # the mistake: <eos> is not counted
+    batch._replace(target_mask=batch.target_mask & (batch.target_out != text.EOS)) for batch in hundred
+]
+train_epoch(endless, without_eos, seq2seq.translation_loss, optimizer, clip_norm=1.0)
+ended = {
+    name: sum(h.ended for h in seq2seq.translate(model, task.test[0][:100], max_len=30))
+    for name, model in {"without": endless, "with": vector_model}.items()
+}
+claim(
+    "Trained without <eos>, not one of 100 translations ends; trained with it, nearly all do",
+    ended["without"] == 0 and ended["with"] > 90,
+    **ended,
+)
+
+# %% [markdown]
+# ### Exercise 6.1 · Find the bugs: a loss that looks fine
+#
+# Difficulty ●●○○○ · 20 minutes · needs section 2
+#
+# The loss below runs, falls, and ends near zero. It has two bugs.
+
+
+# %%
+def buggy_loss(model, source, mask, target, pad):
+    """model(source, mask, inputs) -> logits (B, T, V); target (B, T + 1): <sos> words <eos> <pad>."""
+    logits = model(source, mask, target)
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+# %% [markdown]
+# Write the right one. `target` begins with `<sos>` and holds `<eos>` and padding; cut it yourself.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex06-1-shifted-loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -45,6 +366,35 @@ def shifted_loss(model, source, mask, target, pad):
 
 # %% nbgrader={"grade": true, "grade_id": "ex06-1-shifted-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 ch06.shifted_loss(shifted_loss)
+
+# %% [markdown]
+# ## 3 · Writing: greedy decoding
+#
+# When the model translates there is no teacher. It has to feed itself:
+#
+# $$ \hat y_t = \arg\max_y\; p(y \mid \hat y_{<t}, x), \qquad t = 1, 2, \ldots \text{ until } \hat y_t = \text{<eos>}. $$
+#
+# This is *greedy decoding*: the best word now, whatever it leads to. Steps must be taken one after the other, because the input of step $t$ is the
+# output of step $t - 1$. `greedy` does it for a batch: rows that have ended are fed padding and ignored. You write it in **exercise 6.2**.
+
+# %% tags=["nbval-ignore-output"]
+chosen = [0, 1, 2]
+outputs = seq2seq.translate(vector_model, [task.test[0][i] for i in chosen])
+for i, hypothesis in zip(chosen, outputs, strict=True):
+    print("source   ", " ".join(task.test_pairs[i].source))
+    print("truth    ", " ".join(task.test_pairs[i].target))
+    print("greedy   ", " ".join(text.denumericalize(hypothesis.tokens, task.target_vocab)), "\n")
+
+# %% [markdown]
+# The time is right, the endings agree, the grammar is nearly perfect: the decoder has become a good language model of the
+# target. *Who* and *what* are invented. A fluent translation can be a wrong one; only a comparison with the source shows it.
+
+# %% [markdown]
+# ### Exercise 6.2 · Greedy decoding for a batch
+#
+# Difficulty ●●●○○ · 25 minutes · needs section 3
+#
+# `step` stands for any decoder: it takes the last tokens and a state, and returns logits and the next state.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex06-2-greedy-decode", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -80,14 +430,326 @@ def greedy_decode(step, state, sos, eos, max_length):
 # %% nbgrader={"grade": true, "grade_id": "ex06-2-greedy-decode-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 ch06.greedy_decode(greedy_decode)
 
+# %% [markdown]
+# ## 4 · Exposure bias
+#
+# In training, each word is predicted after a *true* beginning. In use, after the model's *own*, with whatever mistakes are in it, and
+# such beginnings it has never seen. This mismatch is called **exposure bias** (Ranzato et al. 2016). `free_running` gives the logits when the model feeds itself:
+
+# %%
+show_source(seq2seq.free_running)
+
+# %% [markdown]
+# **Predict:** the first screen measured the model's perplexity on the test targets, fed true words. What is it when the model is fed its own
+# words, and asked for the probability of the true one at each position: the same, half as much again, or several times as much?
+
+# %%
+alone = translation.perplexity_and_accuracy(free, target_out, target_mask)
+claim(
+    "Fed its own words, the same model on the same sentences has more than twice the perplexity",
+    alone["perplexity"] > 2 * word_by_word["perplexity"],
+    true_words=word_by_word["perplexity"],
+    own_words=alone["perplexity"],
+)
+claim(
+    "And a lower accuracy, position by position",
+    alone["accuracy"] < word_by_word["accuracy"],
+    true_words=word_by_word["accuracy"],
+    own_words=alone["accuracy"],
+)
+
+# %% [markdown]
+# **Common mistake · comparing the two.** One paper reports the first number, another the second: the smaller is not the better model. Say which you
+# report. Validation loss is nearly always teacher-forced; it can fall while translations get worse, so look at both.
+#
+# The second number has a weakness, too. If the model leaves out a word, every word after it is compared with the wrong one. So what happens *after a mistake*? Up to
+# the first one, both ways are fed the same words. We look at the positions behind it.
+
+# %%
+show_source(translation.after_first_mistake)
+
+# %%
+steps = list(range(1, 7))
+after_forced, after_free = translation.after_first_mistake(forced, free, target_out, target_mask)
+ax = plots.lines(
+    plots.axes(height=2.9),
+    {"fed the true words": (steps, after_forced), "fed its own words": (steps, after_free)},
+    "steps after the first mistake (tokens)",
+    "accuracy",
+    {"fed the true words": "hidden", "fed its own words": "gradient"},
+    marker="o",
+)
+ax.set_ylim(0, None)
+show(
+    ax,
+    alt="Accuracy one to six steps after the first mistake: equal at first, then clearly lower for the model that is fed its own words.",
+    caption="Does a model recover from its own mistake? With true words it goes back on track; with its own it stays further off, "
+    "and the distance opens some steps later.",
+)
+claim(
+    "Four to six steps after the first mistake, the model that is fed its own words is right less often",
+    all(b < a for a, b in zip(after_forced[3:], after_free[3:], strict=True)),
+    true_words=after_forced,
+    own_words=after_free,
+)
+
+# %% [markdown]
+# ### Should it train on its own words, then?
+#
+# It can: feed the model's own word with probability $1 - p$ in training, too, and let $p$ fall from 1 to 0. That is **scheduled sampling** (Bengio et al. 2015). At
+# $p = 0$ throughout it never sees a true word. `translation_loss(..., teacher_forcing=p)` does it. Such a training can no longer compute all steps at once.
+#
+# **Predict:** five models below, each trained for the same number of updates. Is training on true words worse, better, or the same?
+
+# %%
+columns = ["forced_perplexity", "free_perplexity", "forced_accuracy", "free_accuracy", "exact", "bleu", "seconds"]
+markdown(ledger.table("toy-translation", columns))
+
+# %%
+ways = {
+    "no attention": ("true words", "hidden"),
+    "no attention, scheduled": ("scheduled", "muted"),
+    "no attention, own words": ("own words", "gradient"),
+}
+ax = plots.axes(height=3)
+for variant, (name, color) in ways.items():
+    runs = ledger.curves("toy-translation", variant, "bleu")
+    updates = ledger.curves("toy-translation", variant, "updates")[0]
+    plots.band(ax, updates, runs, name, color)
+ax.set(xlabel="updates", ylabel="BLEU (0 to 100)")
+ax.legend(title="trained on")
+show(
+    ax,
+    alt="BLEU by updates for three trainings without attention. Own words starts lowest and ends highest; scheduled ends lowest.",
+    caption="Which words should the decoder be fed in training? True words learn faster at first; in this language own words "
+    "end higher. Scheduled sampling is behind both after the same number of updates.",
+)
+
+
+def mean(variant, metric):
+    """Mean over the recorded seeds."""
+    return ledger.summary("toy-translation", variant, metric)[0]
+
+
+def ratio(variant):
+    """Perplexity fed its own words over perplexity fed the true ones."""
+    return mean(variant, "free_perplexity") / mean(variant, "forced_perplexity")
+
+
+claim(
+    "Trained on true words, the perplexity rises by more than a third when the model is fed its own; "
+    "trained on its own, by less than a tenth",
+    ratio("no attention") > 4 / 3 and ratio("no attention, own words") < 1.1,
+    true_words=ratio("no attention"),
+    own_words=ratio("no attention, own words"),
+    scheduled=ratio("no attention, scheduled"),
+)
+early = {
+    variant: [run[1] for run in ledger.curves("toy-translation", variant, "bleu")]  # after two epochs
+    for variant in ("attention", "attention, own words")
+}
+claim(
+    "Without attention, own words end with the higher BLEU, in every seed",
+    min(ledger.values("toy-translation", "no attention, own words", "bleu"))
+    > max(ledger.values("toy-translation", "no attention", "bleu")),
+)
+claim(
+    "With attention, true words learn faster: after two epochs they are ahead in every seed",
+    min(early["attention"]) > max(early["attention, own words"]),
+    **{name.replace(", ", "_").replace(" ", "_"): values for name, values in early.items()},
+)
+
+# %% [markdown]
+# So exposure bias is real, and it can be trained away; whether that pays depends on the task. Here the decoder that was never told the truth had to keep its plan in its state, and that helped where all it has is one state.
+# With attention the source can be looked up again, and true words teach faster. Mind two things before you carry this over. This language is kind: each source has exactly one translation, and every place in it one right word, so the
+# truth stays aligned after a slip. In natural text it does not, and a model fed its own words is scored against words that no longer fit (Huszár 2015 shows that scheduled sampling optimises no consistent goal). And own words cost: the steps cannot be computed at once, see `seconds`.
+# Nearly all large models are trained on true words.
+
+# %% [markdown]
+# ## 5 · Searching: beams
+#
+# The best first word need not begin the best sentence. Here is a whole model in a picture: two words, six sentences.
+
+# %%
+diagrams.show("beam_tree")
+
+# %% [markdown]
+# What we want is $\arg\max_Y p(Y \mid x)$, over *all* sentences $Y$. There are about $V^T$ of them. **Beam search** keeps the $k$ best beginnings:
+#
+# 1. extend each open beginning by each word; its score is the *sum of log-probabilities* of its words;
+# 2. of all these extensions *together*, keep the best, as many as there are places;
+# 3. an extension by `<eos>` is finished: it is set aside and keeps its place. Stop when no place is open.
+#
+# With $k = 1$ this is greedy decoding. The library's search takes any model with `start` and `step`; the smallest such model is a table.
+
+
+# %%
+class TableModel:
+    """A language written down: for each beginning, the probabilities of the next word."""
+
+    def __init__(self, tables):
+        self.words = [*text.SPECIALS, *sorted({word for row in tables.values() for word in row} - {"<eos>"})]
+        self.tables = tables
+
+    def start(self, source, source_mask=None):
+        return {"so_far": torch.zeros(len(source), 0, dtype=torch.int64)}
+
+    def step(self, tokens, state):
+        so_far = torch.cat([state["so_far"], tokens.unsqueeze(1)], dim=1)  # (B, words so far)
+        rows = [self.tables.get(self.say(row[1:]), {"<eos>": 1.0}) for row in so_far.tolist()]
+        p = torch.tensor([[row.get(word, 0.0) for word in self.words] for row in rows])
+        return p.log(), {"so_far": so_far}
+
+    def say(self, ids):
+        return " ".join(self.words[i] for i in ids)
+
+
+tree = TableModel(
+    {
+        "": {"the": 0.6, "a": 0.4},
+        "the": {"cat": 0.4, "dog": 0.35, "cow": 0.25},
+        "a": {"cat": 0.9, "dog": 0.06, "cow": 0.04},
+    }
+)
+nothing = torch.zeros(1, 1, dtype=torch.int64)  # the tree asks for no source
+every = {f"{a} {b}": p * q for a, p in tree.tables[""].items() for b, q in tree.tables[a].items()}
+rows = []
+for k in (1, 2, 6):
+    best = seq2seq.beam_search(tree, nothing, beam=k)[0]
+    rows.append([k, tree.say(best.tokens), math.exp(best.score)])
+table(["beam k", "sentence", "probability"], rows)
+claim(
+    "Greedy search misses the best of the six sentences; a beam of two finds it",
+    rows[0][1] != max(every, key=every.get) and rows[1][1] == max(every, key=every.get),
+)
+
+# %% [markdown]
+# A beam is no guarantee: it may drop the beginning of the best sentence one step too early. Only a beam that drops nothing is sure.
+#
+# ### Long sentences pay for every word
+#
+# Each further word multiplies the probability by a number below 1. So a model that is asked for its *most probable* sentence tends to prefer short ones. **Predict**
+# what a wide beam finds in this little language, in which four times out of five a three-word sentence is said:
+
+# %%
+chatty = TableModel(
+    {
+        "": {"ok": 0.2, "the": 0.8},
+        "the": {"cat": 0.4, "dog": 0.3, "cow": 0.3},
+        **{f"the {noun}": {"sleeps": 0.5, "eats": 0.5} for noun in ("cat", "dog", "cow")},
+    }
+)
+found = seq2seq.beam_hypotheses(chatty, nothing, beam=7)[0]
+table(
+    ["sentence", "tokens with <eos>", "probability", "log P", "log P / lp, alpha = 1"],
+    [
+        [chatty.say(h.tokens), n, math.exp(h.score), h.score, h.score / seq2seq.length_penalty(n, 1.0)]
+        for h in found[:4]
+        for n in [len(h.tokens) + 1]
+    ],
+)
+plain = seq2seq.beam_search(chatty, nothing, beam=7)[0]
+penalised = seq2seq.beam_search(chatty, nothing, beam=7, alpha=1.0)[0]
+claim(
+    "The single most probable sentence is the short 'ok', though 80 % of what is said has three words",
+    chatty.say(plain.tokens) == "ok" and abs(sum(math.exp(h.score) for h in found if len(h.tokens) == 3) - 0.8) < 1e-5,
+)
+claim(
+    "With the length penalty a sentence of three words wins",
+    len(penalised.tokens) == 3,
+)
+
+# %% [markdown]
+# **Common mistake · comparing finished sentences by $\log P$ alone.** The cell above is the failure; the repair is a *length penalty* (Wu et al. 2016, equation 14):
+#
+# $$ \mathrm{score}(Y) = \frac{\ln p(Y \mid x)}{\mathrm{lp}(Y)}, \qquad \mathrm{lp}(Y) = \Big(\frac{5 + |Y|}{6}\Big)^{\alpha}, $$
+#
+# with $|Y|$ the number of tokens, `<eos>` included here. $\alpha = 0$ turns it off; 0.6 to 1 is usual, chosen on validation data. Other systems divide by $|Y|^\alpha$, or add a
+# bonus for each word. It is a patch: the disease is that the *most probable* sentence is not the *typical* one. In large translation
+# models the most probable output is often the empty sentence (Stahlberg & Byrne 2019), and wider beams then make translations *worse*.
+#
+# On our translator, with the first 200 test sentences. **Predict:** does a wider beam find more probable sentences? Longer or shorter ones? Does BLEU rise?
+
+# %%
+searches = {"greedy": (1, 0.0), "beam 5": (5, 0.0), "beam 10": (10, 0.0), "beam 10, alpha 1": (10, 1.0)}
+sample, references = task.test[0][:200], [[target] for target in task.test[1][:200]]
+log_probs, bleus, words = {}, {}, {}
+for name, (k, alpha) in searches.items():
+    found = seq2seq.translate(vector_model, sample, seq2seq.beam_search, beam=k, alpha=alpha, max_len=30)
+    log_probs[name] = [h.score * seq2seq.length_penalty(len(h.tokens) + 1, alpha) for h in found]
+    bleus[name] = metrics.bleu([h.tokens for h in found], references)
+    words[name] = sum(len(h.tokens) for h in found) / len(found)
+change = [b - a for a, b in zip(log_probs["greedy"], log_probs["beam 5"], strict=True)]
+better, worse = sum(c > 1e-4 for c in change) / len(sample), sum(c < -1e-4 for c in change) / len(sample)
+claim(
+    "A beam of 5 finds a more probable sentence than greedy search for more than 1 source in 10, "
+    "and a less probable one for more than 1 in 10, too",
+    better > 0.1 and worse > 0.1,
+    better=better,
+    worse=worse,
+)
+claim(
+    "A beam of 10 writes shorter sentences than greedy search; the length penalty makes them longer again",
+    words["beam 10"] < words["greedy"] and words["beam 10, alpha 1"] > words["beam 10"],
+    mean_words=list(words.values()),
+)
+claim(
+    "BLEU gains less than 3 points from any of these searches",
+    max(bleus.values()) - bleus["greedy"] < 3,
+    bleu=list(bleus.values()),
+)
+
+# %% [markdown]
+# A wider beam keeps more beginnings, yet it may drop the one that greedy search would have followed to a good end: it is a heuristic, without the promise "wider is more probable". Wide beams do find more *short* sentences, here as in large systems. And search can only find what
+# the model believes: this one does not know the nouns. The recorded models, trained longer, gain as little:
+
+# %%
+columns = ["bleu", "bleu_beam_2", "bleu_beam_5", "exact", "exact_beam_2", "exact_beam_5"]
+markdown(ledger.table("toy-translation", columns, ["no attention", "no attention, own words", "attention"]))
+gain = {
+    variant: mean(variant, "bleu_beam_5") - mean(variant, "bleu")
+    for variant in ("no attention", "no attention, own words", "attention")
+}
+claim(
+    "On this task a beam of 5 changes BLEU by less than one point, with every model",
+    max(abs(change) for change in gain.values()) < 1,
+    change=list(gain.values()),
+)
+
+# %% [markdown]
+# ### Exercise 6.3 · Derive: a search by hand
+#
+# Difficulty ●●●○○ · 20 minutes · needs section 5
+#
+# A decoder knows two words and `<eos>`. At the start: `a` 0.55, `b` 0.45. After `a`: `<eos>` 0.4, `a` 0.3, `b` 0.3. After `b`: `a` 0.9, `<eos>` 0.1.
+# After `b a`: `<eos>` 0.8, `a` 0.1, `b` 0.1. After `a a` and after `a b`: `<eos>` 0.5, `a` 0.5.
+#
+# 1. `greedy`: the probability of the finished sentence that greedy search returns, its `<eos>` included;
+# 2. `best`: the probability of the most probable finished sentence.
+#
+# Another search ends with two finished hypotheses: X with 2 tokens and $\ln p = -1.2$, Y with 6 tokens and $\ln p = -1.6$ (both counts include `<eos>`).
+#
+# 3. `score`: the score of Y under the length penalty above with $\alpha = 1$;
+# 4. `alpha`: the $\alpha$ at which X and Y tie. (Above it Y wins.)
+#
+# Give three digits of each.
+
 # %% nbgrader={"grade": false, "grade_id": "ex06-3-search-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
 found = ...  # (greedy, best, score, alpha)
 ### BEGIN SOLUTION
 found = (0.55 * 0.4, 0.45 * 0.9 * 0.8, -1.6 / (11 / 6), math.log(1.6 / 1.2) / math.log(11 / 7))
 ### END SOLUTION
 
+
 # %% nbgrader={"grade": true, "grade_id": "ex06-3-search-by-hand-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 ch06.search_by_hand(found)
+
+# %% [markdown]
+# ### Exercise 6.4 · Beam search
+#
+# Difficulty ●●●●● · 45 minutes · needs section 5
+#
+# Here the model is a function of the tokens so far, and the search treats one sentence at a time.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex06-4-beam-search", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -132,6 +794,278 @@ def beam_search(step, eos, size, max_length, alpha):
 # %% nbgrader={"grade": true, "grade_id": "ex06-4-beam-search-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 ch06.beam_search(beam_search)
 
+# %% [markdown]
+# ## 6 · The bottleneck
+#
+# Whatever the source, $c$ has the same 64 numbers (128 in the recorded runs). Five words fit in more easily than fourteen. **Predict:** the recorded model without attention
+# was trained four times as long as ours and is twice as wide. Draw its share of perfect translations against the length of the source before you run the cell.
+
+
+# %%
+def by_length(ax, metric, variants, ylabel):
+    """A recorded metric against the length of the source, one band a model."""
+    for variant, (name, color) in variants.items():
+        lengths = ledger.values("toy-translation", variant, "length")
+        common = sorted(set.intersection(*map(set, lengths)))
+        runs = [
+            [values[which.index(length)] for length in common]
+            for which, values in zip(lengths, ledger.values("toy-translation", variant, metric), strict=True)
+        ]
+        plots.band(ax, common, runs, name, color, marker="o")
+    ax.set(xlabel="source length (words)", ylabel=ylabel)
+    return common
+
+
+without = {
+    "no attention": ("true words", "muted"),
+    "no attention, own words": ("own words", "gradient"),
+}
+ax = plots.axes(height=3)
+lengths = by_length(ax, "exact_by_length", without, "perfect translations (share)")
+ax.set_ylim(0, 1)
+ax.legend(title="no attention, trained on")
+show(
+    ax,
+    alt="Share of perfect translations against source length for two models without attention. Both fall to nearly zero at "
+    "12 to 14 words; the better one starts near 0.9 at 6 words.",
+    caption="Does one vector hold any sentence? The better model gets most sentences of six words right, and hardly one "
+    "with more than ten.",
+)
+exact = {
+    length: [
+        values[which.index(length)]
+        for which, values in zip(
+            ledger.values("toy-translation", "no attention, own words", "length"),
+            ledger.values("toy-translation", "no attention, own words", "exact_by_length"),
+            strict=True,
+        )
+    ]
+    for length in (6, 13)
+}
+claim(
+    "The best model without attention: more than half right at 6 words, fewer than 1 in 5 at 13, in every seed",
+    min(exact[6]) > 0.5 and max(exact[13]) < 0.2,
+    six_words=exact[6],
+    thirteen_words=exact[13],
+)
+
+# %% [markdown]
+# A wider vector moves the cliff and does not remove it: the vector has a fixed size, sentences have none. Perfect translations exaggerate the fall, because a long sentence has more places for a mistake.
+# The fair question is whether the *same* measure falls for a model without the bottleneck.
+
+# %% [markdown]
+# ## 7 · Attention: look again at the source
+#
+# A human translator does not learn the sentence by heart and close the book. The idea of Bahdanau, Cho and Bengio (2015): keep *all* encoder states, and let the decoder
+# choose, at each step, which of them it needs now.
+
+# %%
+diagrams.show("decoder_attention")
+
+# %% [markdown]
+# The decoder's last state $h_{t-1}$ asks (the *query*); each encoder state $\bar h_s$ is asked (a *key*). A small network with one hidden layer of width $A$
+# scores how well the two fit, a softmax over $s$ makes weights of the scores, and the context of *this step* is the weighted sum:
+#
+# $$ a_{ts} = v^\top \tanh\big(W_q h_{t-1} + W_k \bar h_s\big), \qquad w_{ts} = \frac{\exp a_{ts}}{\sum_{s'} \exp a_{ts'}}, \qquad c_t = \sum_s w_{ts}\, \bar h_s, $$
+#
+# with $W_q$ ($A \times D$), $W_k$ ($A \times E$), $v$ ($A$). The sum in the softmax runs over real tokens only. Then the decoder goes on as before, but reads $c_t$ beside the last word:
+#
+# $$ h_t = \mathrm{GRU}\big([e(y_{t-1}); c_t],\, h_{t-1}\big), \qquad \mathrm{logits}_t = D\big([h_t; e(y_{t-1}); c_t]\big). $$
+#
+# This is *additive* attention (equations 5 to 7 of the paper and its appendix A.1.2). The encoder now reads in both directions, so that $\bar h_s$ knows what stands before *and* after word $s$.
+
+# %%
+show_source(AdditiveAttention.forward, attention_weights)
+
+# %% [markdown]
+# Nothing in it depends on $S$: sources of any length have a context of width $E$, and the same parameters. Now the run. The model with attention is half as well paid: 250 updates where the
+# first one had 500, on the same sentences. **Predict** its share of perfect translations.
+
+# %%
+set_seed(0)
+attention_model = translation.translator(task, attention=True, width=64)
+translation.train_translator(attention_model, task, epochs=2, batch_size=32)
+scores = translation.translation_scores(attention_model, task)
+claim(
+    "With attention, after half as many updates, more than 8 of 10 sentences are translated without a mistake",
+    scores["exact"] > 0.8,
+    exact=scores["exact"],
+    bleu=scores["bleu"],
+    without_attention=whole["exact"],
+)
+
+# %%
+panels = plots.grid(1, 2, height=3.1)[0]
+models = {"no attention": ("no attention", "muted"), "attention": ("attention", "attention")}
+models = {"no attention, own words": ("no attention, own words", "gradient"), **models}
+by_length(panels[0], "exact_by_length", models, "perfect translations (share)")
+by_length(panels[1], "bleu_by_length", models, "BLEU (0 to 100)")
+panels[0].set_ylim(0, 1.04)
+panels[1].set_ylim(0, 104)
+panels[1].legend(loc="lower left")
+show(
+    panels[0],
+    alt="Perfect translations and BLEU against source length: the models without attention fall, the one with attention is "
+    "flat at the top.",
+    caption="Is the fall with length gone? Yes: with attention the curve is flat, for a model with fewer parameters. The cause "
+    "was the one vector, not the length.",
+)
+live = translation.scores_by_length(attention_model, task)
+claim(
+    "Our small model with attention: more than 7 of 10 perfect at every length",
+    min(live["exact_by_length"]) > 0.7,
+    words=live["length"],
+    exact=live["exact_by_length"],
+)
+flat = ledger.values("toy-translation", "attention", "exact_by_length")
+claim(
+    "With attention, at least 19 of 20 sentences of every length are perfect, in every seed",
+    min(min(values) for values in flat) > 0.95,
+    lowest=[min(values) for values in flat],
+)
+claim(
+    "It needs fewer than half of the parameters of the model without",
+    mean("attention", "parameters") < mean("no attention", "parameters") / 2,
+    attention=mean("attention", "parameters"),
+    no_attention=mean("no attention", "parameters"),
+)
+
+# %% [markdown]
+# ### Reading the weights
+#
+# The weights $w_{ts}$ form a matrix: a row for each target word, a column for each source word. For natural language nobody knows what it should be. Our grammar knows. Left, where the decoder
+# looked while it was fed the true target; right, the alignment by which the sentence was made.
+
+
+# %%
+def attention_map(i):
+    """Weights (T, S) of test sentence i, without the row of <eos>; the column of <eos> is the last."""
+    source, target = task.test[0][i], task.test[1][i]
+    with torch.no_grad():
+        weights = seq2seq.alignment(attention_model, torch.tensor([source]), None, torch.tensor([[text.SOS, *target]]))
+    return weights[0, : len(target)]
+
+
+attention_model.eval()
+example = next(
+    i
+    for i, p in enumerate(task.test_pairs)
+    if 9 <= len(p.source) <= 10 and "not" in p.source and "yesterday" in p.source
+)
+pair = task.test_pairs[example]
+weights = attention_map(example)
+truth = F.one_hot(torch.tensor(pair.alignment), len(pair.source) + 1)
+panels = plots.grid(1, 2, height=4.2)[0]
+for ax, matrix, title in zip(panels, (weights, truth), ("weights $w_{ts}$", "true alignment"), strict=True):
+    plots.heatmap(ax, matrix, [*pair.source, "<eos>"], pair.target, "weight")
+    ax.set_title(title)
+    ax.tick_params(axis="x", rotation=60)
+show(
+    panels[0],
+    alt="Two matrices, target words by source words. The weights follow the true alignment at nouns, verb and adjectives; "
+    "the rows of determiners look at the noun instead.",
+    caption="Does the decoder look where the grammar says? At nouns, adjectives and the verb it does. For a determiner it looks at "
+    "the noun, whose gender decides between *lo* and *la*.",
+)
+
+# %% [markdown]
+# The share of target words whose largest weight is on the true source word is the **alignment accuracy**. **Predict** it, by the kind of word: for nouns, and for determiners.
+
+
+# %%
+KINDS = {
+    "determiner": {form + gender for form in toy.DETERMINERS.values() for gender in "oa"},
+    "noun": {*toy.BEINGS.values(), *toy.PLACES.values()},
+    "adjective": {stem + gender for stem in toy.ADJECTIVES.values() for gender in "oa"},
+}
+
+
+def kind(word):
+    """Which kind of target word this is."""
+    return next((name for name, words in KINDS.items() if word in words), "other")
+
+
+looked = {}
+for i, pair in enumerate(task.test_pairs):
+    for word, at, true in zip(pair.target, attention_map(i).argmax(dim=1).tolist(), pair.alignment, strict=True):
+        nouns = [s for s, source_word in enumerate(pair.source) if s > true and source_word in toy.BEINGS | toy.PLACES]
+        looked.setdefault(kind(word), []).append((at == true, bool(nouns) and at == nouns[0]))
+everything = translation.alignment_scores(attention_model, task)
+share = {name: sum(right for right, _ in rows) / len(rows) for name, rows in looked.items()}
+at_noun = sum(noun for _, noun in looked["determiner"]) / len(looked["determiner"])
+claim(
+    "Over all words the alignment accuracy is far above that of a guess, and far from 1",
+    0.5 < everything["alignment"] < 0.95,
+    alignment=everything["alignment"],
+    one_word_before=everything["one_before"],
+    one_word_after=everything["one_after"],
+)
+claim(
+    "For nouns it is above 0.8; for determiners it is lower",
+    share["noun"] > 0.8 and share["determiner"] < share["noun"],
+    **share,
+)
+claim(
+    "The determiner's largest weight is on its noun more often than on the determiner itself",
+    at_noun > share["determiner"],
+    at_noun=at_noun,
+    at_determiner=share["determiner"],
+)
+
+# %% [markdown]
+# Nearly every sentence is right, and yet the largest weight is often not on the word that is being translated. Three reasons, each worth remembering when you read such maps elsewhere:
+#
+# - **The word is not where the information is.** To choose *lo* or *la* the decoder needs the gender, which stands at the noun.
+# - **States know their neighbours.** The bidirectional $\bar h_s$ of a noun also holds the determiner before it; looking one word further loses nothing.
+# - **The time of asking.** $w_t$ is computed from $h_{t-1}$, before $y_t$ is known. In some models and for some plots the row that *explains* word $t$ is off by one: check it against a truth, as here.
+#
+# Weights show what was read, not why the word was chosen.
+
+# %% [markdown]
+# **Common mistake · attending to padding.** The encoder's states at padding are zeros here, but a zero key still gets a score, and softmax gives it weight. We hand the same trained model a short sentence, padded as in a batch with a
+# long one, with and without its mask. **What will happen to the weights on the real words?**
+
+# %%
+short = min(range(500), key=lambda i: len(task.test[0][i]))
+S, extra = len(task.test[0][short]), 30
+padded = torch.tensor([task.test[0][short] + [text.PAD] * extra])
+real = text.length_mask([S], S + extra)
+target_in = torch.tensor([[text.SOS, *task.test[1][short]]])
+
+
+def weight_on_padding(mask):
+    """Mean share of the weights that lies on padding; encoder and start as they should be."""
+    with torch.no_grad():
+        states, context = attention_model.encoder(padded, real)
+        start = attention_model.decoder.start(states, context, mask)
+        logits, state = attention_model.decoder(target_in, start)
+    return state["weights"][0, :, S:].sum(dim=1).mean().item(), logits
+
+
+lost, logits_without = weight_on_padding(None)  # the mistake: no mask
+kept, logits_with = weight_on_padding(real)
+with torch.no_grad():
+    logits_alone = attention_model(torch.tensor([task.test[0][short]]), None, target_in)
+claim(
+    "Without the mask a part of the weight lies on padding, and the logits depend on how far the batch is padded",
+    lost > 0.001 and not torch.allclose(logits_without, logits_alone, atol=1e-3),
+    weight_on_padding=lost,
+    largest_change=(logits_without - logits_alone).abs().max(),
+)
+claim(
+    "With the mask none does, and the sentence is translated as if it were alone",
+    kept == 0 and torch.allclose(logits_with, logits_alone, atol=1e-4),
+)
+
+# %% [markdown]
+# No error was raised. *Pad further, and nothing may change*: the test of chapter 02 finds it.
+#
+# ### Exercise 6.5 · Additive attention from tensors
+#
+# Difficulty ●●●○○ · 25 minutes · needs section 7
+#
+# From matrices to weights, in three lines; no loop is needed.
+
 
 # %% nbgrader={"grade": false, "grade_id": "ex06-5-additive-weights", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def additive_weights(query, keys, W_q, W_k, v, mask):
@@ -156,3 +1090,127 @@ def additive_weights(query, keys, W_q, W_k, v, mask):
 
 # %% nbgrader={"grade": true, "grade_id": "ex06-5-additive-weights-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 ch06.additive_weights(additive_weights)
+
+# %% [markdown]
+# ## 8 · Real sentences: Multi30k
+#
+# Multi30k (Elliott et al. 2016) holds 29,000 captions of photographs in German and English. Three models, one protocol: German to English, lower-cased, pieces by byte-pair encoding, ten epochs, the epoch with the lowest validation loss, greedy decoding, the test captions of 2016 looked at
+# once. `bleu` is sacrebleu's, with its signature below; `perplexity` is teacher-forced, per piece. Recorded by `python -m course_lib.experiments multi30k-lstm` (and `-gru`, `-attention`).
+
+# %%
+recorded = {
+    "LSTM, vector at the start": ("multi30k-lstm", "LSTM", "muted"),
+    "GRU, vector at every step": ("multi30k-gru", "GRU", "hidden"),
+    "GRU with attention": ("multi30k-attention", "attention", "attention"),
+}
+columns = ["parameters", "perplexity", "piece_accuracy", "bleu", "bleu_beam"]
+
+
+def with_range(experiment, variant, metric):
+    """Mean over seeds, and the range."""
+    mean, low, high, _ = ledger.summary(experiment, variant, metric)
+    return f"{mean:,.4g}" if low == high else f"{mean:.3g} ({low:.3g} to {high:.3g})"
+
+
+table(
+    ["model", *columns],
+    [[name, *(with_range(*where, metric) for metric in columns)] for name, (*where, _) in recorded.items()],
+)
+signature = ledger.values("multi30k-lstm", "LSTM", "signature")[0]
+print("sacrebleu:", signature.partition("|version")[0])
+
+# %%
+ax = plots.axes(height=3.2)
+for name, (experiment, variant, color) in recorded.items():
+    lengths = ledger.values(experiment, variant, "length_mean")[0]
+    plots.band(ax, lengths, ledger.values(experiment, variant, "bleu_by_length"), name, color, marker="o")
+ax.set(xlabel="source length (words, mean of the group)", ylabel="BLEU on words (0 to 100)")
+ax.set_ylim(0, None)
+ax.legend(loc="lower left")
+show(
+    ax,
+    alt="BLEU by source length for three models on Multi30k: attention is highest at every length, most of all on long captions.",
+    caption="Does attention help on real captions? At every length, and more so on the long ones.",
+)
+
+
+def by_group(name):
+    """BLEU of each group of lengths, mean over seeds."""
+    experiment, variant, _ = recorded[name]
+    runs = ledger.values(experiment, variant, "bleu_by_length")
+    return [sum(values) / len(values) for values in zip(*runs, strict=True)]
+
+
+groups = {name: by_group(name) for name in recorded}
+at_start, _, attending = groups
+claim(
+    "Attention is ahead of the LSTM with one vector by more than 3 BLEU",
+    ledger.summary("multi30k-attention", "attention", "bleu")[0]
+    > ledger.summary("multi30k-lstm", "LSTM", "bleu")[0] + 3,
+)
+claim(
+    "Its lead over the LSTM is larger on the longest captions than on the shortest",
+    groups[attending][-1] - groups[at_start][-1] > groups[attending][0] - groups[at_start][0],
+    shortest=[values[0] for values in groups.values()],
+    longest=[values[-1] for values in groups.values()],
+)
+
+# %% [markdown]
+# ### Exercise 6.6 · Explore and explain: what search and length can tell
+#
+# Difficulty ●●●○○ · 40 minutes · needs sections 5 to 7
+#
+# Change the cell below and run it again: beams from 1 to 20, $\alpha$ from 0 to 2; `vector_model` and `attention_model`. Then look at lengths: `translation.scores_by_length(model, task)` gives
+# exact matches and BLEU for each source length. Answer in words:
+#
+# (a) With a wider beam, what *must* rise, what *often* rises, and what may well fall? (b) Why does a wide beam change almost nothing for `attention_model`? (c) You have a translator with
+# BLEU 20 on a test set whose sentences are short, and 8 on one with long sentences. Name two different causes, and the one measurement that tells them apart.
+
+# %% tags=["nbval-ignore-output"]
+explored = {}
+for k, alpha in [(1, 0.0), (5, 0.0), (5, 1.0)]:
+    found = seq2seq.translate(vector_model, task.test[0][:100], seq2seq.beam_search, beam=k, alpha=alpha, max_len=30)
+    bleu = metrics.bleu([h.tokens for h in found], references[:100])
+    explored[k, alpha] = [bleu, sum(len(h.tokens) for h in found) / len(found)]
+table(["beam", "alpha", "BLEU", "words"], [[k, alpha, *row] for (k, alpha), row in explored.items()])
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "ex06-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# *Your answer:*
+#
+# ### BEGIN SOLUTION
+# (a) Nothing *must* rise: only a beam that keeps every beginning finds the most probable sentence for certain. A wider beam often finds a more probable sentence, but it may also keep beginnings that push the one out which would
+# have ended better; for `vector_model` both happen. BLEU may rise or fall: it measures agreement with a reference, not probability, and the most probable sentences tend to be short and general. With $\alpha > 0$ longer ones win, which helps if the hypotheses were too short and
+# hurts if they were not.
+#
+# (b) It gives nearly all probability to one word at each step. Then the greedy sentence is already the most probable one, and there is nothing to search for. Search helps where a good model is unsure.
+#
+# (c) Either the state cannot hold a long sentence (the bottleneck), or errors pile up because each wrong word is fed back (exposure bias). Measure the accuracy by position, or the perplexity, with *true words fed*: if it falls with source length, already
+# at the first words of the target, it is the bottleneck; if it stays and only the free-running score falls, it is the feeding back. (Other causes are possible: long sentences may be rare in training. Compare at equal frequency.)
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Summary
+#
+# 1. An encoder-decoder reads a source into states and writes a target of any length from them; with the last state alone, one vector $c$ carries everything, and $D$ turns the decoder's states into scores of words.
+# 2. Training feeds the true word before (teacher forcing): shift the target by one, count real tokens only, and keep `<eos>` in it.
+# 3. Writing feeds the model's own words, so its perplexity and accuracy are worse than teacher-forced ones; the two numbers must not be compared.
+# 4. Beam search finds more probable sentences than greedy search, and a length penalty makes sentences of different lengths comparable; neither adds knowledge.
+# 5. Attention lets the decoder weigh all encoder states at each step: the bottleneck is gone, and the weights say what was read.
+#
+# ## Where next
+#
+# *Chapter 07* takes attention out of the recurrent network: other scores (the scaled dot product), keys apart from values, many heads, and sequences that attend to themselves. *Chapter 09* decodes a Transformer with the same `greedy` and `beam_search`.
+#
+# ## References
+#
+# - K. Cho et al., *Learning phrase representations using RNN encoder-decoder for statistical machine translation*, EMNLP 2014, arXiv 1406.1078: section 2.2 (encoder-decoder, equations 1 to 4), section 2.3 (the GRU).
+# - I. Sutskever, O. Vinyals, Q. Le, *Sequence to sequence learning with neural networks*, NIPS 2014, arXiv 1409.3215: section 2 (model), 3.2 (beam search), 3.3 (reversed source).
+# - D. Bahdanau, K. Cho, Y. Bengio, *Neural machine translation by jointly learning to align and translate*, ICLR 2015, arXiv 1409.0473: equations 4 to 7; appendix A.1.2 (the scoring network); figure 2 (BLEU by length); figure 3 (alignments).
+# - S. Bengio, O. Vinyals, N. Jaitly, N. Shazeer, *Scheduled sampling for sequence prediction with recurrent neural networks*, NIPS 2015, arXiv 1506.03099: section 2.4.
+# - M. Ranzato, S. Chopra, M. Auli, W. Zaremba, *Sequence level training with recurrent neural networks*, ICLR 2016, arXiv 1511.06732: section 1 names exposure bias.
+# - Y. Wu et al., *Google's neural machine translation system*, 2016, arXiv 1609.08144: equation 14 (length penalty).
+# - M. Freitag, Y. Al-Onaizan, *Beam search strategies for neural machine translation*, Workshop on Neural Machine Translation 2017, arXiv 1702.01806.
+# - F. Stahlberg, B. Byrne, *On NMT search errors and model errors: cat got your tongue?*, EMNLP 2019, arXiv 1908.10090: the most probable translation is often empty.
+# - D. Elliott, S. Frank, K. Sima'an, L. Specia, *Multi30K: multilingual English-German image descriptions*, Workshop on Vision and Language 2016, arXiv 1605.00459.
+# - F. Huszár, *How (not) to train your generative model: scheduled sampling, likelihood, adversary?*, 2015, arXiv 1511.05101: section 3.
+# - Videos: *Deep Learning for Natural Language Processing*, https://youtu.be/6D4EWKJgNn0, from words to sequence models; *Recurrent Neural Networks*, MIT 6.S191, https://www.youtube.com/watch?v=SEnXr6v2ifU, sequence modelling up to attention.
