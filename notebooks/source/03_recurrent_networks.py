@@ -1155,7 +1155,7 @@ def memory(D, shrink, lags=160, steps=12_000):
     return 1 - error
 
 
-remembered = {f"D = {D}": memory(D, shrink) for D, shrink in ((8, 0.7), (32, 0.9), (128, 0.98))}
+remembered = {f"D = {D}": memory(D, shrink) for D, shrink in ((8, 0.7), (32, 0.9), (128, 0.97))}
 ax = plots.lines(
     plots.axes(height=2.9),
     {name: (range(160), r2) for name, r2 in remembered.items()},
@@ -1178,7 +1178,8 @@ claim(
 
 # %% [markdown]
 # On paper, with numbers of infinitely many digits, a recurrent network can compute whatever any computer can (Siegelmann and Sontag 1995); in practice it has $D$ rounded ones. Training can choose *what* is kept, as the bit of the hook shows, which needs no more room at step 1,000 than at step 1. It cannot make room. A translator that must press a sentence of any length into one state will feel it (chapter 06), and attention is the way out (chapter 07).
-#
+
+# %% [markdown]
 # ### The gradient vanishes
 #
 # *The keys that I left on the table in the hall, under the coat my brother wore when it rained, **are** gone.* The first words decide *are*. To learn that a character matters 50 steps later, training must feel its influence: the gradient of the loss at the last step by the input 50 steps before. We measure its norm, before and after training. **Predict:** by what factor is it smaller at lag 20 than at lag 0?
