@@ -73,6 +73,9 @@ def rnn_step(x, h, weight_ih, weight_hh, bias_ih=None, bias_hh=None, nonlinearit
     Returns:
         (B, D) the new state, which is also the output.
 
+    Raises:
+        ValueError: if the nonlinearity is unknown.
+
     Example:
         >>> x, h = torch.tensor([[2.0, 1.0]]), torch.tensor([[0.5]])
         >>> rnn_step(x, h, weight_ih=torch.tensor([[0.1, 0.2]]), weight_hh=torch.tensor([[0.6]]))
@@ -83,7 +86,7 @@ def rnn_step(x, h, weight_ih, weight_hh, bias_ih=None, bias_hh=None, nonlinearit
     Source: Elman (1990), "Finding Structure in Time", figure 2; the letters are those of torch.nn.RNN.
     Notebook: 03.
     """
-    return NONLINEARITIES[nonlinearity](F.linear(x, weight_ih, bias_ih) + F.linear(h, weight_hh, bias_hh))
+    return _activation(nonlinearity)(F.linear(x, weight_ih, bias_ih) + F.linear(h, weight_hh, bias_hh))
 
 
 NONLINEARITIES = {"tanh": torch.tanh, "relu": torch.relu}
@@ -141,7 +144,7 @@ def rnn_loop(x, state, weights, mask=None, reverse=False, nonlinearity="tanh"):
     """
     weight_ih, weight_hh, *biases = weights
     from_input = F.linear(x, weight_ih, sum(biases) if biases else None)  # (T, B, D)
-    activation, weight = NONLINEARITIES[nonlinearity], weight_hh.t()
+    activation, weight = _activation(nonlinearity), weight_hh.t()
 
     def step(from_input, h):
         return (activation(torch.addmm(from_input, h, weight)),)
@@ -317,8 +320,7 @@ class RNN(Recurrent):
         device=None,
         dtype=None,
     ):
-        if nonlinearity not in NONLINEARITIES:
-            raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        _activation(nonlinearity)  # refuses what is unknown
         check_sizes(input_size, hidden_size, num_layers, dropout)
         mode = f"RNN_{nonlinearity.upper()}"
         super().__init__(
@@ -342,6 +344,13 @@ class RNN(Recurrent):
 
 
 # --- checks ---------------------------------------------------------------------
+
+
+def _activation(nonlinearity):
+    """The function of that name."""
+    if nonlinearity not in NONLINEARITIES:
+        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+    return NONLINEARITIES[nonlinearity]
 
 
 def check_sizes(input_size, hidden_size, num_layers, dropout):

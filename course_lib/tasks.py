@@ -224,7 +224,7 @@ def stream_batches(ids, batch_size, length):
 
 
 def number_of_parameters(model):
-    """How many numbers training adjusts.
+    """How many numbers the parameters of a model hold.
 
     Args:
         model: nn.Module.

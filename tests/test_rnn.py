@@ -596,6 +596,7 @@ def test_bad_input_is_named(call, message, impl):
         (lambda: DOUBLE["gru"](X, impl="fast"), "impl must be 'fused' or 'loop', got 'fast'"),
         (lambda: DOUBLE["gru"].step(X_T, impl=None), "impl must be 'fused' or 'loop', got None"),
         (lambda: RNN(I, D, nonlinearity="sigmoid"), "nonlinearity must be 'tanh' or 'relu', got 'sigmoid'"),
+        (lambda: rnn.rnn_step(*[torch.ones(2, 2)] * 4, nonlinearity="sin"), "must be 'tanh' or 'relu', got 'sin'"),
         (lambda: rnn.dropout(X, 1.0), "dropout must be from 0 to below 1, got 1.0"),
         (lambda: rnn.dropout(X, -0.1, training=False), "dropout must be from 0 to below 1, got -0.1"),
     ],
