@@ -1027,7 +1027,7 @@ for name, color in memory_colors.items():
     plots.band(ax, lags, accuracies, name, color, marker="o")
 chance = 100 * recorded("recall, RNN", "chance")[0]
 ax.axhline(chance, color=plots.COLORS["ink"], linestyle="--", linewidth=1)
-ax.text(lags[0], chance + 2, "guessing", color=plots.COLORS["ink"], fontsize=9)
+ax.text(lags[-1], chance - 7, "guessing", color=plots.COLORS["ink"], fontsize=9, ha="right")
 ax.set(xlabel="lag (steps)", ylabel="recalled (%)", ylim=(0, 104))
 ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 show(
