@@ -65,8 +65,8 @@ claim(
 
 # %% [markdown]
 # It is not a matter of room: 32 numbers can tell five answers apart. The plain RNN was never told what to keep. Chapter 04
-# showed why: the gradient that would say so must pass through 32 matrices and 32 tanh, and nothing of it arrives. This
-# chapter builds a state through which it does arrive, one part at a time, and then measures what each part is worth. (One
+# showed why: the gradient that would say so must pass through 32 matrices and 32 tanh, and hardly anything of it arrives.
+# This chapter builds a state through which it does arrive, one part at a time, and then measures what each part is worth. (One
 # setting of the LSTM above was chosen with care. Section 3 shows how it fails without.)
 
 # %% [markdown]
@@ -91,7 +91,7 @@ claim(
 #
 # $$ c_t = c_{t-1} + \text{what is new}. $$
 #
-# Its derivative by any older state is exactly 1, however far back. That was the heart of the LSTM of 1997. Two things are
+# Along this sum the derivative by any older state is exactly 1, however far back. That was the heart of the LSTM of 1997. Two things are
 # missing. Such a memory can never let go, and it writes down everything it sees. So each of the two terms gets a tap, a
 # *gate*: a number between 0 and 1 for every entry, which the network computes anew at each step.
 
@@ -253,7 +253,7 @@ claim(
 
 # %% [markdown]
 # A gate that is 0 or 1 turns the LSTM into a small program: *if marked, add*. That gates are smooth makes the program learnable.
-# Sections 7 and 8 let training find it.
+# Sections 5 to 8 let training find it.
 
 # %% [markdown]
 # **Common mistake · c taken for h.** Both have the same shape, so nothing complains. Here a sequence is read in two halves, and the state
@@ -759,7 +759,7 @@ claim(
 # **Careful with the indices.** In slides and blogs this product stands in several forms that are not equal to it, for instance with $\prod_{k<i} (1 - z_k)$, the gates *before* step $i$.
 # Test a formula at $t = 2$: the weight of $n_1$ must be $z_2 (1 - z_1)$, and that of $h_0$ must not be forgotten.
 #
-# The LSTM's cell is such a sum too, $c_t = \big( \prod_{j=1}^{t} f_j \big) \odot c_0 + \sum_i \big( \prod_{j>i} f_j \big) \odot i_i \odot g_i$, but its weights need not sum to 1.
+# The LSTM's cell is such a sum too, $c_t = \big( \prod_{j=1}^{t} f_j \big) \odot c_0 + \sum_{s=1}^{t} \big( \prod_{j=s+1}^{t} f_j \big) \odot i_s \odot g_s$, but its weights need not sum to 1.
 #
 # ### Do the weights mean anything?
 #
@@ -1210,7 +1210,7 @@ claim(
 
 # %% [markdown]
 # A single gate says little: it may be open where nothing comes in. Ask instead what each step's write is worth *at the end*. By the LSTM's sum in section 5 the last cell is made of the terms
-# $\big( \prod_{j>t} f_j \big) \odot i_t \odot g_t$. We send each term through the last output gate and the output layer (leaving out the tanh), and read off what it adds to the logit of the right letter.
+# $\big( \prod_{j>s} f_j \big) \odot i_s \odot g_s$. We send each term through the last output gate and the output layer (leaving out the tanh), and read off what it adds to the logit of the right letter.
 #
 # **Predict** the bars: the letters before the mark, the marked one, and the letters after it. All but one are random and say nothing about the answer.
 
@@ -1259,7 +1259,7 @@ claim(
 )
 
 # %% [markdown]
-# Surprised? What step $t$ writes, $g_t$, is made of $x_t$ *and of $h_{t-1}$*. The LSTM reads its own memory and writes the answer again: it *refreshes* what it holds. So do not read "the gate opened at this word" as "this
+# Surprised? What step $s$ writes, $g_s$, is made of $x_s$ *and of $h_{s-1}$*. The LSTM reads its own memory and writes the answer again: it *refreshes* what it holds. So do not read "the gate opened at this word" as "this
 # word was stored". Gates are a trace of the computation, not an explanation of it.
 
 # %% [markdown]
