@@ -247,6 +247,12 @@ def test_bidirectional_classifier_can_be_asked_for(small_imdb):
     assert set(outcome["results"]) == {"bidirectional LSTM, max"}
 
 
+def test_long_run_takes_its_settings(small_imdb):
+    """Fails if the model or the number of epochs is not the one asked for."""
+    history = ch05.imdb_recurrent_long(seed=0, epochs=1)["history"]
+    assert {name: len(epochs) for name, epochs in history.items()} == {"GRU, max, 400 tokens": 1}
+
+
 def test_last_column_reads_padding_and_the_classifier_does_not():
     """Fails if the pitfall does not depend on padding, or the right reading does."""
     torch.manual_seed(0)
