@@ -1607,7 +1607,7 @@ claim(
 )
 
 # %% [markdown]
-# On the toy reviews order decides and the bag is lost; on IMDB most verdicts can be read off single words, and two epochs on 22,500 reviews teach an LSTM little more. (*seeds* in the table says how many runs stand behind a row: with one, differences of a point mean nothing.)
+# On the toy reviews order decides and the bag is lost; on IMDB most verdicts can be read off single words, and this short training teaches an LSTM little more. (*seeds* in the table says how many runs stand behind a row: with one, differences of a point mean nothing.)
 # A model that *can* use order has not thereby learned to. Chapters 09 and 12 come back to these reviews.
 
 # %% [markdown]
