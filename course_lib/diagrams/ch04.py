@@ -58,8 +58,9 @@ def bptt_graph():
         "steps: the forward arrow still crosses from h3 to h4, the backward one stops there."
     ),
     caption=(
-        "A gradient that goes back k steps is multiplied by k Jacobians. Truncation (below) cuts the backward arrow "
-        "between two windows; the forward arrow, with the numbers of the state, crosses."
+        "A gradient that goes back k steps is multiplied by k Jacobians ($L_6$ is the loss of step 6 alone). "
+        "Truncation (below) cuts the backward arrow between two windows; the forward arrow, with the numbers of the "
+        "state, crosses."
     ),
 )
 def gradient_path():

@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 200
+#     minutes: 220
 #     needs: chapter 03, the chain rule, matrix products
 # ---
 
@@ -13,9 +13,9 @@
 # # 04 · Backpropagation through time
 #
 # Two copies of one network read an endless stream of five symbols. At every step they must say the symbol of **six steps
-# ago**. First weights, data, loss and optimizer are the same, and so is every number in a forward pass. They differ in one thing:
-# the first cuts the stream into windows of 24 steps, the second into windows of 6, and at the end of a window both carry the state over
-# with `.detach()`, the cut that you find in nearly every training script. **Predict:** how often is each right, after the same number of symbols? Guessing gives 1 in 5.
+# ago**. First weights, data, loss and optimizer are the same. They differ in one thing:
+# the first cuts the stream into windows of 24 steps, the second into windows of 6 (so its weights move four times as often). At the end of a window both carry the state over
+# with `.detach()`, the cut that you find in nearly every training script; it changes no number of a forward pass. **Predict:** how often is each right, after the same number of symbols? Guessing gives 1 in 5.
 
 # %% tags=["setup"]
 import math
@@ -76,7 +76,7 @@ claim(
 
 # %% [markdown]
 # No error, no warning, and a state that was carried on without a gap. What was missing is invisible in a forward pass: the
-# path on which the loss could have told the weights of six steps before what to remember. This chapter walks that path, with
+# path on which the loss could have told the network, six steps before, what to remember. This chapter walks that path, with
 # pencil, code and measurements: how a gradient goes back through time, why it shrinks or explodes on its way, and what two
 # common cures, truncation and clipping, do to it.
 #
@@ -102,7 +102,9 @@ diagrams.show("bptt_graph")
 # %% [markdown]
 # With $x_t$ of shape (B, I), $h_t$ (B, D), $o_t$ (B, Q), and weights $W_{hx}$ (D, I), $W_{hh}$ (D, D), $W_{qh}$ (Q, D):
 #
-# $$ h_t = x_t W_{hx}^T + h_{t-1} W_{hh}^T, \qquad o_t = h_t W_{qh}^T, \qquad L = \frac1T \sum_{t=1}^T \ell(o_t, y_t). $$
+# $$ h_t = x_t W_{hx}^T + h_{t-1} W_{hh}^T, \qquad o_t = h_t W_{qh}^T, \qquad L = \frac1{BT} \sum_{b=1}^B \sum_{t=1}^T \ell(o_{bt}, y_{bt}). $$
+#
+# $\ell$ is the loss of one output $o_{bt}$ (row b of $o_t$) against its target; here it is $\frac12 \lVert o_{bt} - y_{bt} \rVert^2$.
 #
 # **Rows or columns?** Here, as in torch, an example is a *row* and is multiplied from the left. Many books, and the tutorial
 # behind this chapter, write it as a column: $h_t = W_{hx} x_t + W_{hh} h_{t-1}$. The weights are the same matrices. In the gradients the transposes change places: our
@@ -133,7 +135,7 @@ print(
 #
 # Follow the vermilion arrows of the diagram. Each gradient has the shape of what it belongs to.
 #
-# **Outputs.** $o_t$ meets the loss once, so $\frac{\partial L}{\partial o_t} = \frac1T \frac{\partial \ell(o_t, y_t)}{\partial o_t}$, of shape (B, Q).
+# **Outputs.** $o_t$ meets the loss once, so row b of $\frac{\partial L}{\partial o_t}$, of shape (B, Q), is $\frac1{BT} \frac{\partial \ell(o_{bt}, y_{bt})}{\partial o_{bt}}$; here $\frac1{BT} (o_{bt} - y_{bt})$.
 #
 # **Output weights.** $W_{qh}$ is used at every step, so its gradient has one term a step:
 # $\frac{\partial L}{\partial W_{qh}} = \sum_{t=1}^T \big(\frac{\partial L}{\partial o_t}\big)^T h_t$.
@@ -143,6 +145,8 @@ print(
 # **Every other state** is read twice, by its output and by the next state. Two gradients meet in it, and add:
 #
 # $$ \frac{\partial L}{\partial h_t} = \frac{\partial L}{\partial h_{t+1}} W_{hh} + \frac{\partial L}{\partial o_t} W_{qh}, \qquad t = T-1, \ldots, 1. $$
+#
+# ($h_0$ makes no output: its gradient is the first term alone.)
 #
 # **Hidden weights.** Step t multiplies $x_t$ and $h_{t-1}$; all steps add up:
 #
@@ -169,7 +173,7 @@ print("dL/dW_hx, dL/dW_hh, dL/dW_qh:", *[round(g.item(), 3) for g in found[:3]])
 # %% [markdown]
 # ### By hand = autograd = finite differences
 #
-# Three ways to one gradient that share nothing: our walk; torch's autograd; and *finite differences*, which know no calculus at all but
+# Three ways to one gradient that share only the forward pass: our walk; torch's autograd; and *finite differences*, which know no calculus at all but
 # move one weight a little and watch the loss. In float64 they must agree to some 10 digits, or one of them is wrong.
 
 
@@ -209,7 +213,7 @@ for nonlinearity in ("linear", "tanh"):
     )
 
 # %% [markdown]
-# Keep `bptt.finite_differences` at hand: it checks any gradient you will ever derive, as long as the numbers are float64.
+# Keep `bptt.finite_differences` at hand: slowly, but surely, it checks the gradient of any smooth function, as long as the numbers are float64.
 
 # %% [markdown]
 # ### Exercise 4.1 · Derive: three steps on paper
@@ -273,9 +277,9 @@ claim(
 )
 
 # %% [markdown]
-# So the memory of backpropagation through time grows like T, and for long sequences it is memory that ends first. (There is a road in
+# So the memory of backpropagation through time grows like T, and for long sequences memory is often what ends first. (There is a road in
 # between, *checkpointing*: keep every 30th state of 1,000, compute the others again from there, once.) Also $\partial L / \partial h_t$ is
-# kept for a moment: two sums and the next step of the walk use it.
+# stored, since two sums and the next step of the walk use it.
 
 # %% [markdown]
 # ## 4 · The expanded sum: powers of a matrix
@@ -327,15 +331,17 @@ ch04.expanded_gradient(expanded_gradient)
 #
 # In it, the loss of step $T$ reaches $h_t$ through $W_{hh}$ to the power $T - t$. What do high powers of a matrix do? Let $\lambda_i$ be its
 # *eigenvalues*. In the eigenvectors' directions the power is $\lambda_i^{T-t}$: it shrinks if $|\lambda_i| < 1$ and grows if $|\lambda_i| > 1$ (the absolute value
-# counts; eigenvalues may be negative or complex). The largest one, the *spectral radius* $\rho$, wins in the long run.
+# counts; eigenvalues may be negative or complex). The largest $|\lambda_i|$, the *spectral radius* $\rho$, wins in the long run. The next cell takes a random *orthogonal* matrix
+# (a rotation, perhaps with a reflection: it keeps all lengths, and all its $|\lambda_i|$ are 1) times $\rho$.
 #
 # **Predict:** $0.9^{100}$, $1^{100}$, $1.1^{100}$: which powers of ten?
 
 
 # %%
 def norms_by_lag(W_hh, x, nonlinearity):
-    """Norms of d L_T / d h_(T-k) for k = 0 ... T - 1, by the backward pass, relative to k = 0."""
+    """Norms of d L_T / d h_(T-k), k = 0 ... T - 1, relative to k = 0; L_T is the sum of the last output."""
     eye = torch.eye(len(W_hh), dtype=x.dtype)
+    # W_hx and W_qh are the identity
     cache = bptt.forward_pass(x, eye, W_hh, eye, nonlinearity=nonlinearity)
     do = torch.zeros_like(cache.o)
     do[:, -1] = 1.0  # only the last step has a loss
@@ -364,12 +370,12 @@ claim(
 )
 
 # %% [markdown]
-# At 0.9 the loss cannot tell $h_{T-100}$ anything: that is a *vanishing* gradient. At 1.1 it is shouting: an *exploding*
+# At 0.9 the loss tells $h_{T-100}$ next to nothing: that is a *vanishing* gradient. At 1.1 it is shouting: an *exploding*
 # one. Both are there in the plainest network there is, and no data were involved.
 #
 # Two fine points. First, what arrives is what the state 100 steps ago hears of *this* loss. The total gradient of $W_{hh}$ need not be small: the near
-# terms are there. Learning does not stop, it becomes short-sighted. Second, $\rho$ rules the *long run*. A rotation has all singular values equal.
-# A matrix with random entries has not, so its first powers do not follow $\rho$:
+# terms are there. Learning does not stop, it becomes short-sighted. Second, $\rho$ rules the *long run*. What a *single* step can do is a matter of the *singular values*:
+# the length to which $W_{hh}$ takes a vector of length 1 lies between the smallest and the largest. A rotation has them all equal. A matrix with random entries has not, so its first powers do not follow $\rho$:
 
 # %%
 gaussian = bptt.scale_to_radius(draw(32, 32, seed=7), 1.0)
@@ -391,7 +397,7 @@ claim(
 #
 # $$ J_t = \frac{\partial h_t}{\partial h_{t-1}} = \mathrm{diag}(1 - h_t^2)\, W_{hh}, \qquad \frac{\partial h_t}{\partial h_s} = J_t J_{t-1} \cdots J_{s+1}. $$
 #
-# The factors $1 - h_t^2$ lie between 0 and 1, and are 1 only where the state is 0. So at each step tanh can only take away from what $W_{hh}$ gives. That is also why
+# The factors $1 - h_t^2$ lie between 0 and 1, and are 1 only where the state is 0. So at each step tanh shrinks the gradient, number by number, before $W_{hh}$ multiplies it. That is also why
 # the walk needs the states: tanh' comes from its value. In the backward pass it is one factor more, $\frac{\partial L}{\partial a_t} = \frac{\partial L}{\partial h_t} \odot (1 - h_t^2)$, and it is
 # $\frac{\partial L}{\partial a_t}$ that goes on through $W_{hh}$ and into the sums for $W_{hx}$ and $W_{hh}$: the line with `_slope` that you have seen.
 
@@ -448,7 +454,7 @@ show(
     alt="Gradient norm against lag on a log scale, for radii 0.9 to 1.5. Linear: four straight lines, falling for 0.9, level for 1.0, rising "
     "for 1.1 and 1.5. Tanh: all lines are lower; 0.9, 1.0 and 1.1 fall, 1.5 still rises.",
     caption="How much of a loss arrives k steps earlier? In a linear network the radius to the power k. Tanh takes its share at every "
-    "step: at radius 1 and 1.1 the gradient now vanishes, and yet at 1.5 it still explodes. (The curves bend up at the end, which is the sequence's "
+    "step: at radius 1 and 1.1 the gradient now shrinks, and yet at 1.5 it still explodes. (The curves bend up at the end, which is the sequence's "
     "beginning: its states still grow from 0, where tanh' is 1.)",
 )
 
@@ -504,12 +510,12 @@ claim(
 )
 
 # %% [markdown]
-# A network that starts with a horizon of some ten steps must find the rest by luck. That is why orthogonal starts (and the gates of chapter 05) help.
+# A network that starts with a horizon of some ten steps is told next to nothing of what lies before. That is the case for orthogonal starts, and for the gates of chapter 05.
 #
 # ### By time and by depth
 #
 # Stacked layers (chapter 03) add a second direction: a gradient goes back in time *and* down. Here are four layers and 40 steps, with a loss at
-# the last step of the top layer only. **Predict:** in which corner of the map is the gradient largest, and how does it fade to the left?
+# the last step of the top layer only. **Predict:** at which step is the gradient largest in the top layer's row, at which in the lowest? How does it fade to the left?
 
 # %%
 maps, T = {}, 40
@@ -530,10 +536,10 @@ for ax, (start, norms) in zip(panels, maps.items(), strict=True):
 panels[1].set_xlabel("step t (the loss is at step 40)")
 show(
     panels[0],
-    alt="Two heat maps of gradient norm, four layers by 40 steps. Default start: colour only in the last five steps or so. Orthogonal "
+    alt="Two heat maps of gradient norm, four layers by 40 steps. Default start: colour only in the last ten steps or so. Orthogonal "
     "start: colour fades slowly over 20 to 30 steps, and reaches further back in lower layers.",
     caption="Where does the loss of step 40 arrive? With the default start only in the last few steps, in every layer. With an orthogonal "
-    "start it fades slowly, and lower layers hear it from further back: more paths lead to them.",
+    "start it fades slowly, and lower layers hear it from further back (their largest lies some steps before 40): more paths lead there.",
 )
 
 
@@ -598,8 +604,8 @@ def leaky_backward(do, x, h, c, W_hh, W_qh, alpha):
 ch04.leaky_backward(leaky_backward)
 
 # %% [markdown]
-# You have written more than an exercise: the straight path with its factor $1 - \alpha$ is the idea behind the LSTM. A gradient on it passes no
-# matrix and no tanh. Chapter 05 lets the network choose $\alpha$.
+# You have written more than an exercise: the straight path with its factor $1 - \alpha$ is the idea behind the gated networks of chapter 05. A gradient on it passes no
+# matrix and no tanh. There the network itself chooses $\alpha$ at every step.
 
 # %% [markdown]
 # ## 6 · Truncation
@@ -649,7 +655,7 @@ claim(
 # Difficulty ●●○○○ · 10 minutes · needs section 6
 #
 # A sequence has 12 steps, each with a loss, and is cut into windows of 4 (steps 1 to 4, 5 to 8, 9 to 12). Take all pairs (t, t - k) of steps. What share of them lies within
-# one window for lag k = 1, for k = 3 and for k = 4? Give three fractions.
+# one window for lag k = 1, for k = 3 and for k = 4? Give three fractions (let Python divide: `1 / 2`).
 
 # %% nbgrader={"grade": false, "grade_id": "ex04-4-kept-pairs", "locked": false, "schema_version": 3, "solution": true, "task": false}
 shares = ...  # (lag 1, lag 3, lag 4)
@@ -689,7 +695,7 @@ show(
     alt="Cosine and norm ratio against window, both rising to 1. The untrained network's curves are near 1 from the start; the trained one's "
     "begin at a cosine of about 0.25 and a ratio of about 0.1, and reach 1 at windows of 32 and 64.",
     caption="How far is a truncated gradient from the full one? In an untrained network hardly at all, since its far gradients have vanished "
-    "anyway. In one that remembers, short windows point elsewhere and are several times too short.",
+    "anyway. In one that remembers, the gradients of short windows point elsewhere and are several times too short.",
 )
 
 
@@ -738,7 +744,7 @@ claim(
 # %% [markdown]
 # ### What is learned, then
 #
-# Back to the task: say the symbol of 8 steps ago, with windows of 2 to 32 steps, equally many symbols for all. Beside the usual truncation (the state is *carried*)
+# Back to the task: say the symbol of 8 steps ago, with windows of 2 to 32 steps, equally many symbols for all (so the longer the window, the fewer updates). Beside the usual truncation (the state is *carried*)
 # runs a mistake that is easy to make: the state is set to *zero* at the beginning of every window. All are tested on one long stream, never cut.
 #
 # **Predict** the accuracy for windows of 4, 8, 10 and 32: carried, and zeroed.
@@ -773,7 +779,7 @@ show(
     ax,
     alt="Accuracy against window. Up to a window of 8, the lag, both curves lie near guessing. From 10 on the carried state is above 0.9. "
     "The zeroed state rises later and unevenly, and meets it at 32.",
-    caption="Which lags can truncated training learn? Those that fit into a window. With w of 8 or less the answer and its cause never share a window. "
+    caption="Which lag can truncated training learn? One that fits into a window. With w of 8 or less the answer and its cause never share a window. "
     "Carrying the state lets two extra steps (w = 10) suffice; zeroing it wastes the first 8 answers of every window.",
 )
 claim(
@@ -875,8 +881,8 @@ ch04.window_backward(window_backward)
 # %% [markdown]
 # ## 7 · Clipping
 #
-# The opposite trouble: a gradient that explodes makes a step so large that the weights land somewhere senseless, and hours of training are gone. What is wrong
-# is mostly its *length*, hardly its direction. So *clipping by norm* (Pascanu et al. 2013, algorithm 1) shortens it. With $g$ all gradients of all
+# The opposite trouble: a gradient that explodes makes a step so large that the weights land somewhere senseless, and hours of training are gone. Its direction
+# may still be of use; its *length* is not. So *clipping by norm* (Pascanu et al. 2013, algorithm 1) shortens it. With $g$ all gradients of all
 # parameters as one vector and $c$ the largest length allowed:
 #
 # $$ g \leftarrow g \cdot \min\Big(1, \frac{c}{\lVert g \rVert}\Big), \qquad \lVert g \rVert = \sqrt{\textstyle\sum_p \lVert g_p \rVert^2}. $$
@@ -1024,7 +1030,7 @@ def clip_gradients(gradients, max_norm):
         max_norm: largest 2-norm of all of them together.
 
     Returns:
-        clipped: list of new tensors.
+        clipped: list of new tensors; all zeros stay zeros.
         norm: the 2-norm of all gradients together, before clipping.
     """
     ### BEGIN SOLUTION
@@ -1110,7 +1116,7 @@ claim(
 )
 
 # %% [markdown]
-# **Mistake 2 · clipping in the wrong place.** Clip after `optimizer.step()` and nothing is clipped; clip before `backward()` and you clip the gradients of the step before. (With a gradient
+# **Mistake 2 · clipping in the wrong place.** Clip after `optimizer.step()` and nothing is clipped; clip before `backward()` and you clip the gradients of the step before, or none. (With a gradient
 # scaler for 16-bit training there is a third wrong place: before `scaler.unscale_`, when all gradients are still multiplied by the scale.)
 
 
@@ -1154,6 +1160,7 @@ claim("Afterwards, 1 and 1000 times the loss look the same", abs(rows[1][2] - ro
 
 # %% [markdown]
 # **Mistake 4 · zeroing the state at every window**, by forgetting to pass it on: it raises no error, and its price stands in section 6. If two windows do *not* follow each other (shuffled batches), zeros are right.
+#
 # **Mistake 5 · detaching inside the window** is exercise 4.5.
 
 # %% [markdown]
@@ -1197,16 +1204,16 @@ table(
 # (c) With no input and $h_0 = 0$ the state stays 0, tanh' is exactly 1 and the network behaves like a linear one: the horizon is $\ln 0.01/\ln\rho$ below 1 and has no end from 1 on.
 #
 # (d) The product depends on the states, so on the data and on weights that training changes at every step; one per cent off in each factor is a factor of $e$ after 100 steps. And directions differ: a product may preserve some and lose others.
-# What is wanted is a path whose factor is 1 by construction and can be held there: the LSTM's cell.
+# What is wanted is a path whose factor the network can set near 1 and hold there: the LSTM's cell.
 # ### END SOLUTION
 
 # %% [markdown]
 # ## Summary
 #
 # 1. A recurrent network unrolled is a deep network with shared weights: one walk from T to 1 gives all gradients, and each weight's gradient is a sum over the steps.
-# 2. Expanded, the loss of step k reaches $h_t$ through $W_{hh}^{k-t}$ (linear) or through a product of $k - t$ Jacobians (tanh): it vanishes or explodes exponentially in the lag.
+# 2. Expanded, the loss of step k reaches $h_t$ through $W_{hh}^{k-t}$ (linear) or through a product of $k - t$ Jacobians (tanh): as a rule it vanishes or explodes exponentially in the lag.
 # 3. The backward pass needs the states of the forward pass, so memory grows with T. Truncation bounds it: carry the state's numbers, detach its gradient.
-# 4. Truncation is biased towards near dependencies: what does not fit into a window is not learned, and data do not help.
+# 4. Truncation is biased towards near dependencies: no gradient teaches what does not fit into a window, and more data do not help.
 # 5. Clipping by the common norm bounds a step without turning it. It stops explosions; it does nothing for what has vanished.
 #
 # ## Where next
