@@ -89,6 +89,14 @@ def windows(
     return backward
 
 
+def never_detached(layer, loss_fn, x, y, window):
+    """One backward a window and no cut: torch refuses the second."""
+    state = None
+    for start in range(0, x.shape[1], window):
+        output, state = layer(x[:, start : start + window], state)
+        loss_fn(output, y[:, start : start + window]).backward()
+
+
 def clip(norm=lambda gs: torch.cat([g.flatten() for g in gs]).norm().item(), apply=None, report=None):
     """Clipping with one thing wrong."""
 
@@ -170,7 +178,9 @@ PLANTED = {
         ("starts from zeros", windows(between=lambda s: None)),
         ("which is shorter, is missing", windows(stop=lambda T, w: T - T % w)),
         ("number of windows", windows(scale=lambda n: 1 / n)),
-        ("those of the windows 1-3", windows(clear=True)),
+        ("only the last window's gradient", windows(clear=True)),
+        ("the state is never detached", never_detached),
+        ("those of the windows 1-3", windows(scale=lambda n: 2.0)),
         ("still holds its graph", windows(give=lambda total: total)),
         ("its sum over the windows", windows(give=lambda total: total.item() / 3)),
         ("have no .grad", lambda layer, loss_fn, x, y, window: 0.0),

@@ -275,7 +275,9 @@ def kept_pairs(answer):
 # --- 4.5 ------------------------------------------------------------------------
 
 
-def _window_gradient(layer, loss_fn, x, y, window, carry=True, inside=False, detach=True, whole=False, weight=1.0):
+def _window_gradient(
+    layer, loss_fn, x, y, window, carry=True, inside=False, detach=True, whole=False, last=False, weight=1.0
+):
     """The gradient of the layer's parameters as one vector, with the usual mistakes as switches."""
     T, state, total = x.shape[1], None, 0.0
     stop = T - T % window if whole else T
@@ -286,7 +288,7 @@ def _window_gradient(layer, loss_fn, x, y, window, carry=True, inside=False, det
         for t in range(start, min(start + window, T)):
             output, state = layer(x[:, t : t + 1], state.detach() if inside and state is not None else state)
             outputs.append(output)
-        total = total + weight * loss_fn(torch.cat(outputs, 1), y[:, start : start + window])
+        total = (0.0 if last else total) + weight * loss_fn(torch.cat(outputs, 1), y[:, start : start + window])
     return torch.cat([g.flatten() for g in torch.autograd.grad(total, list(layer.parameters()))])
 
 
@@ -309,7 +311,15 @@ def window_backward(student):
     def loss_fn(output, targets):
         return (output - targets).square().sum()
 
-    loss = student(layer, loss_fn, x, y, window)
+    try:
+        loss = student(layer, loss_fn, x, y, window)
+    except Exception as error:
+        if "backward through the graph a second time" in str(error.__cause__):
+            raise Wrong(
+                "the state is never detached: the second window's backward walks into the graph of the first, which is "
+                "gone. Cut the state between two windows; retain_graph=True, which torch proposes, does not cut it"
+            ) from error
+        raise
     if any(parameter.grad is None for parameter in layer.parameters()):
         raise Wrong("after your function the layer's parameters have no .grad: call backward on each window's loss")
     got = torch.cat([parameter.grad.flatten() for parameter in layer.parameters()])
@@ -325,6 +335,8 @@ def window_backward(student):
                 "carry": False
             },
             "the last window, which is shorter, is missing": {"whole": True},
+            "only the last window's gradient is left: those of all windows add up, so nothing in here may set .grad to "
+            "zero": {"last": True},
             "you divide by the number of windows: the loss is a sum over the steps, so the windows add up": {
                 "weight": 1 / 3
             },
