@@ -140,6 +140,7 @@ PLANTED = {
             elman(changed(lambda x, h, h_0, w, u, b: torch.tanh(x @ w.T + b) + torch.tanh(h @ u.T))),
         ),
         ("from the end to the beginning", backwards),
+        ("in the wrong places", ends(lambda states, h, h_0: (torch.stack(states).view(3, 5, 2), h))),
         ("time stands first", ends(lambda states, h, h_0: (torch.stack(states), h))),
         ("h_0 is in it", ends(lambda states, h, h_0: (torch.stack([h_0, *states], 1), h))),
         ("state from before the first step", ends(lambda states, h, h_0: (torch.stack(states, 1), h_0))),

@@ -104,6 +104,11 @@ def _diagnose_loop(got, x, h, weight_ih, weight_hh, bias):
             _loop(x.flip(1), *args[1:]).flip(1),
             "the sequence is read from the end to the beginning: step 0 comes first",
         ),
+        (
+            _loop(*args).transpose(0, 1).reshape(got.shape),
+            "the right states in the wrong places: time stood first, and a reshape or view does not swap two axes, "
+            "it only counts them anew. Stack the states behind the batch",
+        ),
         (torch.zeros_like(got), "every output is zero"),
     ]
     for outputs, message in usual:

@@ -1,7 +1,7 @@
 # ---
 # jupyter:
 #   course:
-#     minutes: 180
+#     minutes: 220
 #     needs: chapters 01 and 02
 #   jupytext:
 #     text_representation:
@@ -59,9 +59,8 @@ def quotations(batch, length, share, generator):
 
 
 train.set_seed(0)
-window = language.WindowLM(
-    vocab_size=2, window=10, width=4, hidden=64
-)  # two symbols in, two answers out
+# Two symbols in, two answers out: closed or open.
+window = language.WindowLM(vocab_size=2, window=10, width=4, hidden=64)
 carrier = tasks.LanguageModel(vocab_size=2, layer=RNN(input_size=4, hidden_size=16))
 generator = torch.Generator().manual_seed(0)
 short = [quotations(64, 10, 0.5, generator) for _ in range(400)]
@@ -78,7 +77,7 @@ for name, model in {"window": window, "state": carrier}.items():
 
 # %%
 claim(
-    "The window network is right on 95 % of 10 symbols, and on about half of 1,000: it guesses.",
+    "The window network is right on more than 95 % of 10 symbols, and on about half of 1,000: it guesses.",
     scores["window"][0] > 0.95 and scores["window"][1] < 0.6,
     on_10_symbols=scores["window"][0],
     on_1000_symbols=scores["window"][1],
@@ -158,7 +157,7 @@ print([total / count for total, count in loop(add, (0, 0), [4, 8, 3])])
 # %% [markdown]
 # ## 2 · The Elman network
 #
-# Elman (1990) let $f$ be one layer of a neural network that sees the input and its own previous result:
+# Elman (1990) let $f$ be one layer of a neural network that sees the input and its own previous result (his units went from 0 to 1; tanh, from -1 to 1, is today's choice):
 #
 # $$ h_t = \tanh\big(x_t W_{ih}^\top + b_{ih} + h_{t-1} W_{hh}^\top + b_{hh}\big), \qquad y_t = h_t W_{ho}^\top + b_{o} . $$
 #
@@ -169,9 +168,9 @@ print([total / count for total, count in loop(add, (0, 0), [4, 8, 3])])
 # | $W_{ih}$ | (D, I) | from input to state |
 # | $W_{hh}$ | (D, D) | from state to state |
 # | $b_{ih}$, $b_{hh}$ | (D,) | biases: only their sum matters; torch has two because the GPU library has two |
-# | $y_t$ | (B, V) | output, here logits: $W_{ho}$ is (V, D) |
+# | $y_t$ | (B, V) | output, here logits: $W_{ho}$ is (V, D), $b_o$ (V,) |
 #
-# Vectors are rows here, as in torch; a book with column vectors writes $W_{ih} x_t$ with the same matrix. In code:
+# Vectors are rows here, as in torch; a book with column vectors writes $W_{ih} x_t$ with the same matrix. In code, where `F.linear(x, W, b)` is `x @ W.T + b` and `_activation` looks up `torch.tanh`:
 
 # %%
 show_source(rnn_step)
@@ -218,7 +217,7 @@ claim(
 show_source(scan, rnn_loop)
 
 # %% [markdown]
-# What remains is $h_{t-1} W_{hh}^\top$, one step after another. `RNN` can run this loop, or torch's *fused* kernel, which does the same in compiled code. Same parameters, same function: we check outputs and gradients in float64, and against `nn.RNN` too.
+# `torch.addmm(a, h, W)` is `a + h @ W` in one call; `mask` and `reverse` wait for sections 5 and 6. What remains is $h_{t-1} W_{hh}^\top$, one step after another. `RNN` can run this loop, or torch's *fused* kernel, which does the same in compiled code. Same parameters, same function: we check outputs and gradients in float64, and against `nn.RNN` too.
 
 # %%
 ours = RNN(3, 5, num_layers=2, bidirectional=True, dtype=torch.float64)
@@ -355,7 +354,7 @@ claim(
 )
 
 # %% [markdown]
-# How does a tanh layer hold a bit? Two ingredients. **Holding:** a unit with a strong weight to itself, $h' = \tanh(w\,h)$ with $w > 1$, has two stable values, one positive and one negative, and returns to them if disturbed. (With $w \le 1$ it forgets: every value decays to 0.)
+# How does a tanh layer hold a bit? Two ingredients. **Holding:** a unit with a strong weight to itself, $h' = \tanh(w\,h)$ with $w > 1$, has two stable values, one positive and one negative, and returns to them if disturbed. (With $|w| \le 1$ it forgets: every value decays to 0.)
 # **Deciding:** each unit can test one threshold of a weighted sum.
 #
 # Nobody has to ask for quotations in particular: Karpathy (2015) found a unit that turns on inside quotation marks in a network that was only trained to predict the next character.
@@ -429,11 +428,10 @@ ch03.quotation_weights(quotation_weights)
 # The loss follows: a sum over all steps that are read. The hook was the first form. Now the second, on the puzzle that chapter 02 left: *not terrible, it's great* against *not great, it's terrible*. To a bag of words they are one and the same. **Predict:** how often is a small RNN right on reviews that only the order of the words decides?
 
 # %%
-reviews = toy.reviews(
-    2000, seed=1
-)  # a review and its mirror, the same words with the opposite label, both occur
+# A review and its mirror, the same words with the opposite label, both occur, side by side.
+reviews = toy.reviews(2000, seed=1)
 tokens = [text.tokenize(review) for review, _ in reviews]
-vocab = text.build_vocab([*tokens[:1600], text.tokenize("it's not")])
+vocab = text.build_vocab(tokens[:1600])
 review_ids = [text.numericalize(words, vocab) for words in tokens]
 labels = [label for _, label in reviews]
 held_out = list(text.batches(review_ids[1600:], labels[1600:], 64))
@@ -597,7 +595,7 @@ for name in ("forward", "bidirectional"):
 table(["network", "decided by words after the blank", "by words before it"], rows)
 claim(
     "Forward, the early blank is a guess among four, after 400 passes over these sentences.",
-    accuracy["forward"] == [0.25, 1.0],
+    abs(accuracy["forward"][0] - 0.25) < 0.13 and accuracy["forward"][1] == 1.0,
 )
 claim("In both directions, every blank is filled.", accuracy["bidirectional"] == [1.0, 1.0])
 
@@ -619,9 +617,8 @@ except ValueError as error:
 D = 6
 layer = RNN(4, D, bidirectional=True, dtype=torch.float64)
 x = torch.randn(2, 9, 4, dtype=torch.float64)
-other = torch.cat(
-    [torch.randn(2, 8, 4, dtype=torch.float64), x[:, -1:]], dim=1
-)  # only the last input is kept
+start = torch.randn(2, 8, 4, dtype=torch.float64)
+other = torch.cat([start, x[:, -1:]], dim=1)  # only the last input is kept
 (output, h_n), (changed, _) = layer(x), layer(other)
 claim(
     "The backward half of output[:, -1] does not notice: it knows one token.",
@@ -777,11 +774,11 @@ ch03.summaries(summaries)
 # %% [markdown]
 # ## 8 · A language model that carries its past
 #
-# The form *many to many, in step*, with the next character as the target. Mikolov et al. (2010) put exactly this in the place of n-grams:
+# The form *many to many, in step*, with the next character as the target. Mikolov et al. (2010) put such a network, over words and with the logistic function for tanh, in the place of n-grams:
 #
 # $$ h_t = \tanh\big(e(x_t) W_{ih}^\top + h_{t-1} W_{hh}^\top + b\big), \qquad p(x_{t+1} \mid x_1, \dots, x_t) = \mathrm{softmax}(h_t W_{ho}^\top + b_o) $$
 #
-# with $e(x_t)$ the embedding of character $t$. On the left of the bar stands the **whole** past, not a window.
+# with $e(x_t)$ the embedding of character $t$. On the right of the bar stands the **whole** past, not a window, as far as $h_t$ can hold it.
 
 # %%
 show_source(tasks.LanguageModel.run)
@@ -854,14 +851,14 @@ ax.axhline(rnn_bits, color=plots.COLORS["output"], label="RNN")
 ax.legend()
 show(
     ax,
-    "Held-out bits per character against n: n-grams fall from 4.7 at n = 1 to about 2.3 at n = 5; a horizontal line for the RNN lies "
-    "between the 3-gram and the 4-gram or 5-gram.",
-    "After two passes the RNN is between a 3-gram and a 5-gram. It has not seen enough yet: a table of counts learns in one pass, a "
+    "Held-out bits per character against n: n-grams fall steeply up to n = 4 and then level off; a horizontal line for the RNN lies "
+    "below the 3-gram and above the best n-gram.",
+    "After two passes the RNN is between a 3-gram and the best n-gram. It has not seen enough yet: a table of counts learns in one pass, a "
     "network in many.",
 )
 claim(
-    "After two passes the RNN is better than the 3-gram by more than a tenth of a bit.",
-    rnn_bits < ngram_bits[3] - 0.1,
+    "After two passes the RNN is better than the 3-gram by more than a tenth of a bit, and behind the best n-gram.",
+    min(ngram_bits.values()) < rnn_bits < ngram_bits[3] - 0.1,
     rnn=rnn_bits,
     three_gram=ngram_bits[3],
     best_n_gram=min(ngram_bits.values()),
@@ -876,7 +873,7 @@ claim(
 # %% [markdown]
 # ### With more time: the ledger
 #
-# These runs on tiny Shakespeare were recorded beforehand, with three seeds, on the same split as chapter 01's, so the numbers can be compared. (The n-gram is the best of chapter 01's, chosen on validation text.) The RNN has about as many weights as the window network. **Predict** the order of the three.
+# These runs on tiny Shakespeare were recorded beforehand (the table says with how many seeds), on the same split as chapter 01's, so the numbers can be compared. (The n-gram is the best of chapter 01's, chosen on validation text.) The RNN has about as many weights as the window network. **Predict** the order of the three.
 
 # %%
 by_n = {
@@ -911,16 +908,17 @@ show(
     ax,
     "Validation bits per character against epochs on tiny Shakespeare, for the window network and the RNN, with a dashed line for the "
     "best n-gram.",
-    "What does carrying a state buy on real text? In fewer epochs the RNN gets below the window network, which is about as large, "
-    "and near the best n-gram, which is larger. (Bands: range over seeds.)",
+    "What does carrying a state buy on real text? In the end the RNN is below the window network, which is about as large, "
+    "and near the best n-gram, which is several times larger. (Bands: range over seeds.)",
 )
 table(
-    ["tiny Shakespeare, last 10 %", "perplexity", "bits per character", "counts or weights"],
+    ["tiny Shakespeare, last 10 %", "perplexity", "bits per character", "counts or weights", "seeds"],
     [
         [
             name,
             *(mean_of(name, m) for m in ("perplexity", "bits")),
             f"{mean_of(name, 'parameters'):,.0f}",
+            ledger.summary(*recorded[name], "bits")[3],
         ]
         for name in recorded
     ],
@@ -956,8 +954,8 @@ ax.set_xticks(range(7), names)
 ax.legend()
 show(
     ax,
-    "Bits per character against the number of characters read since the state was zero: about 5 at the first, falling to the dashed "
-    "line of the carried state after some 10.",
+    "Bits per character against the number of characters read since the state was zero: high at the first, falling to the dashed "
+    "line of the carried state after about a dozen.",
     "How long does the model need to catch up? As long as its memory reaches back: after a dozen characters the zero start is "
     "hardly noticed any more.",
 )
@@ -965,9 +963,10 @@ with torch.inference_mode():
     pieces = valid_ids[: len(valid_ids) // 17 * 17].view(-1, 17)
     reset = F.cross_entropy(model(pieces[:, :-1]).transpose(1, 2), pieces[:, 1:]).item()
 claim(
-    "After 32 characters the zero start costs less than 0.15 bits; at the first, more than 1.",
-    binned[-1] - rnn_bits < 0.15 and binned[0] - rnn_bits > 1,
+    "After 32 characters the zero start costs less than 0.15 bits; at the first, more than 1, and a 2-gram is ahead.",
+    binned[-1] - rnn_bits < 0.15 and binned[0] - rnn_bits > 1 and binned[0] > ngram_bits[2],
     first=binned[0],
+    two_gram=ngram_bits[2],
     after_32=binned[-1],
 )
 claim(
@@ -978,16 +977,15 @@ claim(
 )
 
 # %% [markdown]
-# Repair: hand `state` back to `run`, as the training loop does, and say beside every perplexity how the state was treated.
+# (At the first character the model is even worse than a 2-gram, which has read as much: a zero state is one that it hardly met in training.) Repair: hand `state` back to `run`, as the training loop does, and say beside every perplexity how the state was treated.
 #
 # **Common mistake · forgetting to reset.** The opposite error: the sequences have nothing to do with each other, and the state of one leaks into the next. We give the quotation network of the hook a new string with the state that an unfinished quotation left behind. **Predict** its accuracy.
 
 # %%
 symbols, is_open = quotations(20, 500, 0.1, torch.Generator().manual_seed(3))
 with torch.inference_mode():
-    _, left_over = carrier.run(
-        torch.tensor([[0, 0, 1, 0, 0]])
-    )  # a quotation opens and is never closed
+    # A quotation opens and is never closed.
+    _, left_over = carrier.run(torch.tensor([[0, 0, 1, 0, 0]]))
     leaking = carrier.run(symbols, left_over.expand(1, 20, 16).contiguous())[0].argmax(-1)
     fresh = carrier.run(symbols)[0].argmax(-1)
 claim(
@@ -1002,7 +1000,7 @@ claim(
 #
 # ### Writing
 #
-# To write, the model needs one step at a time: read a character, draw the next, read that. `layer.step` takes one step; the state is all it needs of the past. A model without a state would have to read everything again for every character (chapter 13 returns to this).
+# To write, the model needs one step at a time: read a character, draw the next, read that. `layer.step` takes one step; the state is all it needs of the past. A model without a state has to read its whole window again for every character (chapter 13 returns to this).
 
 # %%
 show_source(tasks.LanguageModel.next_probs)
@@ -1048,7 +1046,11 @@ def forgetful_writer(run, prompt, steps):
 
 prompts = ["Return the name", "import a module from a file", "class Queue"]
 written = [forgetful_writer(model.run, encode(prompt).tolist(), 40) for prompt in prompts]
-claim("All three prompts are continued in the same way.", written[0] == written[1] == written[2])
+claim(
+    "All three prompts are continued in the same way.",
+    written[0] == written[1] == written[2],
+    text=repr("".join(alphabet[i] for i in written[0])),
+)
 pairs = set(pairwise(written[0]))
 claim(
     "And each character is always followed by the same character: the text goes in circles.",
@@ -1090,7 +1092,7 @@ ch03.continue_text(continue_text)
 # Difficulty ●●●○○ · 30 minutes · needs section 8 · *explore and explain*
 #
 # The function below trains one width and returns perplexities on the text it learned from and on held-out text. Try widths from 4 to 256, with 100,000 and with all characters, with one and with several epochs. Then answer in a few sentences:
-# (a) How does the held-out perplexity change each time the width doubles, and why does it level off? (b) Where does the gap between the two perplexities open, and what closes it? (c) What does twice the width cost in parameters and in time? (d) The 4-gram needs no width. What would you choose with little text, and why?
+# (a) How does the held-out perplexity change each time the width doubles, and why does it not go on falling? (b) Where does the gap between the two perplexities open, and what closes it? (c) What does twice the width cost in parameters and in time? (d) The 4-gram needs no width. What would you choose with little text, and why?
 
 
 # %%
@@ -1122,7 +1124,7 @@ claim(
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex03-6-width", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
-# (a) It falls with every doubling, but by less each time: first the state has too little room for what the last few characters say, then room is not what is lacking. With one pass over little text the larger states are not even trained to use what they have.
+# (a) At first it falls with every doubling, by less each time; the largest states are no better, or worse. First the state has too little room for what the last few characters say, then room is not what is lacking. With one pass over little text, and one learning rate for all, the larger states are not even trained to use what they have: the perplexity on the text they learned from is no better either, so it is not over-fitting.
 #
 # (b) The gap opens with width and with epochs on the small text: a large state can store peculiarities of the text it learned from. More text closes it, and so do fewer epochs or dropout, which lower the training score rather than raise the other.
 #
@@ -1136,7 +1138,7 @@ claim(
 #
 # ### The state has a fixed size
 #
-# Everything the network will ever know of the past is in $D$ numbers. How much is that? We drive an untrained layer with random numbers $x_t$ and ask how well a linear read-out of $h_t$ can rebuild the input of $k$ steps ago: its share of explained variance $R^2_k$ (1 is perfect, 0 is nothing). Summed over all lags, it can never exceed $D$ (Jaeger 2001): a state of $D$ numbers rebuilds at most $D$ independent ones. (The recurrent weights are a rotation, slightly shrunk, and the inputs are small, so that tanh hardly bends: as kind to memory as can be.) **Predict:** where do the curves for $D = 8$, 32 and 128 fall?
+# Everything the network will ever know of the past is in $D$ numbers. How much is that? We drive an untrained layer with independent random numbers $x_t$ and ask how well a linear read-out of $h_t$ can rebuild the input of $k$ steps ago: its share of explained variance $R^2_k$ (1 is perfect, 0 is nothing). Summed over all lags, it can never exceed $D$ (Jaeger 2001): a state of $D$ numbers rebuilds at most $D$ independent ones. (The recurrent weights are a random rotation, shrunk so that old inputs fade, and the inputs are small, so that tanh hardly bends: kinder to memory than most weights.) **Predict:** at which lag does each of $D = 8$, 32 and 128 fall below a half?
 
 
 # %%
@@ -1169,11 +1171,17 @@ ax = plots.lines(
 )
 show(
     ax,
-    "Share rebuilt against lag for states of 8, 32 and 128 numbers: each stays near 1 and then drops to 0, around lag 8, 32 and 128.",
-    "How far back does a state reach? To a cliff near lag D: a state of D numbers can rebuild D inputs and no more, and beyond the "
-    "cliff the past is gone.",
+    "Share rebuilt against lag for states of 8, 32 and 128 numbers: each stays near 1 and then falls to 0, around lag 8, 32 and 128; the larger D, the more gently.",
+    "How far back does a state reach? To about lag D: the area under a curve is at most D, since D numbers can rebuild no more than D "
+    "independent ones. Well beyond, the past is gone.",
 )
 totals = {name: r2.sum().item() for name, r2 in remembered.items()}
+halves = {D: int((remembered[f"D = {D}"] < 0.5).int().argmax()) for D in (8, 32, 128)}
+claim(
+    "Each curve falls below a half between lag 0.75 D and lag 1.25 D.",
+    all(0.75 * D < lag < 1.25 * D for D, lag in halves.items()),
+    **{f"D_{D}": lag for D, lag in halves.items()},
+)
 claim(
     "No state rebuilds more inputs than it has numbers (to 3 %, as the sample is finite).",
     all(total < 1.03 * D for D, total in zip((8, 32, 128), totals.values(), strict=True)),
@@ -1181,7 +1189,7 @@ claim(
 )
 
 # %% [markdown]
-# On paper, with numbers of infinitely many digits, a recurrent network can compute whatever any computer can (Siegelmann and Sontag 1995); in practice it has $D$ rounded ones. Training can choose *what* is kept, as the bit of the hook shows, which needs no more room at step 1,000 than at step 1. It cannot make room. A translator that must press a sentence of any length into one state will feel it (chapter 06), and attention is the way out (chapter 07).
+# On paper, with numbers of as many digits as it needs, a recurrent network can compute whatever any computer can (Siegelmann and Sontag 1995, with a piecewise linear function for tanh); in practice it has $D$ rounded ones. Training can choose *what* is kept, as the bit of the hook shows, which needs no more room at step 1,000 than at step 1. It cannot make room. A translator that must press a sentence of any length into one state will feel it (chapter 06), and attention is the way out (chapter 07).
 
 # %% [markdown]
 # ### The gradient vanishes
@@ -1263,7 +1271,7 @@ ax.set_xticks(lengths, [f"{T:,}" for T in lengths])
 ax.minorticks_off()
 show(
     ax,
-    "Time against T at a constant number of symbols: the window network's stays about level, the RNN's rises steeply with T.",
+    "Time against T at a constant number of symbols: the window network's does not rise, the RNN's rises steeply at large T.",
     "What does it cost to wait for the step before? The same number of multiplications takes many times longer when the steps "
     "must follow one another. (Times are this machine's.)",
 )
@@ -1299,11 +1307,11 @@ claim("Sequential steps, counted: 4,096 in the loop", len(steps_taken) == 4096)
 #
 # ## References
 #
-# - J. L. Elman (1990), "Finding Structure in Time", *Cognitive Science* 14: figure 2, the network with context units; ours has one more bias.
+# - J. L. Elman (1990), "Finding Structure in Time", *Cognitive Science* 14: figure 2, the network with context units; ours has tanh in place of units from 0 to 1, and one more bias.
 # - M. Schuster and K. K. Paliwal (1997), "Bidirectional Recurrent Neural Networks", *IEEE Transactions on Signal Processing* 45(11): section II, figure 3.
 # - H. T. Siegelmann and E. D. Sontag (1995), "On the Computational Power of Neural Nets", *Journal of Computer and System Sciences* 50: what a recurrent network could compute if its numbers were exact.
 # - H. Jaeger (2001), "Short Term Memory in Echo State Networks", GMD Report 152: the memory capacity for independent inputs is at most the number of units.
-# - T. Mikolov, M. Karafiat, L. Burget, J. Cernocky and S. Khudanpur (2010), "Recurrent Neural Network Based Language Model", Interspeech: section 2, equations 1 to 6.
+# - T. Mikolov, M. Karafiat, L. Burget, J. Cernocky and S. Khudanpur (2010), "Recurrent Neural Network Based Language Model", Interspeech: section 2, equations 1 to 5.
 # - A. Graves (2013), "Generating Sequences With Recurrent Neural Networks", arXiv 1308.0850: section 2, equations 1 to 5, for stacked layers and generation.
 # - A. Karpathy (2015), "The Unreasonable Effectiveness of Recurrent Neural Networks", karpathy.github.io: forms of output; a unit that keeps track of quotations, found in a trained network.
 # - A. Vaswani et al. (2017), "Attention Is All You Need", arXiv 1706.03762: section 1, on steps that cannot be computed at once.
