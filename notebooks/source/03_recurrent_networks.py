@@ -1049,7 +1049,7 @@ written = [forgetful_writer(model.run, encode(prompt).tolist(), 40) for prompt i
 claim(
     "All three prompts are continued in the same way.",
     written[0] == written[1] == written[2],
-    text=repr("".join(alphabet[i] for i in written[0])),
+    continuation=repr("".join(alphabet[i] for i in written[0])),
 )
 pairs = set(pairwise(written[0]))
 claim(
