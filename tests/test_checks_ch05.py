@@ -160,6 +160,7 @@ PLANTED = {
         ("multiplied 1 - f", (0.024, 0.42, BIAS)),
         ("by c_0", (0.1512, 0.42, BIAS)),
         ("Which steps lie between", (0.7, 0.42, BIAS)),
+        ("(a) two digits came back", (0.34, 0.42, BIAS)),
         ("acts on c_2", (0.336, 0.336, BIAS)),
         ("f_4 is missing", (0.336, 0.7, BIAS)),
         ("follow it from there", (0.336, 0.6, BIAS)),

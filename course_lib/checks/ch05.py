@@ -171,6 +171,8 @@ def along_the_cell(answer):
         raise Wrong("(a) you multiplied 1 - f: a forget gate is the share that stays")
     if _near(a, 0.9 * 0.5 * 0.8 * 0.6 * 0.7):
         raise Wrong("(a) this is the derivative by c_0: the path begins at c_2")
+    if a == 0.34:
+        raise Wrong("(a) two digits came back: three are asked for")
     if not _near(a, 0.8 * 0.6 * 0.7):
         raise Wrong(f"(a) {a:.4g} is not the product of the gates between c_2 and c_5. Which steps lie between them?")
     if _near(b, 0.8 * 0.6 * 0.7):
