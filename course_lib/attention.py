@@ -36,7 +36,7 @@ def attention_weights(scores, mask=None):
                 [0.0000, 0.0000, 0.0000]])
 
     Source: Bahdanau, Cho and Bengio (2015), "Neural Machine Translation by Jointly Learning to Align and
-    Translate", arXiv 1409.0473, equation 6. Notebooks: 06, 07.
+    Translate", arXiv:1409.0473, equation 6. Notebooks: 06, 07.
     """
     if scores.ndim == 0 or scores.shape[-1] == 0:
         raise ValueError(f"scores must be (..., S) with at least one key, got shape {tuple(scores.shape)}")
@@ -70,7 +70,7 @@ class AdditiveAttention(nn.Module):
         >>> context.shape, weights.shape
         (torch.Size([2, 4]), torch.Size([2, 7]))
 
-    Source: Bahdanau, Cho and Bengio (2015), arXiv 1409.0473, section 3.1 and appendix A.1.2. Notebook: 06.
+    Source: Bahdanau, Cho and Bengio (2015), arXiv:1409.0473, section 3.1 and appendix A.1.2. Notebook: 06.
     """
 
     def __init__(self, query_size, key_size, hidden_size):

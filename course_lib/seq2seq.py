@@ -37,15 +37,15 @@ class Encoder(nn.Module):
        context = [\overrightarrow{h}_S ; \overleftarrow{h}_1] $$
 
     The context is the state of the top layer after each sentence's own last word; a bidirectional layer adds that of
-    its backward half after the first word. Of an LSTM it is the visible state h. `pool` has two more choices.
+    its backward half after the first word. Of an LSTM it is the visible state h. `pool` offers a mean instead.
 
     Args:
         vocab_size: V of the source.
         layer: `RNN`, `LSTM` or `GRU`, stacked or not, in one direction or two; its input_size is the width of the
             embedding.
         dropout: share of the entries of the embeddings and of the states set to zero in training.
-        pool: how the states become one vector: "last", or their "mean" or "max" over the real words, to which every
-            word has a short way.
+        pool: how the states become one vector: "last", or their "mean" over the real words, to which every word has
+            a short way.
 
     Raises:
         ValueError: if vocab_size is below 1, dropout outside [0, 1) or pool unknown.
@@ -57,15 +57,15 @@ class Encoder(nn.Module):
         >>> states.shape, context.shape
         (torch.Size([2, 3, 8]), torch.Size([2, 8]))
 
-    Source: Sutskever, Vinyals and Le (2014), "Sequence to Sequence Learning with Neural Networks", arXiv 1409.3215,
-    section 2; two directions: Bahdanau, Cho and Bengio (2015), arXiv 1409.0473, section 3.2. Notebook: 06.
+    Source: Sutskever, Vinyals and Le (2014), "Sequence to Sequence Learning with Neural Networks", arXiv:1409.3215,
+    section 2; two directions: Bahdanau, Cho and Bengio (2015), arXiv:1409.0473, section 3.2. Notebook: 06.
     """
 
     def __init__(self, vocab_size, layer, dropout=0.0, pool="last"):
         super().__init__()
         _check_dropout(dropout)
-        if pool not in ("last", "mean", "max"):
-            raise ValueError(f"pool must be 'last', 'mean' or 'max', got {pool!r}")
+        if pool not in ("last", "mean"):
+            raise ValueError(f"pool must be 'last' or 'mean', got {pool!r}")
         self.embedding = _embedding(vocab_size, layer.input_size)
         self.layer = layer
         self.dropout, self.pool = dropout, pool
@@ -98,8 +98,6 @@ class Encoder(nn.Module):
         if self.pool == "last":
             last = last[0] if isinstance(last, tuple) else last  # of an LSTM's pair (h, c) the visible state
             return last[-2 if self.layer.bidirectional else -1 :].transpose(0, 1).flatten(1)  # the top layer's
-        if self.pool == "max":
-            return states.amax(1) if mask is None else states.masked_fill(~mask.unsqueeze(2), -torch.inf).amax(1)
         return states.mean(1) if mask is None else states.sum(1) / mask.sum(1, keepdim=True)  # 0 at padding
 
 
@@ -132,9 +130,9 @@ class Decoder(nn.Module):
         >>> logits.shape
         torch.Size([1, 3, 11])
 
-    Source: Sutskever et al. (2014), arXiv 1409.3215, section 2; Cho et al. (2014), "Learning Phrase Representations
-    using RNN Encoder-Decoder", arXiv 1406.1078, section 2.2 and appendix A.1.2. Tied weights: Press and Wolf (2017),
-    arXiv 1608.05859. Differs: Sutskever's decoder starts from the encoder's states as they are; here a learned map
+    Source: Sutskever et al. (2014), arXiv:1409.3215, section 2; Cho et al. (2014), "Learning Phrase Representations
+    using RNN Encoder-Decoder", arXiv:1406.1078, section 2.2 and appendix A.1.2. Tied weights: Press and Wolf (2017),
+    arXiv:1608.05859. Differs: Sutskever's decoder starts from the encoder's states as they are; here a learned map
     stands between, so that the two halves may have different sizes. Notebook: 06.
     """
 
@@ -217,7 +215,7 @@ class AttentionDecoder(nn.Module):
         >>> logits.shape, state["weights"].shape
         (torch.Size([1, 3, 11]), torch.Size([1, 3, 2]))
 
-    Source: Bahdanau, Cho and Bengio (2015), arXiv 1409.0473, section 3.1 and appendix A.2.2. Differs: tanh where the
+    Source: Bahdanau, Cho and Bengio (2015), arXiv:1409.0473, section 3.1 and appendix A.2.2. Differs: tanh where the
     paper's output layer has maxout; s_0 comes from both directions' last states, the paper takes the backward one's;
     the layer may be any; tied weights. Notebook: 06.
     """
@@ -289,7 +287,7 @@ class Bridge(nn.Module):
         context_size: E.
         layer: the decoder's.
 
-    Source: Cho et al. (2014), arXiv 1406.1078, appendix A.1.2. Notebook: 06.
+    Source: Cho et al. (2014), arXiv:1406.1078, appendix A.1.2. Notebook: 06.
     """
 
     def __init__(self, context_size, layer):
@@ -355,7 +353,7 @@ class Readout(nn.Module):
         embedding: nn.Embedding (V, I), whose weights W_e are shared.
         dropout: share of the entries of f and of o set to zero in training.
 
-    Source: Press and Wolf (2017), "Using the Output Embedding to Improve Language Models", arXiv 1608.05859.
+    Source: Press and Wolf (2017), "Using the Output Embedding to Improve Language Models", arXiv:1608.05859.
     Notebook: 06.
     """
 
@@ -396,7 +394,7 @@ class Seq2Seq(nn.Module):
         >>> model(torch.tensor([[4, 5, 6]]), None, torch.tensor([[SOS, 7]])).shape
         torch.Size([1, 2, 11])
 
-    Source: Sutskever et al. (2014), arXiv 1409.3215, figure 1. Notebook: 06.
+    Source: Sutskever et al. (2014), arXiv:1409.3215, figure 1. Notebook: 06.
     """
 
     def __init__(self, encoder, decoder):
@@ -536,7 +534,7 @@ def translation_loss(model, batch, *, label_smoothing=0.0, teacher_forcing=1.0):
     Raises:
         ValueError: if label_smoothing is outside [0, 1) or teacher_forcing outside [0, 1].
 
-    Source: label smoothing: Szegedy et al. (2016), arXiv 1512.00567, section 7. Notebook: 06.
+    Source: label smoothing: Szegedy et al. (2016), arXiv:1512.00567, section 7. Notebook: 06.
     """
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must be from 0 to below 1, got {label_smoothing}")
@@ -581,7 +579,7 @@ def free_running(model, source, source_mask, target_in, teacher_forcing=0.0, gen
         ValueError: if teacher_forcing is outside [0, 1], or target_in is not (B, T).
 
     Source: Bengio, Vinyals, Jaitly and Shazeer (2015), "Scheduled Sampling for Sequence Prediction with Recurrent
-    Neural Networks", arXiv 1506.03099, section 2.4. Differs: the best word is fed, not a sampled one. Notebook: 06.
+    Neural Networks", arXiv:1506.03099, section 2.4. Differs: the best word is fed, not a sampled one. Notebook: 06.
     """
     _check_teacher_forcing(teacher_forcing)
     if target_in.ndim != 2:
@@ -594,36 +592,6 @@ def free_running(model, source, source_mask, target_in, teacher_forcing=0.0, gen
         logits, state = model.step(tokens, state)
         rows.append(logits)
     return torch.stack(rows, 1)
-
-
-def accuracy_by_position(logits, target_out, mask):
-    """The share of words predicted at each position of the target: shows where errors pile up.
-
-    Args:
-        logits: (B, T, V).
-        target_out: (B, T) int64.
-        mask: (B, T) bool, True = a real token.
-
-    Returns:
-        (T,) float, from 0 to 1; NaN at a position that no sentence reaches.
-
-    Raises:
-        ValueError: if the shapes do not fit.
-
-    Example:
-        >>> logits = torch.eye(3)[torch.tensor([[0, 1], [2, 2]])]
-        >>> accuracy_by_position(logits, torch.tensor([[0, 1], [0, 2]]), length_mask([2, 1]))
-        tensor([0.5000, 1.0000])
-
-    Notebook: 06.
-    """
-    if logits.ndim != 3 or logits.shape[:2] != target_out.shape or mask.shape != target_out.shape:
-        raise ValueError(
-            f"logits {tuple(logits.shape)}, targets {tuple(target_out.shape)} and mask {tuple(mask.shape)} "
-            "must be (B, T, V), (B, T) and (B, T)"
-        )
-    right = (logits.argmax(-1) == target_out) & mask
-    return right.sum(0) / mask.sum(0)
 
 
 # --- decoding -------------------------------------------------------------------
@@ -663,7 +631,7 @@ def length_penalty(length, alpha):
         >>> length_penalty(1, 0.6), length_penalty(7, 1.0)
         (1.0, 2.0)
 
-    Source: Wu et al. (2016), "Google's Neural Machine Translation System", arXiv 1609.08144, equation 14 (without the
+    Source: Wu et al. (2016), "Google's Neural Machine Translation System", arXiv:1609.08144, equation 14 (without the
     coverage penalty). Notebook: 06.
     """
     return ((5 + length) / 6) ** alpha
@@ -691,7 +659,7 @@ def greedy(model, source, source_mask=None, *, max_len=60, never=(PAD, SOS)):
         ValueError: if max_len is below 1, `source` is not (B, S) with B and S at least 1, or an id in `never` is
             outside the vocabulary or `<eos>`.
 
-    Source: Sutskever et al. (2014), arXiv 1409.3215, section 3.2, with a beam of 1. Notebook: 06.
+    Source: Sutskever et al. (2014), arXiv:1409.3215, section 3.2, with a beam of 1. Notebook: 06.
     """
     _check_search(source, max_len, never)
     B = len(source)
@@ -742,7 +710,7 @@ def beam_hypotheses(model, source, source_mask=None, *, beam=4, alpha=0.0, max_l
     Raises:
         ValueError: if beam or max_len is below 1, alpha is negative, or as `greedy`.
 
-    Source: Sutskever et al. (2014), arXiv 1409.3215, section 3.2; Wu et al. (2016), arXiv 1609.08144, equation 14.
+    Source: Sutskever et al. (2014), arXiv:1409.3215, section 3.2; Wu et al. (2016), arXiv:1609.08144, equation 14.
     Notebook: 06.
     """
     _check_search(source, max_len, never)

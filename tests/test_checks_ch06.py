@@ -89,6 +89,7 @@ def beam(
     cut=True,
     obey=True,
     first=False,
+    both=False,
     refill=False,
     shown=lambda tokens: tokens,
     longer=0,
@@ -109,7 +110,7 @@ def beam(
                 break
         if not obey:
             finished = unfinished
-        tokens, log_p = best(finished or unfinished, key=lambda c: score(*c, alpha))
+        tokens, log_p = best(finished + unfinished if both else finished or unfinished, key=lambda c: score(*c, alpha))
         return shown(tokens), (returned or score)(tokens, log_p, alpha)
 
     return search
@@ -209,6 +210,7 @@ PLANTED = {
         ("compared by log P alone", beam(score=lambda t, p, a: p, returned=lambda t, p, a: p / lp(len(t), a))),
         ("as soon as a hypothesis is finished", beam(first=True)),
         ("keeps its place", beam(refill=True)),
+        ("still open at the end", beam(both=True)),
         ("leaves out the <eos>", beam(score=lambda t, p, a: p / lp(len(t) - 1, a))),
         ("you divide by |Y|^alpha", beam(score=lambda t, p, a: p / len(t) ** a)),
         ("you multiply", beam(score=lambda t, p, a: p * lp(len(t), a))),

@@ -230,7 +230,8 @@ def greedy_decode(student):
     machine = _Automaton(table)
     student(machine.step, start[:4], _SOS, _EOS, 20)
     if machine.calls > 6:
-        raise Wrong(f"after 6 steps all rows are done, and you called step {machine.calls} times: leave the loop then")
+        raise Wrong(f"after 6 steps all rows are done, and you called step {machine.calls} times: leave the loop then, "
+                    "and step all rows in one call")  # fmt: skip
 
 
 # --- exercise 6.3: by hand --------------------------------------------------------------------
@@ -374,8 +375,8 @@ def additive_weights(student):
         raise Wrong("the weights sum to 1, but they are not those of v . tanh(W_q q + W_k k): check each product")
     large = student(query, keys, W_q, W_k, 1000 * v, mask)
     if not isinstance(large, torch.Tensor) or large.isnan().any():
-        raise Wrong("with large scores your weights are nan: exp overflows. Use torch.softmax, which subtracts the "
-                    "largest score first")  # fmt: skip
+        raise Wrong("with large scores your weights are nan: exp overflows, or a whole row of weights rounds to 0. Use "
+                    "torch.softmax on scores that are masked already")  # fmt: skip
 
 
 # --- exercise 6.4: beam search ------------------------------------------------------------------
@@ -427,7 +428,7 @@ def _beam(model, size, alpha, rule=""):
         "sum of probabilities": lambda pair: pair[1] / ((5 + len(pair[0])) / 6) ** alpha,
         **{name: lambda pair, of=of: of(model.log_prob(pair[0]), len(pair[0]), alpha) for name, of in _SCORES.items()},
     }.get(rule, lambda pair: _penalised(pair[1], len(pair[0]), alpha))
-    return max(finished or unfinished, key=by)[0]
+    return max(finished + unfinished if rule == "open" else finished or unfinished, key=by)[0]
 
 
 def _hypothesis(student, model, size, alpha):
@@ -452,6 +453,8 @@ _RULES = {
     "first finished": "you return as soon as a hypothesis is finished; a better one may still be open. Go on until "
     "none is open",
     "places": "a finished hypothesis keeps its place: after one has finished, only size - 1 others are kept",
+    "open": "a hypothesis that is still open at the end competes with the finished ones; it counts only if none is "
+    "finished",
     "no penalty": "the finished hypotheses are compared by log P alone, which favours short ones: divide by the length "
     "penalty first",
     "without <eos>": "your length leaves out the <eos>, which is one of the tokens of |Y|",
