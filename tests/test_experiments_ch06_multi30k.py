@@ -77,14 +77,18 @@ def test_the_test_captions_decide_nothing(captions):
 
 
 def test_the_three_experiments_share_their_protocol():
-    """Fails if the comparison is unfair: sizes and training are the same, the way from reader to writer is not."""
-    own = {"pool", "attention"}  # how the sentence is handed over
-    protocols = []
-    for function in EXPERIMENTS.values():
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        protocols.append({p.name: p.default for p in parameters if p.name not in own})
+    """Fails if the comparison is unfair: text and training are the same, and attention has no larger part than a rival."""
+    sizes = ("embedding", "encoder", "decoder")
+    chosen = {
+        name: {p.name: p.default for p in list(inspect.signature(function).parameters.values())[1:]}
+        for name, function in EXPERIMENTS.items()
+    }
+    own = {*sizes, "pool", "attention", "dropout"}  # sizes, and how the sentence is handed over
+    protocols = [{key: value for key, value in config.items() if key not in own} for config in chosen.values()]
     assert protocols[0] == protocols[1] == protocols[2]
     assert protocols[0]["epochs"] == 10
+    assert chosen["LSTM"] == chosen["GRU"]
+    assert all(chosen["attention"][size] <= chosen["GRU"][size] for size in sizes)
 
 
 @pytest.mark.parametrize("merges", [0, 40])
