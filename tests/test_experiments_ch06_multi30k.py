@@ -77,7 +77,7 @@ def test_the_test_captions_decide_nothing(captions):
 
 
 def test_the_three_experiments_share_their_protocol():
-    """Fails if the comparison is unfair: text and training are the same, and attention has no larger part than a rival."""
+    """Fails if the comparison is unfair: text and training are the same, and attention has no larger part."""
     sizes = ("embedding", "encoder", "decoder")
     chosen = {
         name: {p.name: p.default for p in list(inspect.signature(function).parameters.values())[1:]}
