@@ -453,7 +453,7 @@ ax = plots.axes(height=2.7)
 curve = {"RNN, last state": (range(1, 7), [100 * epoch["valid_accuracy"] for epoch in history])}
 plots.lines(ax, curve, "epoch", "held-out accuracy (%)", {"RNN, last state": "output"}, marker="o")
 ax.axhline(50, color=plots.COLORS["muted"], linestyle="--")
-ax.text(1, 51.5, "any bag of words", color=plots.COLORS["muted"])
+ax.text(4.4, 51.5, "any bag of words", color=plots.COLORS["muted"])
 ax.set_ylim(45, 103)
 show(
     ax,
