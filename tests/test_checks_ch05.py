@@ -169,7 +169,7 @@ PLANTED = {
         ("rounded too early", (0.336, 0.42, math.log(99))),
         ("nothing is left", (0.336, 0.42, 0.5)),
         ("not one half", (0.336, 0.42, 1.0)),
-        ("got 2 values", (0.336, 0.42)),
+        ("expected 3 numbers (a, b, c), got 2", (0.336, 0.42)),
         ("got float", 0.336),
         ("must be a number, got str", ("0.336", 0.42, BIAS)),
     ],
@@ -235,7 +235,7 @@ PLANTED = {
         ("not both", (2560, 1920, 15040, 160, 40)),
         ("(d) LSTM: 20", (2560, 1920, 15040, 20, 40)),
         ("(d) GRU: 0", (2560, 1920, 15040, 80, 0)),
-        ("got 3 values", (2560, 1920, 15040)),
+        ("d for the GRU), got 3", (2560, 1920, 15040)),
         ("got int", 2560),
     ],
     "last_states": [

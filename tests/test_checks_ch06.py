@@ -197,8 +197,8 @@ PLANTED = {
         ("no tie", (GREEDY, BEST, SCORE, 1.0)),
         ("right to two digits", (0.22, 0.32, -0.87, 0.64)),
         ("got 2", (GREEDY, BEST)),
-        ("got a float", GREEDY),
-        ("wanted a number", ("0.22", BEST, SCORE, ALPHA)),
+        ("got float", GREEDY),
+        ("greedy must be a number, got str", ("0.22", BEST, SCORE, ALPHA)),
     ],
     "beam_search": [
         ("which holds <eos>", beam(obey=False, shown=lambda tokens: (1, 0))),

@@ -15,6 +15,8 @@ import contextlib
 import copy
 import functools
 import inspect
+import math
+import numbers
 import os
 import signal
 import threading
@@ -196,6 +198,57 @@ def expect_number(value, name="the result"):
     if value != value:
         raise Wrong(f"{name} is nan (not a number); is something divided by zero, or 0 times infinity?")
     return float(value)
+
+
+def expect_numbers(answer, names):
+    """Return an answer of several numbers as a list of floats; raise `Wrong` if it is something else.
+
+    Args:
+        answer: tuple, list, tensor or NumPy array.
+        names: what each number is called, for the messages.
+
+    Returns:
+        list of float, one for each name.
+
+    Raises:
+        Wrong: if it is no sequence, has another length, or holds something that is no number.
+
+    Example:
+        >>> expect_numbers((1, torch.tensor(0.5)), ("mean", "variance"))
+        [1.0, 0.5]
+        >>> expect_numbers([1], ("mean", "variance"))
+        Traceback (most recent call last):
+        course_lib.checks.Wrong: expected 2 numbers (mean, variance), got 1
+    """
+    if hasattr(answer, "tolist"):  # a tensor or a NumPy array
+        answer = answer.tolist()
+    wanted = f"{len(names)} numbers ({', '.join(names)})"
+    if not isinstance(answer, (tuple, list)):
+        raise Wrong(f"expected {wanted}, got {type(answer).__name__}")
+    if len(answer) != len(names):
+        raise Wrong(f"expected {wanted}, got {len(answer)}")
+    answer = [value.tolist() if hasattr(value, "tolist") else value for value in answer]
+    for name, value in zip(names, answer, strict=True):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise Wrong(f"{name} must be a number, got {type(value).__name__}")
+    return [float(value) for value in answer]
+
+
+def near(got, wanted):
+    """Say whether a number agrees to the three digits that an exercise on paper asks for.
+
+    Args:
+        got: float.
+        wanted: float.
+
+    Returns:
+        bool.
+
+    Example:
+        >>> near(0.333, 1 / 3), near(0.33, 1 / 3)
+        (True, False)
+    """
+    return math.isclose(got, wanted, rel_tol=4e-3, abs_tol=4e-4)
 
 
 def expect_type(value, kind, name="the result"):

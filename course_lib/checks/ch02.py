@@ -12,7 +12,7 @@ from collections import Counter
 
 import torch
 
-from course_lib.checks import Wrong, check, close, expect_tensor
+from course_lib.checks import Wrong, check, close, expect_numbers, expect_tensor, near
 
 
 def _pieces(symbols):
@@ -236,30 +236,10 @@ def masked_mean(student):
         raise Wrong("a row without any real token must give zeros")
 
 
-def _numbers(answer, names):
-    """The answer as a list of floats, or a message about its type or its length."""
-    if hasattr(answer, "tolist"):  # a tensor or a NumPy array
-        answer = answer.tolist()
-    if not isinstance(answer, (tuple, list)):
-        raise Wrong(f"expected {len(names)} numbers ({', '.join(names)}), got {type(answer).__name__}")
-    if len(answer) != len(names):
-        raise Wrong(f"expected {len(names)} numbers ({', '.join(names)}), got {len(answer)}")
-    answer = [value.tolist() if hasattr(value, "tolist") else value for value in answer]
-    for name, value in zip(names, answer, strict=True):
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise Wrong(f"{name} must be a number, got {type(value).__name__}")
-    return [float(value) for value in answer]
-
-
-def _near(a, b):
-    """Equal to the three digits that are asked for."""
-    return math.isclose(a, b, rel_tol=4e-3, abs_tol=4e-4)
-
-
 def _expect_three_digits(got, want):
     """A right answer that was rounded too far gets a message of its own."""
     pairs = list(zip(got, want, strict=True))
-    if all(math.isclose(a, b, rel_tol=2e-2) for a, b in pairs) and not all(_near(a, b) for a, b in pairs):
+    if all(math.isclose(a, b, rel_tol=2e-2) for a, b in pairs) and not all(near(a, b) for a, b in pairs):
         raise Wrong("right to two digits: give three digits of each number")
 
 
@@ -274,24 +254,24 @@ def _expect_three_digits(got, want):
 def padding_shares(answer):
     """Exercise 2.4: three padding shares, worked out by hand."""
     names = ("as given", "sorted by length", "fixed length 12")
-    got = _numbers(answer, names)
+    got = expect_numbers(answer, names)
     want = (11 / 28, 7 / 24, 31 / 48)
-    if all(_near(a, b) for a, b in zip(got, want, strict=True)):
+    if all(near(a, b) for a, b in zip(got, want, strict=True)):
         return
     _expect_three_digits(got, want)
-    if all(_near(a, 100 * b) for a, b in zip(got, want, strict=True)):
+    if all(near(a, 100 * b) for a, b in zip(got, want, strict=True)):
         raise Wrong("these are percentages: give fractions between 0 and 1")
-    if all(_near(a, 1 - b) for a, b in zip(got, want, strict=True)):
+    if all(near(a, 1 - b) for a, b in zip(got, want, strict=True)):
         raise Wrong("these are the shares of real tokens: the padding is the rest")
-    if all(_near(a, b / 17) for a, b in zip(got, (11, 7, 31), strict=True)):
+    if all(near(a, b / 17) for a, b in zip(got, (11, 7, 31), strict=True)):
         raise Wrong("you divided the padding by the number of tokens: the share is of all cells, tokens and padding")
-    if _near(got[0], 0.35) and _near(got[1], 0.275):
+    if near(got[0], 0.35) and near(got[1], 0.275):
         raise Wrong(
             "you averaged the two batches' shares, as if both batches had as many cells: pool the cells first, "
             "then divide once"
         )
     for name, a, b in zip(names, got, want, strict=True):
-        if not _near(a, b):
+        if not near(a, b):
             raise Wrong(f"'{name}' is not right yet: {a:.3f} of the cells would be padding. Count its rectangles again")
 
 
@@ -407,34 +387,34 @@ def clipped_precision(student):
 def bleu_by_hand(answer):
     """Exercise 2.7: p1, p2, brevity penalty and BLEU-2 of one pair, worked out by hand."""
     names = ("p1", "p2", "BP", "BLEU-2")
-    p1, p2, bp, bleu = _numbers(answer, names)
+    p1, p2, bp, bleu = expect_numbers(answer, names)
     want_bp, product = math.exp(1 - 10 / 8), 6 / 8 * 2 / 7
     _expect_three_digits((p1, p2, bp, bleu), (6 / 8, 2 / 7, want_bp, 100 * want_bp * math.sqrt(product)))
-    if _near(p1, 7 / 8):
+    if near(p1, 7 / 8):
         raise Wrong("p1: the hypothesis says 'the' twice and the reference once, so the second is clipped")
-    if _near(p1, 6 / 10):
+    if near(p1, 6 / 10):
         raise Wrong("p1: you divided by the 10 words of the reference (that is recall); precision divides by 8")
-    if not _near(p1, 6 / 8):
+    if not near(p1, 6 / 8):
         raise Wrong(f"p1: {p1:.3f} of the 8 unigrams would be {8 * p1:.1f} matches. Tick them again")
-    if _near(p2, 2 / 8):
+    if near(p2, 2 / 8):
         raise Wrong("p2: a sentence of 8 words has 7 bigrams, not 8")
-    if not _near(p2, 2 / 7):
+    if not near(p2, 2 / 7):
         raise Wrong(f"p2: {p2:.3f} of the 7 bigrams would be {7 * p2:.1f} matches. Tick them again")
-    if _near(bp, 1.0):
+    if near(bp, 1.0):
         raise Wrong("BP: the hypothesis has 8 words and the reference 10, so there is a penalty")
-    if _near(bp, math.exp(1 - 8 / 10)):
+    if near(bp, math.exp(1 - 8 / 10)):
         raise Wrong("BP: above 1 it would be a reward for being short; the ratio in the exponent is upside down")
-    if _near(bp, 8 / 10):
+    if near(bp, 8 / 10):
         raise Wrong("BP: this is the ratio of the lengths; the penalty is exp(1 - r/c)")
-    if not _near(bp, want_bp):
+    if not near(bp, want_bp):
         raise Wrong(f"BP: {bp:.3f} is not exp(1 - r/c) for c = 8 and r = 10")
-    if _near(bleu, want_bp * math.sqrt(product)):
+    if near(bleu, want_bp * math.sqrt(product)):
         raise Wrong("BLEU-2 is right as a fraction; the score is given on the scale of 0 to 100")
-    if _near(bleu, 100 * want_bp * (6 / 8 + 2 / 7) / 2):
+    if near(bleu, 100 * want_bp * (6 / 8 + 2 / 7) / 2):
         raise Wrong("BLEU-2: you took the arithmetic mean of p1 and p2; BLEU takes the geometric mean")
-    if _near(bleu, 100 * want_bp * product):
+    if near(bleu, 100 * want_bp * product):
         raise Wrong("BLEU-2: you multiplied p1 and p2; the geometric mean also takes the square root")
-    if _near(bleu, 100 * math.sqrt(product)):
+    if near(bleu, 100 * math.sqrt(product)):
         raise Wrong("BLEU-2: the brevity penalty is missing from the product")
-    if not _near(bleu, 100 * want_bp * math.sqrt(product)):
+    if not near(bleu, 100 * want_bp * math.sqrt(product)):
         raise Wrong(f"BLEU-2: your p1, p2 and BP are right, but 100 BP sqrt(p1 p2) is not {bleu:.2f}")

@@ -4,39 +4,15 @@ Each check asks for the properties of a right answer first; if one fails, it loo
 for the usual mistakes and names the one it recognises. Notebook: 04.
 """
 
-import math
-import numbers
-
 import torch
 
-from course_lib.checks import Wrong, check, close, expect_number, expect_tensor
+from course_lib.checks import Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
 
 
 def _draw(*shape, seed=0):
     """Random float64 numbers, the same every time."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def _numbers(answer, names):
-    """The answer as a list of floats, or a message about its type or its length."""
-    if hasattr(answer, "tolist"):
-        answer = answer.tolist()
-    wanted = f"{len(names)} numbers ({', '.join(names)})"
-    if not isinstance(answer, (tuple, list)):
-        raise Wrong(f"expected {wanted}, got {type(answer).__name__}")
-    if len(answer) != len(names):
-        raise Wrong(f"expected {wanted}, got {len(answer)}")
-    answer = [value.tolist() if hasattr(value, "tolist") else value for value in answer]
-    for name, value in zip(names, answer, strict=True):
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise Wrong(f"{name} must be a number, got {type(value).__name__}")
-    return [float(value) for value in answer]
-
-
-def _near(a, b):
-    """Equal to the three digits that are asked for."""
-    return math.isclose(a, b, rel_tol=4e-3, abs_tol=4e-4)
 
 
 # --- 4.1 ------------------------------------------------------------------------
@@ -52,27 +28,27 @@ def _near(a, b):
 )
 def three_steps(answer):
     """Exercise 4.1: backpropagation through three steps with pencil and paper."""
-    dh1, dw_hx, dw_hh, dw_qh = got = _numbers(answer, ("dL/dh_1", "dL/dw_hx", "dL/dw_hh", "dL/dw_qh"))
+    dh1, dw_hx, dw_hh, dw_qh = got = expect_numbers(answer, ("dL/dh_1", "dL/dw_hx", "dL/dw_hh", "dL/dw_qh"))
     want = (2.5, 7.0, 4.0, 3.5)
-    if all(_near(a, b) for a, b in zip(got, want, strict=True)):
+    if all(near(a, b) for a, b in zip(got, want, strict=True)):
         return
-    if all(_near(a, 3 * b) for a, b in zip(got, want, strict=True)):
+    if all(near(a, 3 * b) for a, b in zip(got, want, strict=True)):
         raise Wrong("every number is 3 times too large: the loss is a mean over the steps, so dL/do_t carries a 1/T")
-    if _near(dh1, 2.0):
+    if near(dh1, 2.0):
         raise Wrong("dL/dh_1: only the path through o_1. h_1 also goes into h_2, and through it into o_2 and o_3")
-    if _near(dh1, 0.5):
+    if near(dh1, 0.5):
         raise Wrong("dL/dh_1: only the path through h_2. h_1 also makes o_1, which is in the loss")
-    if _near(dh1, 3.0):
+    if near(dh1, 3.0):
         raise Wrong("dL/dh_1: from h_3 back to h_1 are two steps, each with its factor w_hh = 1/2; yours has one")
-    if not _near(dh1, 2.5):
+    if not near(dh1, 2.5):
         raise Wrong(f"dL/dh_1 is not {dh1:g}; work from dL/dh_3 = w_qh dL/do_3 back, one step at a time")
-    if _near(dw_hx, 2.0):
+    if near(dw_hx, 2.0):
         raise Wrong("dL/dw_hx: this is the last step's term alone; the weight is used at every step, so sum over t")
-    if not _near(dw_hx, 7.0):
+    if not near(dw_hx, 7.0):
         raise Wrong(f"dL/dw_hx is not {dw_hx:g}: sum dL/dh_t times x_t over the three steps")
-    if _near(dw_hh, 9.0):
+    if near(dw_hh, 9.0):
         raise Wrong("dL/dw_hh: you multiplied dL/dh_t by h_t; what w_hh reads at step t is the state before, h_(t-1)")
-    if not _near(dw_hh, 4.0):
+    if not near(dw_hh, 4.0):
         raise Wrong(f"dL/dw_hh is not {dw_hh:g}: sum dL/dh_t times h_(t-1) over the three steps; h_0 = 0")
     raise Wrong(f"dL/dw_qh is not {dw_qh:g}: sum dL/do_t times h_t over the three steps")
 
@@ -243,9 +219,9 @@ def leaky_backward(student):
 )
 def kept_pairs(answer):
     """Exercise 4.4: which share of the dependencies a window keeps."""
-    got = _numbers(answer, ("lag 1", "lag 3", "lag 4"))
+    got = expect_numbers(answer, ("lag 1", "lag 3", "lag 4"))
     want = (9 / 11, 1 / 3, 0.0)
-    if all(_near(a, b) for a, b in zip(got, want, strict=True)):
+    if all(near(a, b) for a, b in zip(got, want, strict=True)):
         return
     readings = {
         "these are numbers of pairs; divide by all the pairs of that lag": (9, 3, 0),
@@ -263,10 +239,10 @@ def kept_pairs(answer):
         ),
     }
     for message, values in readings.items():
-        if all(_near(a, b) for a, b in zip(got, values, strict=True)):
+        if all(near(a, b) for a, b in zip(got, values, strict=True)):
             raise Wrong(message)
     for name, a, b in zip(("1", "3", "4"), got, want, strict=True):
-        if not _near(a, b):
+        if not near(a, b):
             raise Wrong(
                 f"lag {name}: {a:.3g} is not the share; count the pairs that do not cross the bars after 4 and 8"
             )

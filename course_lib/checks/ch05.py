@@ -6,31 +6,16 @@ usual mistakes give; it names the one that it finds. Notebook: 05.
 
 import itertools
 import math
-import numbers
 
 import torch
 
-from course_lib.checks import Wrong, check, close, expect_tensor, expect_type
+from course_lib.checks import Wrong, check, close, expect_numbers, expect_tensor, expect_type, near
 
 
 def _draw(*shapes, seed):
     """Random float64 tensors of these shapes."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes]
-
-
-def _numbers(answer, names):
-    """The answer as a list of floats, or a message about its type or its length."""
-    if hasattr(answer, "tolist"):  # a tensor or a NumPy array
-        answer = answer.tolist()
-    if not isinstance(answer, (tuple, list)) or len(answer) != len(names):
-        got = f"{len(answer)} values" if isinstance(answer, (tuple, list)) else type(answer).__name__
-        raise Wrong(f"expected {len(names)} numbers ({', '.join(names)}), got {got}")
-    answer = [value.tolist() if hasattr(value, "tolist") else value for value in answer]
-    for name, value in zip(names, answer, strict=True):
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise Wrong(f"{name} must be a number, got {type(value).__name__}")
-    return [float(value) for value in answer]
 
 
 # --- 5.1 ------------------------------------------------------------------------
@@ -140,11 +125,6 @@ def lstm_cell(student):
 # --- 5.2 ------------------------------------------------------------------------
 
 
-def _near(a, b):
-    """Equal to the three digits that are asked for."""
-    return math.isclose(a, b, rel_tol=4e-3, abs_tol=4e-4)
-
-
 @check(
     hints=(
         "Write c_5 in terms of c_4, then c_4 in terms of c_3, and so on, and look at the factor before c_2.",
@@ -155,39 +135,39 @@ def _near(a, b):
 )
 def along_the_cell(answer):
     """Exercise 5.2: what is left of an old cell, worked out by hand."""
-    a, b, c = _numbers(answer, ("a", "b", "c"))
+    a, b, c = expect_numbers(answer, ("a", "b", "c"))
     bias = -math.log(2 ** (1 / 100) - 1)
-    if _near(a, 0.8 * 0.6 * 0.7) and _near(b, 0.6 * 0.7) and _near(c, bias):
+    if near(a, 0.8 * 0.6 * 0.7) and near(b, 0.6 * 0.7) and near(c, bias):
         return
-    if _near(a, 0.5 * 0.8 * 0.6 * 0.7):
+    if near(a, 0.5 * 0.8 * 0.6 * 0.7):
         raise Wrong("(a) f_2 is one factor too many: it was applied on the way *into* c_2")
-    if _near(a, 0.8 * 0.6):
+    if near(a, 0.8 * 0.6):
         raise Wrong("(a) f_5 is missing: c_5 = f_5 c_4 + ...")
-    if _near(a, 0.6 * 0.7):
+    if near(a, 0.6 * 0.7):
         raise Wrong("(a) f_3 is missing: c_3 = f_3 c_2 + ...")
-    if _near(a, 0.8 + 0.6 + 0.7):
+    if near(a, 0.8 + 0.6 + 0.7):
         raise Wrong("(a) the chain rule multiplies along a path; you added the gates")
-    if _near(a, 0.2 * 0.4 * 0.3):
+    if near(a, 0.2 * 0.4 * 0.3):
         raise Wrong("(a) you multiplied 1 - f: a forget gate is the share that stays")
-    if _near(a, 0.9 * 0.5 * 0.8 * 0.6 * 0.7):
+    if near(a, 0.9 * 0.5 * 0.8 * 0.6 * 0.7):
         raise Wrong("(a) this is the derivative by c_0: the path begins at c_2")
     if a == 0.34:
         raise Wrong("(a) two digits came back: three are asked for")
-    if not _near(a, 0.8 * 0.6 * 0.7):
+    if not near(a, 0.8 * 0.6 * 0.7):
         raise Wrong(f"(a) {a:.4g} is not the product of the gates between c_2 and c_5. Which steps lie between them?")
-    if _near(b, 0.8 * 0.6 * 0.7):
+    if near(b, 0.8 * 0.6 * 0.7):
         raise Wrong("(b) f_3 acts on c_2, not on what step 3 writes itself: i_3 g_3 enters after it")
-    if _near(b, 0.7):
+    if near(b, 0.7):
         raise Wrong("(b) f_4 is missing: from c_3 to c_5 are two steps")
-    if not _near(b, 0.6 * 0.7):
+    if not near(b, 0.6 * 0.7):
         raise Wrong(f"(b) {b:.4g} is not the factor of i_3 g_3 in c_5. It is in c_3; follow it from there")
-    if _near(c, 2 ** (-1 / 100)):
+    if near(c, 2 ** (-1 / 100)):
         raise Wrong("(c) this is the gate itself; asked is the bias b with sigmoid(b) equal to it")
-    if _near(c, -bias):
+    if near(c, -bias):
         raise Wrong("(c) the sign is wrong: a negative bias closes the forget gate, and the cell is erased")
-    if _near(c, math.log(99)) or _near(c, -math.log(1 / 0.993 - 1)) or abs(c - bias) < 0.4:
+    if near(c, math.log(99)) or near(c, -math.log(1 / 0.993 - 1)) or abs(c - bias) < 0.4:
         raise Wrong(f"(c) {c:.4g} is near: the gate was rounded too early; keep five digits of f before you take ln")
-    if _near(c, 0.0) or _near(c, 0.5):
+    if near(c, 0.0) or near(c, 0.5):
         raise Wrong(f"(c) with b = {c:g} the gate is {torch.tensor(c).sigmoid():.3f}; after 100 steps nothing is left")
     raise Wrong(f"(c) with b = {c:.4g}, sigmoid(b)^100 is {(1 / (1 + math.exp(-c))) ** 100:.3g}, not one half")
 
@@ -384,7 +364,7 @@ def _explain_weights(got, z, right):
 def parameter_counts(answer):
     """Exercise 5.5: numbers of parameters, worked out by hand."""
     names = ("a", "b", "c", "d for the LSTM", "d for the GRU")
-    got = _numbers(answer, names)
+    got = expect_numbers(answer, names)
     a, b, c, spare_lstm, spare_gru = got
     if (a, b) == (2480, 1860):
         raise Wrong("(a), (b) torch keeps two biases, b_ih and b_hh, for every gate; you counted one")

@@ -11,7 +11,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.checks import Wrong, check, close, expect_number, expect_tensor
+from course_lib.checks import Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
 
 # --- exercise 6.1: the loss of a translator -------------------------------------------------
 
@@ -237,23 +237,6 @@ def greedy_decode(student):
 # --- exercise 6.3: by hand --------------------------------------------------------------------
 
 
-def _near(a, b):
-    """Equal to the three digits that are asked for."""
-    return math.isclose(a, b, rel_tol=4e-3, abs_tol=4e-4)
-
-
-def _values(answer, names):
-    """The answer as a list of floats, or a message about its type or its length."""
-    if hasattr(answer, "tolist"):  # a tensor or a NumPy array
-        answer = answer.tolist()
-    if not isinstance(answer, (tuple, list)):
-        raise Wrong(f"wanted {len(names)} numbers ({', '.join(names)}), got a {type(answer).__name__}")
-    if len(answer) != len(names):
-        raise Wrong(f"wanted {len(names)} numbers ({', '.join(names)}), got {len(answer)}")
-    return [expect_number(value.item() if hasattr(value, "item") else value, name)
-            for name, value in zip(names, answer, strict=True)]  # fmt: skip
-
-
 @check(
     hints=(
         "Multiply along the path, <eos> included. For the tie, write both scores with an unknown alpha.",
@@ -265,45 +248,45 @@ def _values(answer, names):
 def search_by_hand(answer):
     """Exercise 6.3: greedy's probability, the best one, a penalised score, and the alpha at which two tie."""
     names = ("greedy", "best", "score", "alpha")
-    greedy, best, score, alpha = got = _values(answer, names)
+    greedy, best, score, alpha = got = expect_numbers(answer, names)
     want = (0.55 * 0.4, 0.45 * 0.9 * 0.8, -1.6 * 6 / 11, math.log(4 / 3) / math.log(11 / 7))
-    if all(math.isclose(a, b, rel_tol=2e-2) for a, b in zip(got, want, strict=True)) and not all(map(_near, got, want)):
+    if all(math.isclose(a, b, rel_tol=2e-2) for a, b in zip(got, want, strict=True)) and not all(map(near, got, want)):
         raise Wrong("right to two digits: give three digits of each number")
-    if _near(greedy, 0.55):
+    if near(greedy, 0.55):
         raise Wrong("greedy: 0.55 is the first word alone; the sentence is over only with its <eos>: multiply it in")
-    if _near(greedy, want[1]):
+    if near(greedy, want[1]):
         raise Wrong("greedy: this is the best sentence; greedy search never gets to it, since 0.45 < 0.55")
-    if _near(greedy, 0.95):
+    if near(greedy, 0.95):
         raise Wrong("greedy: you added 0.55 and 0.4; probabilities along a path are multiplied")
-    if not _near(greedy, want[0]):
+    if not near(greedy, want[0]):
         raise Wrong(f"greedy: {greedy:.3g} is not the probability of the path with the largest number at every step")
-    if _near(best, 0.45 * 0.9):
+    if near(best, 0.45 * 0.9):
         raise Wrong("best: 0.405 is 'b a' without its end; multiply in the <eos>")
-    if _near(best, want[0]):
+    if near(best, want[0]):
         raise Wrong("best: this is greedy's sentence; another path is more likely as a whole")
-    if not _near(best, want[1]):
+    if not near(best, want[1]):
         raise Wrong(f"best: no finished sentence with probability {best:.3g} is the most likely one. List the paths")
-    if _near(score, 1.6 * 6 / 11):
+    if near(score, 1.6 * 6 / 11):
         raise Wrong("score: the sign is lost; log-probabilities are negative, and so are the scores")
-    if _near(score, -1.6 * 11 / 6):
+    if near(score, -1.6 * 11 / 6):
         raise Wrong("score: you multiplied by the penalty; log P is divided by it, which helps long sentences")
-    if _near(score, -1.6 / 6):
+    if near(score, -1.6 / 6):
         raise Wrong(
             "score: this is the mean log-probability of a token, a different rule; here lp = ((5 + |Y|) / 6)^alpha"
         )
-    if _near(score, -1.6 / 11):
+    if near(score, -1.6 / 11):
         raise Wrong("score: you divided by (5 + |Y|)^alpha; the 6 below is missing")
-    if _near(score, -1.2 * 6 / 7):
+    if near(score, -1.2 * 6 / 7):
         raise Wrong("score: this is the score of X; the longer one, Y, is asked for")
-    if not _near(score, want[2]):
+    if not near(score, want[2]):
         raise Wrong(f"score: log P(Y) / lp(Y) with |Y| = 6 and alpha = 1 is not {score:.3g}")
-    if _near(alpha, 1 / want[3]):
+    if near(alpha, 1 / want[3]):
         raise Wrong("alpha: your fraction of logarithms is upside down")
-    if _near(alpha, math.log(4 / 3) / math.log(3)):
+    if near(alpha, math.log(4 / 3) / math.log(3)):
         raise Wrong("alpha: you used the ratio 6 / 2 of the lengths; lp has 5 + |Y| in it")
-    if _near(alpha, (4 / 3) / (11 / 7)):
+    if near(alpha, (4 / 3) / (11 / 7)):
         raise Wrong("alpha: an exponent is unknown, so take logarithms before you divide")
-    if not _near(alpha, want[3]):
+    if not near(alpha, want[3]):
         raise Wrong(f"alpha: with {alpha:.3g} the scores of X and Y are {-1.2 / (7 / 6) ** min(alpha, 99):.4g} and "
                     f"{-1.6 / (11 / 6) ** min(alpha, 99):.4g}, no tie")  # fmt: skip
 
