@@ -2,10 +2,10 @@
 
 Three models under one protocol: lower-cased text, ten epochs, greedy decoding, the test set of 2016. In
 `multi30k_lstm` and `multi30k_gru` one vector is all that the writer gets: the mean of the reader's states, shown at
-every step. `multi30k_attention` looks back at every word. The models with one vector are the larger ones: with the
-sizes of the model with attention they underfitted, and a GRU ended with a higher validation loss. Words are cut by
-byte-pair encoding, learned on each side of the training captions, so that a German compound that was never seen is
-read in pieces. The test captions decide nothing: sizes are chosen, and the epoch is, by the lowest validation loss.
+every step. `multi30k_attention` looks back at every word. The models with one vector are the larger ones: a GRU with
+the sizes of the model with attention underfitted. Its test score, too, was known before sizes were raised; the new
+ones, like the epoch, were chosen by the validation loss. Words are cut by byte-pair encoding, learned on each side of
+the training captions, so that a German compound that was never seen is read in pieces.
 
 How BLEU is computed: "bleu" by sacrebleu with its own tokenizer "13a", lower-cased, on whole sentences against the
 references as published (its signature stands beside it); "bleu_tokens" by `course_lib.metrics.bleu` on the tokens of
