@@ -8,7 +8,8 @@ import torch
 
 from course_lib import data, metrics, toy
 from course_lib.experiments import ch06_multi30k as ch06
-from course_lib.text import denumericalize
+from course_lib.experiments import multi30k
+from course_lib.text import denumericalize, tokenize
 
 EXPERIMENTS = {"LSTM": ch06.multi30k_lstm, "GRU": ch06.multi30k_gru, "attention": ch06.multi30k_attention}
 SMALL = {"merges": (60, 40), "embedding": 12, "encoder": 8, "decoder": 10, "warm_up": 3, "batch_size": 16, "epochs": 2}
@@ -25,9 +26,9 @@ def captions(monkeypatch):
     pairs = [(sentence(target), sentence(source)) for source, target, _ in toy.translation_pairs(105, seed=5)]
     splits = {"train": pairs[:80], "valid": pairs[80:90], "test": pairs[90:]}
     monkeypatch.setattr(data, "multi30k", lambda split: splits[split])
-    ch06._prepared.cache_clear()
+    multi30k._prepared.cache_clear()
     yield splits
-    ch06._prepared.cache_clear()
+    multi30k._prepared.cache_clear()
 
 
 def run(name, **settings):
@@ -69,7 +70,7 @@ def test_the_test_captions_decide_nothing(captions):
     """Fails if merges, vocabulary or epoch depend on the test set: with other captions the history stays."""
     row, before = run("GRU")
     captions["test"] = [("Qvx wzy.", "Jkq zzz.")] * 15
-    ch06._prepared.cache_clear()
+    multi30k._prepared.cache_clear()
     other, after = run("GRU")
     assert before == after
     assert other["vocabulary"] == row["vocabulary"]
@@ -94,27 +95,27 @@ def test_the_three_experiments_share_their_protocol():
 @pytest.mark.parametrize("merges", [0, 40])
 def test_pieces_become_words_again(captions, merges):
     """Fails if a word is torn or glued to its neighbour; also without merges."""
-    _, ids, (_, vocab) = ch06._prepared((30, merges))
-    texts, _, _ = ch06._prepared((30, merges))
+    _, ids, (_, vocab) = multi30k._prepared((30, merges))
+    texts, _, _ = multi30k._prepared((30, merges))
     for row, words in zip(ids["train"][1], texts["train"]["target"], strict=True):
         if all(denumericalize([i], vocab) != ["<unk>"] for i in row):
-            assert ch06._words(row, vocab) == words
+            assert multi30k._words(row, vocab) == words
     assert len(ids["train"][1][0]) >= len(texts["train"]["target"][0])
 
 
 def test_sacrebleu_sees_whole_sentences():
     """Fails if the tokenizer's spaces around hyphens and full stops cost points, or the case does."""
     published = ["A man in a T-shirt, smiling, plays.", "Two dogs run (fast)!"]
-    words = [ch06.tokenize(text) for text in published]
-    found = ch06._sacrebleu(words, {"published": published})
+    words = [tokenize(text) for text in published]
+    found = multi30k._sacrebleu(words, {"published": published})
     assert found["bleu"] == pytest.approx(100.0)
-    assert ch06._sacrebleu([words[1], words[0]], {"published": published})["bleu"] < 20
+    assert multi30k._sacrebleu([words[1], words[0]], {"published": published})["bleu"] < 20
 
 
 def test_words_become_a_sentence():
     """Fails if a mark of the published form is lost."""
-    words = ch06.tokenize("A man's T-shirt, red; (or not) runs!")
-    assert ch06._sentence(words) == "a man's t-shirt, red ; ( or not ) runs!"
+    words = tokenize("A man's T-shirt, red; (or not) runs!")
+    assert multi30k._sentence(words) == "a man's t-shirt, red ; ( or not ) runs!"
 
 
 def test_bleu_by_length_scores_each_group_by_itself():
@@ -124,7 +125,7 @@ def test_bleu_by_length_scores_each_group_by_itself():
     references = [[[str(i), *"abcd"]] for i in range(6)]
     hypotheses = [[str(i), *"abcd"] for i in range(6)]
     hypotheses[4] = ["x", "a", "b", "c", "d"]
-    found = ch06._bleu_by_length(hypotheses, references, sources)
+    found = multi30k._bleu_by_length(hypotheses, references, sources)
     assert found["length_count"] == [2, 2, 1, 1]  # 8 and 5; 9 and 11; 12; 30: no sentence of 15 to 18
     assert found["length_mean"] == [6.5, 10.0, 12.0, 30.0]
     wrong = metrics.bleu([hypotheses[4]], [references[4]])
