@@ -4,8 +4,8 @@ One module teaches one concept. Read them in this order; each imports only from
 those before it:
 
 `profile`, `progress`, `text`, `toy`, `data`, `metrics`, `series`, `language`, `bag`,
-`rnn`, `bptt`, `gated`, `tasks`, `attention`, `seq2seq`,
-`train`, `ledger`, `plots`, `display`, `diagrams`, `claims`, `checks`, `experiments`.
+`rnn`, `bptt`, `gated`, `tasks`, `attention`, `seq2seq`, `positions`, `transformer`, `cost`,
+`train`, `ledger`, `plots`, `display`, `explorer`, `diagrams`, `claims`, `checks`, `experiments`.
 
 Letters for shapes, the same in every module and every notebook:
 
