@@ -1,0 +1,503 @@
+"""Costs: each formula against the measurement of the layer it speaks of, and the measurements against hand counts.
+
+A formula and a measurement share no line of code. Sizes are pairwise different and drawn anew for each of several
+cases, so that a formula with two letters exchanged, or a term that is missing, differs in some of them.
+"""
+
+import itertools
+import random
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib import cost
+from course_lib.attention import MultiHeadAttention, attention
+from course_lib.cost import CausalCNN, Cost, measure
+from course_lib.gated import GRU, LSTM
+from course_lib.positions import Learned, Sinusoidal
+from course_lib.rnn import RNN
+from course_lib.tasks import number_of_parameters
+from course_lib.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    Transformer,
+    TransformerClassifier,
+    TransformerDecoder,
+    TransformerEncoder,
+)
+
+CASES = range(6)
+
+
+def sizes(case, *names, most=13):
+    """Pairwise different sizes from 2 on, other ones in each case."""
+    return random.Random(case).sample(range(2, most), len(names))
+
+
+def width(case, H):
+    """A multiple of H, other than the sizes above."""
+    return H * random.Random(100 + case).choice([4, 5, 7])
+
+
+def draw(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def encoder_layers(N, D, H, F, **options):
+    return [EncoderLayer(D, H, F, dropout=0.0, **options) for _ in range(N)]
+
+
+def decoder_layers(N, D, H, F):
+    return [DecoderLayer(D, H, F, dropout=0.0) for _ in range(N)]
+
+
+# --- formula = measurement: all five numbers ------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("formula", "layer"), [(cost.rnn, RNN), (cost.gru, GRU), (cost.lstm, LSTM)])
+def test_recurrent_layers(formula, layer, case):
+    """Fails if a product, a bias, a kept state or a step is miscounted, or I and D change places."""
+    B, T, D, I = sizes(case, "B", "T", "D", "I")  # noqa: E741
+    assert measure(layer(I, D), draw(B, T, I), impl="loop") == formula(B, T, D, I)
+    assert formula(B, T, D) == formula(B, T, D, D)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dilated", [False, True])
+def test_convolutions(case, dilated):
+    """Fails if padding, dilation, number of layers or reach is miscounted."""
+    B, T, D, kernel, layers = sizes(case, "B", "T", "D", "kernel", "layers", most=8)
+    layers = min(layers, 3) if dilated else layers
+    found = measure(biased(CausalCNN(D, kernel, layers, dilated=dilated)), draw(B, T, D))
+    assert found == cost.cnn(B, T, D, kernel, layers, dilated=dilated)
+
+
+def biased(cnn):
+    """Biases so high that no ReLU closes: what depends on the input then depends on it in the gradient too."""
+    for conv in cnn.layers:
+        nn.init.constant_(conv.bias, 30.0)
+    return cnn
+
+
+@pytest.mark.parametrize("dilated", [False, True])
+@pytest.mark.parametrize(("T", "kernel"), [(2, 3), (3, 3), (4, 3), (9, 3), (10, 3), (16, 2), (17, 2), (26, 5)])
+def test_as_many_layers_as_it_takes(T, kernel, dilated):
+    """Fails if the number of layers that covers T is one too few (no path) or too many (the one below has a path)."""
+    layers = cost.layers_to_cover(T, kernel, dilated=dilated)
+    paths = [
+        measure(biased(CausalCNN(3, kernel, n, dilated=dilated)), draw(2, T, 3)).path
+        for n in range(max(1, layers - 1), layers + 1)
+    ]
+    assert paths[-1] == layers
+    assert paths[:-1] == [None] * (len(paths) - 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bare_attention(case):
+    """Fails if scores or weighted mean are miscounted, or a parameter is seen."""
+    B, T, H = sizes(case, "B", "T", "H")
+    D = width(case, H)
+
+    def bare(x, impl):
+        return attention(x, x, x, impl=impl)
+
+    def over_positions(x):
+        return bare(x.unflatten(-1, (H, -1)).transpose(1, 2), "math").transpose(1, 2).flatten(2)
+
+    x = draw(B, H, T, D // H)
+    wanted = cost.attention(B, T, D, H)
+    assert measure(bare, x, impl="math") == wanted
+    assert cost.path_length(over_positions, draw(B, T, D)) == wanted.path
+    assert cost.count_activations(bare, x, impl="sdpa") == cost.attention(B, T, D, H, impl="sdpa").activations
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_multi_head_attention(case, causal):
+    """Fails if a projection, the weights or their masked copy are miscounted, or H takes part where it must not."""
+    B, T, H = sizes(case, "B", "T", "H")
+    D = width(case, H)
+    layer, x = MultiHeadAttention(D, H), draw(B, T, D)
+    assert measure(layer, x, causal=causal, impl="math") == cost.multi_head(B, T, D, H, causal=causal)
+    kept = cost.count_activations(layer, x, causal=causal)
+    assert kept == cost.multi_head(B, T, D, H, causal=causal, impl="sdpa").activations
+
+
+@pytest.mark.parametrize("impl", ["math", "sdpa"])
+def test_one_head_keeps_the_packed_projection(impl):
+    """Fails if the formula forgets that views of one head keep the whole projection."""
+    found = cost.count_activations(MultiHeadAttention(7, 1), draw(2, 5, 7), impl=impl)
+    assert found == cost.multi_head(2, 5, 7, 1, impl=impl).activations
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cross_attention(case):
+    """Fails if queries and keys change places in a term."""
+    B, T, S, H = sizes(case, "B", "T", "S", "H")
+    D = width(case, H)
+    layer, x, memory = MultiHeadAttention(D, H), draw(B, T, D), draw(B, S, D)
+    wanted = cost.multi_head(B, T, D, H, S)
+    assert measure(layer, x, memory, impl="math")[:4] == wanted[:4]
+    assert cost.path_length(lambda m, x: layer.double()(x, m, impl="math"), memory, x) == wanted.path
+    kept = cost.count_activations(layer.float(), x, memory)
+    assert kept == cost.multi_head(B, T, D, H, S, impl="sdpa").activations
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_feed_forward(case):
+    """Fails if a bias or a factor 2 is missing, or a path between positions is claimed."""
+    B, T, D, hidden = sizes(case, "B", "T", "D", "F")
+    network = nn.Sequential(nn.Linear(D, hidden), nn.ReLU(), nn.Linear(hidden, D))
+    assert measure(network, draw(B, T, D)) == cost.feed_forward(B, T, D, hidden)
+    assert measure(network, draw(B, 1, D)) == cost.feed_forward(B, 1, D, hidden)
+
+
+@pytest.mark.parametrize("residual", ["post-ln", "pre-ln"])
+@pytest.mark.parametrize("case", CASES)
+def test_encoder(case, residual):
+    """Fails if a norm or a sublayer is miscounted, or the path grows with the layers."""
+    B, T, H, N = sizes(case, "B", "T", "H", "N", most=8)
+    D, hidden = width(case, H), 17
+    stack = TransformerEncoder(encoder_layers(N, D, H, hidden, residual=residual))
+    causal = case % 2 == 0
+    x, formula = draw(B, T, D), cost.encoder(B, T, D, H, hidden, N, causal=causal)
+    assert measure(stack, x, causal=causal, impl="math") == formula
+    kept = cost.count_activations(stack, x, causal=causal)
+    assert kept == cost.encoder(B, T, D, H, hidden, N, causal=causal, impl="sdpa").activations
+    one = cost.encoder_layer(B, T, D, H, hidden, causal=causal)
+    assert measure(stack.layers[0], x, causal=causal, impl="math") == one
+    assert (one.path, formula.path, formula.steps) == (3, 3, 6 * N)
+
+
+def test_a_single_position_is_its_own_neighbour():
+    """Fails if the residual connections are forgotten where first and last position are the same."""
+    assert measure(encoder_layers(1, 6, 2, 7)[0], draw(3, 1, 6), impl="math").path == 0
+    assert cost.encoder_layer(3, 1, 6, 2, 7).path == 0
+    assert cost.decoder_layer(3, 1, 4, 6, 2, 7).path == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decoder_layer(case):
+    """Fails if the third sublayer is miscounted, or the causal mask's copies are."""
+    B, T, S, H = sizes(case, "B", "T", "S", "H")
+    D, hidden = width(case, H), 17
+    (layer,), x, memory = decoder_layers(1, D, H, hidden), draw(B, T, D), draw(B, S, D)
+    assert measure(layer, x, memory, impl="math") == cost.decoder_layer(B, T, S, D, H, hidden)
+    kept = cost.count_activations(layer, x, memory)
+    assert kept == cost.decoder_layer(B, T, S, D, H, hidden, impl="sdpa").activations
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whole_transformer(case):
+    """Fails if the memory counts once a layer, or the two halves' chains are added as if neither could start early."""
+    B, S, T, H, N = sizes(case, "B", "S", "T", "H", "N", most=9)
+    N = 1 + N % 3
+    D, hidden = width(case, H), 17
+    model = Transformer(
+        TransformerEncoder(encoder_layers(N, D, H, hidden)), TransformerDecoder(decoder_layers(N, D, H, hidden))
+    )
+    source, target = draw(B, S, D), draw(B, T, D)
+    assert measure(model, source, target, impl="math") == cost.transformer(B, S, T, D, H, hidden, N)
+    kept = cost.count_activations(model, source, target)
+    assert kept == cost.transformer(B, S, T, D, H, hidden, N, impl="sdpa").activations
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_classifier(case):
+    """Fails if the table of embeddings or the output layer is miscounted."""
+    B, T, V, H, N, classes = sizes(case, "B", "T", "V", "H", "N", "classes", most=9)
+    D, hidden = width(case, H), 17
+    model = TransformerClassifier(V, TransformerEncoder(encoder_layers(N, D, H, hidden)), classes)
+    ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(0))
+    assert measure(model, ids, impl="math") == cost.classifier(B, T, V, D, H, hidden, N, classes)
+
+
+def test_only_a_table_of_positions_has_parameters_for_a_length():
+    """Fails if the number of parameters is said to be free of T where a learned table is not."""
+    encoder = TransformerEncoder(encoder_layers(1, 6, 2, 7))
+    plain = cost.classifier(1, 3, 11, 6, 2, 7, 1).parameters
+    assert cost.classifier(1, 500, 11, 6, 2, 7, 1).parameters == plain
+    counts = [
+        number_of_parameters(TransformerClassifier(11, encoder, position=position))
+        for position in (None, Sinusoidal(6, 500), Learned(500, 6))
+    ]
+    assert counts == [plain, plain, plain + 500 * 6]
+
+
+# --- against other people's numbers ---------------------------------------------
+
+
+def test_torch_counts_the_same_parameters():
+    """Fails if our layers, or their formulas, have other parameters than torch's."""
+    D, H, hidden, N = 12, 3, 17, 2
+    assert number_of_parameters(nn.MultiheadAttention(D, H)) == cost.multi_head(1, 1, D, H).parameters
+    assert number_of_parameters(nn.TransformerEncoderLayer(D, H, hidden)) == (
+        cost.encoder_layer(1, 1, D, H, hidden).parameters
+    )
+    assert number_of_parameters(nn.TransformerDecoderLayer(D, H, hidden)) == (
+        cost.decoder_layer(1, 1, 1, D, H, hidden).parameters
+    )
+    whole = number_of_parameters(nn.Transformer(D, 4, N, N, hidden, batch_first=True))  # ends both stacks with a norm
+    assert whole == cost.transformer(1, 1, 1, D, H, hidden, N).parameters + 4 * D
+    for kind, formula in ((nn.RNN, cost.rnn), (nn.GRU, cost.gru), (nn.LSTM, cost.lstm)):
+        assert number_of_parameters(kind(5, 7)) == formula(1, 1, 7, 5).parameters
+
+
+@pytest.mark.parametrize(("D", "H", "hidden", "published"), [(512, 8, 2048, 65e6), (1024, 16, 4096, 213e6)])
+def test_the_original_models(D, H, hidden, published):
+    """Fails if the counts of the original paper (table 3, base and big) are missed by more than 3 per cent."""
+    count = cost.transformer(1, 1, 1, D, H, hidden, 6).parameters + 37_000 * D
+    assert abs(count / published - 1) < 0.03
+
+
+# --- the measurements, against counts by hand -----------------------------------
+
+
+def test_operations_by_hand():
+    """Fails if a multiplication with its addition is not 2, or a sum or a softmax counts."""
+    A, x = draw(3, 5), draw(7, 3)
+    found = cost.count_operations(lambda A, x: (x @ A + 1).softmax(-1).sum(), A, x)
+    assert found == 2 * 7 * 3 * 5
+    per_term = sum(2 for _ in itertools.product(range(7), range(3), range(5)))
+    assert found == per_term
+
+
+def test_activations_by_hand():
+    """Fails if a view counts by itself, a storage twice, or parameters and buffers count."""
+    layer, x = nn.Linear(3, 5), draw(7, 3)
+    assert cost.count_activations(layer, x) == 21
+    assert cost.count_activations(lambda x: (x[:2] * x[2:4]).sum(), x) == 21  # two views keep the whole storage once
+    assert cost.count_activations(lambda x: x.exp().exp(), x) == 42
+    assert cost.count_activations(lambda x: x + x, x) == 0
+    norm = nn.BatchNorm1d(3).eval()
+    assert cost.count_activations(norm, x) == 21
+
+
+@pytest.mark.parametrize(
+    ("function", "steps"),
+    [
+        (lambda A: A @ A, 1),
+        (lambda A: A @ A @ A @ A, 3),
+        (lambda A: (A @ A) @ (A @ A), 2),
+        (lambda A: A @ A + A @ A, 1),
+        (lambda A: (A @ A).tanh() @ A, 2),
+        (lambda A: torch.addmm(A @ A, A, A), 1),  # what is added does not wait
+        (lambda A: torch.addmm(A, A @ A, A), 2),
+        (lambda A: torch.baddbmm((A @ A)[None], A[None], (A @ A @ A)[None]), 3),
+        (lambda A: F.linear(A, A @ A, A[0]), 2),
+        (lambda A: F.conv1d(A[None], (A @ A)[:, :, None]), 2),
+        (lambda A: A.tanh(), 0),
+    ],
+)
+def test_steps_by_hand(function, steps):
+    """Fails if a chain is too long or too short, or an addend counts as a factor."""
+    assert cost.sequential_steps(function(draw(4, 4).requires_grad_())) == steps
+
+
+@pytest.mark.parametrize(
+    ("function", "path"),
+    [
+        (lambda x: x, None),
+        (lambda x: x.cumsum(-2), 0),
+        (lambda x: x @ x.mT @ x, 1),
+        (lambda x: (x @ x.mT @ x) @ torch.eye(3, dtype=x.dtype), 2),
+        (lambda x: x.cumsum(-2) + x @ x.mT @ x, 0),
+        (lambda x: x.tanh(), None),
+        (lambda x: (x - x.detach()) + 1.0, None),
+    ],
+)
+def test_paths_by_hand(function, path):
+    """Fails if a longer way hides a shorter one, or a position is mixed up with another: T = 5, first to last."""
+
+    def with_a_graph(x):
+        return function(x) + 0 * x
+
+    assert cost.path_length(with_a_graph, draw(5, 3)) == path
+
+
+def test_fused_recurrent_kernel_of_the_cpu_gives_the_same_chain():
+    """Fails if torch's RNN, whose graph has other nodes than our loop, gets other numbers."""
+    x, layer = draw(3, 7, 4), RNN(4, 5)
+    fused, loop = measure(layer, x), measure(layer, x, impl="loop")
+    assert fused == loop
+
+
+def test_measuring_leaves_model_and_input_as_they_were():
+    """Fails if the model becomes float64, gets gradients, or the input requires them afterwards."""
+    layer, x = MultiHeadAttention(6, 2), draw(2, 5, 6)
+    before = [p.clone() for p in layer.parameters()]
+    measure(layer, x, impl="math")
+    cost.gradient_by_distance(layer, x)
+    assert not x.requires_grad
+    for now, then in zip(layer.parameters(), before, strict=True):
+        assert torch.equal(now, then)
+        assert now.grad is None
+
+
+def test_gradient_by_distance():
+    """Fails if distances run the other way, or batch or width is not reduced as said: compares with one at a time."""
+    matrix = torch.tensor([[0.5, 0.0], [0.0, 0.5]])
+
+    def decays(x):  # y_T = sum over d of 0.5^d x_{T-d}
+        h, out = 0.0, []
+        for t in range(x.shape[1]):
+            h = h @ matrix + x[:, t] if t else x[:, t]
+            out.append(h)
+        return torch.stack(out, 1), h
+
+    found = cost.gradient_by_distance(decays, draw(3, 5, 2))
+    torch.testing.assert_close(found / found[0], 0.5 ** torch.arange(5.0))
+    directions = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found[0], directions.norm(dim=1).mean())
+
+
+# --- the layer of our own ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("dilated", [False, True])
+def test_the_convolution_is_causal_and_is_what_it_says(dilated):
+    """Fails if a later step is seen, or a tap or its distance is wrong: compares with the sum written out."""
+    torch.manual_seed(0)
+    cnn, x = CausalCNN(4, 3, 2, dilated=dilated).double(), draw(2, 12, 4).double()
+    wanted = x
+    for n, conv in enumerate(cnn.layers):
+        gap, out = 3**n if dilated else 1, []
+        for t in range(12):
+            taps = [(conv.weight[..., 2 - j], t - j * gap) for j in range(3)]
+            out.append(conv.bias + sum(wanted[:, place] @ tap.T for tap, place in taps if place >= 0))
+        wanted = torch.stack(out, 1).relu()
+    torch.testing.assert_close(cnn(x), wanted, rtol=1e-10, atol=1e-10)
+    changed = x.clone()
+    changed[:, 7:] += 1
+    assert torch.equal(cnn(changed)[:, :7], cnn(x)[:, :7])
+    cnn(x).sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in cnn.parameters())
+
+
+def test_a_loaded_convolution_gives_the_same_bits(tmp_path):
+    """Fails if something outside the state_dict decides the output."""
+    first, second, x = CausalCNN(4, 3, 2), CausalCNN(4, 3, 2), draw(2, 6, 4)
+    torch.save(first.state_dict(), tmp_path / "weights.pt")
+    second.load_state_dict(torch.load(tmp_path / "weights.pt"))
+    assert torch.equal(first(x), second(x))
+
+
+# --- time and memory --------------------------------------------------------------
+
+
+def test_seconds_calls_each_function_and_takes_the_median(monkeypatch):
+    """Fails if a repeat is not divided by, rounds are not interleaved, or the mean is taken for the median."""
+    clock, calls = [0.0], []
+    durations = {"a": iter([1.0, 2.0, 1.0, 1.0, 100.0]), "b": iter([1.0, 3.0, 3.0, 3.0, 3.0])}
+
+    def work(name):
+        def run():
+            calls.append(name)
+            clock[0] += next(durations[name])
+
+        return run
+
+    monkeypatch.setattr(cost.time, "process_time", lambda: clock[0])
+    found = cost.seconds({"a": work("a"), "b": work("b")}, rounds=3, least=0.5)
+    assert found == {"a": 1.0, "b": 3.0}
+    assert calls == ["a"] * 2 + ["b"] * 2 + ["a", "b", "b", "a", "a", "b"]
+
+
+def test_seconds_repeats_short_calls():
+    """Fails if a call too short for the clock is timed alone."""
+    calls = []
+    found = cost.seconds({"append": lambda: calls.append(0)}, rounds=1, least=0.001)
+    assert len(calls) > 50
+    assert 0 < found["append"] < 0.001
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak memory of a process is read on Linux")
+def test_peak_memory_of_tensors():
+    """Fails if what was there before counts, what is freed is used for the next one, or only the end is seen."""
+    held, twice, freed = cost.peak_memory(
+        ["x = base + 1", "x = (base + 1) + (base + 2)", "for _ in range(9): x = base + 1; del x"],
+        setup="base = torch.ones(10_000_000)",  # 40 million bytes
+    )
+    assert 38e6 < held < 46e6
+    assert 76e6 < twice < 130e6
+    assert 38e6 < freed < 46e6
+
+
+def test_peak_memory_names_the_error():
+    """Fails if a statement that raises gives a number."""
+    with pytest.raises(ValueError, match="measured failed: NameError: name 'y' is not defined"):
+        cost.peak_memory(["y + 1"])
+
+
+def test_peak_memory_where_the_system_does_not_tell(monkeypatch):
+    """Fails if a missing /proc is an error instead of None."""
+    monkeypatch.setattr(cost, "_PEAK", cost._PEAK.replace("/proc/self/clear_refs", "/nowhere/clear_refs"))
+    assert cost.peak_memory(["torch.ones(3)"]) == [None]
+
+
+def test_growth_exponent():
+    """Fails if the slope is of the numbers instead of their logarithms."""
+    assert cost.growth_exponent([2, 3, 7], [5 * 8, 5 * 27, 5 * 343]) == pytest.approx(3)
+    assert cost.growth_exponent([10, 20], [4, 4]) == pytest.approx(0)
+
+
+# --- bad input --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cost.rnn(2, 0, 3), "T must be an integer of at least 1, got 0"),
+        (lambda: cost.lstm(2, 3, 4.0), "D must be an integer of at least 1, got 4.0"),
+        (lambda: cost.gru(2, 3, 4, 0), "I must be an integer of at least 1, got 0"),
+        (lambda: cost.cnn(1, 2, 3, 0), "kernel must be an integer of at least 1, got 0"),
+        (lambda: cost.cnn(1, 2, 3, 4, layers=0), "layers must be an integer of at least 1, got 0"),
+        (lambda: cost.layers_to_cover(5, 1), "a kernel of 1 never sees another place"),
+        (lambda: cost.layers_to_cover(0, 3), "T must be an integer of at least 1, got 0"),
+        (lambda: CausalCNN(3, -1), "kernel must be an integer of at least 1, got -1"),
+        (lambda: cost.attention(1, 2, 7, 2), "D must be a multiple of H, got D=7 and H=2"),
+        (lambda: cost.attention(1, 2, 4, 2, impl="fast"), "impl must be 'math' or 'sdpa', got 'fast'"),
+        (lambda: cost.multi_head(1, 2, 4, 2, S=0), "S must be an integer of at least 1, got 0"),
+        (lambda: cost.feed_forward(1, 2, 4, 0), "F must be an integer of at least 1, got 0"),
+        (lambda: cost.encoder(1, 2, 4, 2, 8, 0), "N must be an integer of at least 1, got 0"),
+        (lambda: cost.transformer(1, 2, 3, 5, 2, 8, 1), "D must be a multiple of H, got D=5 and H=2"),
+        (lambda: cost.classifier(1, 2, 0, 4, 2, 8, 1), "V must be an integer of at least 1, got 0"),
+        (lambda: cost.seconds({}, rounds=0), "rounds must be at least 1, got 0"),
+        (lambda: cost.growth_exponent([1, 1], [2, 3]), "two sizes or more"),
+        (lambda: cost.growth_exponent([1, 2], [0, 3]), "all positive"),
+        (lambda: cost.growth_exponent([1, 2], [3]), "as many values as sizes"),
+        (lambda: cost.sequential_steps(torch.ones(2)), "the output has no graph behind it"),
+    ],
+)
+def test_wrong_sizes(call, message):
+    """Fails if nonsense is counted, or the message does not name what came."""
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        call()
+
+
+@pytest.mark.parametrize("measurement", [cost.count_operations, cost.path_length, measure])
+def test_fused_kernels_are_refused(measurement):
+    """Fails if the zero that torch's counter gives for them is handed on as a count."""
+    with pytest.raises(ValueError, match=r"ScaledDotProduct.* is a fused kernel .* pass impl='math'"):
+        measurement(MultiHeadAttention(6, 2), draw(2, 5, 6))
+
+
+def test_a_fused_loop_is_refused():
+    """Fails if oneDNN's LSTM, one node without a count, gives the numbers of a layer without products."""
+    with pytest.raises(ValueError, match=r"Rnn.* is a fused kernel .*impl='loop'"):
+        measure(LSTM(3, 4), draw(2, 5, 3))
+
+
+def test_a_path_that_underflows_is_refused():
+    """Fails if a very long path is called no path."""
+    with pytest.raises(ValueError, match="so long that its gradient underflows"):
+        cost.path_length(RNN(3, 4), draw(1, 150, 3))
+
+
+def test_a_cost_has_names():
+    """Fails if the fields change their order, which `measure` and the formulas share."""
+    assert Cost._fields == ("parameters", "operations", "activations", "steps", "path")
