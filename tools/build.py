@@ -87,7 +87,7 @@ def fingerprint(path):
 
 
 def modules_used(code, seen=None):
-    """Return the files of `course_lib` that code imports, and those that they import."""
+    """Return the files of `course_lib` that code imports, what stands beside them, and those that they import."""
     seen = set() if seen is None else seen
     lines = [line for line in code.splitlines() if not line.lstrip().startswith(("%", "!"))]
     for node in ast.walk(ast.parse("\n".join(lines))):
@@ -98,16 +98,18 @@ def modules_used(code, seen=None):
             names = [alias.name for alias in node.names if alias.name.startswith("course_lib")]
         for name in names:
             base = ROOT.joinpath(*name.split("."))
-            # `diagrams` finds its modules by itself, so all of them count.
+            # `explorer` has its HTML beside it; `diagrams` finds its modules by itself, so all of them count.
             files = [
                 base.with_suffix(".py"),
+                base.with_suffix(".html"),
                 base / "__init__.py",
                 *(base.glob("*.py") if base.name == "diagrams" else []),
             ]
             for file in files:
                 if file.exists() and file not in seen:
                     seen.add(file)
-                    modules_used(file.read_text(encoding="utf8"), seen)
+                    if file.suffix == ".py":
+                        modules_used(file.read_text(encoding="utf8"), seen)
     return seen
 
 
