@@ -121,8 +121,9 @@ def attention(q, k, v, mask=None, causal=False, bias=None, *, dropout_p=0.0, imp
     visible = _visible(mask, causal, q, k)
     if impl == "math":
         return _math(q, k, v, visible, bias, dropout_p)
-    if dropout_p > 0 and q.device.type == "cpu" and q.ndim > 2:  # torch has no kernel for this one on the CPU
-        return _DroppedAttention.apply(q, k, v, visible, bias, dropout_p)
+    if dropout_p > 0 and q.device.type == "cpu":  # torch has no kernel for this one on the CPU
+        dropped = _DroppedAttention.apply if q.ndim > 2 else _math  # without a batch there is nothing to split
+        return dropped(q, k, v, visible, bias, dropout_p)
     if causal and mask is None and bias is None and q.shape[-2] == k.shape[-2]:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
     added = visible if bias is None else bias if visible is None else bias.masked_fill(~visible, -torch.inf)
@@ -161,8 +162,10 @@ def hard_attention(q, k, v, mask=None, causal=False):
     taken where the paper draws from the weights. Notebook: 07.
     """
     _check_attention(q, k, v, mask, None, 0.0, "math")
-    weights = attention_weights(attention_scores(q, k), _visible(mask, causal, q, k)).detach()
-    chosen = F.one_hot(weights.argmax(-1), k.shape[-2]) * (weights.amax(-1, keepdim=True) > 0)  # (..., T, S)
+    scores, visible = attention_scores(q, k).detach(), _visible(mask, causal, q, k)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    chosen = F.one_hot(scores.argmax(-1), k.shape[-2]) * (scores.amax(-1, keepdim=True) > -torch.inf)  # (..., T, S)
     return chosen.to(v.dtype) @ v
 
 
@@ -495,7 +498,8 @@ def _rows(q, k, v, visible, bias, keep):
     n = _rows_at_once(keep)
     parts = [[None] * len(keep) if x is None else x.expand(keep.shape).split(n) for x in (visible, bias)]
     for q_part, k_part, v_part, kept, seen, added in zip(*(x.split(n) for x in (q, k, v, keep)), *parts, strict=False):
-        yield attention_weights(attention_scores(q_part, k_part, added), seen), kept, q_part, k_part, v_part
+        weights = attention_weights(attention_scores(q_part, k_part, added), seen)
+        yield weights.to(v.dtype), kept, q_part, k_part, v_part  # a float32 bias had made them wider than bfloat16
 
 
 def _rows_at_once(keep):
@@ -510,7 +514,8 @@ def _kept(shape, p, device):
     """
     count = torch.Size(shape).numel()
     draws = torch.empty((count + 3) // 4, dtype=torch.int64, device=device).random_(-(2**63), None)
-    return (draws.view(torch.int16)[:count] >= round(p * 2**16) - 2**15).view(shape)
+    threshold = min(round(p * 2**16), 2**16 - 1) - 2**15
+    return (draws.view(torch.int16)[:count] >= threshold).view(shape)
 
 
 def _visible(mask, causal, q, k):
