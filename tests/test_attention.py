@@ -1,15 +1,31 @@
-"""Attention weights against torch's own attention, the additive layer against its formula written with loops."""
+"""Attention against its definition written as loops, against torch's attention, and one path against the other."""
 
+import itertools
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from course_lib.attention import AdditiveAttention, attention_weights
+from course_lib import attention as attention_module
+from course_lib.attention import (
+    IMPLS,
+    AdditiveAttention,
+    MultiHeadAttention,
+    _kept,
+    attention,
+    attention_weights,
+    causal_mask,
+    hard_attention,
+    merge_heads,
+    split_heads,
+)
+from course_lib.positions import ALiBi, RelativeBias, RoPE
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 B, T, S, Q, E, A = 2, 5, 7, 3, 4, 6
+H, K = 3, 4
 
 
 def draw(*shape, seed=0):
@@ -170,3 +186,699 @@ def test_keys_of_another_width_are_refused():
     """Fails if the error comes from inside torch, without the shape wanted."""
     with pytest.raises(ValueError, match=r"keys have shape \(2, 7, 5\), wanted \(B, S, 4\)"):
         AdditiveAttention(Q, E, A).project(torch.zeros(B, S, E + 1))
+
+
+# --- scaled dot-product attention -----------------------------------------------
+
+every_impl = pytest.mark.parametrize("impl", IMPLS)
+every_length = pytest.mark.parametrize(
+    ("T", "S"), [(5, 5), (5, 7), (7, 5)], ids=["square", "longer keys", "more queries"]
+)
+every_restriction = pytest.mark.parametrize("kind", ["nothing", "mask", "causal", "bias", "all"])
+
+
+def restriction(kind, T, S):
+    """Arguments of one kind, for scores (B, H, T, S): in the mask, query 1 of sentence 0 may attend to nothing."""
+    mask = torch.rand(B, H, T, S, generator=torch.Generator().manual_seed(3)) < 0.6
+    mask[0, :, 1] = False
+    given = {"mask": mask, "causal": True, "bias": draw(H, T, S, seed=4)}
+    chosen = {"nothing": (), "all": tuple(given)}.get(kind, (kind,))
+    return {name: given[name] for name in chosen}
+
+
+def queries_keys_values(T, S, *first, seed=0):
+    """Leaves q (..., T, K), k (..., S, K), v (..., S, E); E is not K."""
+    first = first or (B, H)
+    return draw(*first, T, K, seed=seed), draw(*first, S, K, seed=seed + 1), draw(*first, S, A, seed=seed + 2)
+
+
+def with_gradients(function, inputs, **arguments):
+    """The output, and the gradients of all inputs and of a learned bias under an arbitrary weighting."""
+    out = function(*inputs, **arguments)
+    weighting = draw(*out.shape, seed=9).detach().to(out.dtype)
+    bias = arguments.get("bias")
+    return out, *torch.autograd.grad(out, (*inputs, *(() if bias is None else (bias,))), weighting)
+
+
+def by_loop(q, k, v, mask=None, causal=False, bias=None):
+    """The definition, a query at a time, with exp and sum: no softmax, no masked filling, no matrix product."""
+    (*first, T, _), S = q.shape, k.shape[-2]
+    seen = torch.ones(*first, T, S, dtype=torch.bool) if mask is None else mask.expand(*first, T, S)
+    added = q.new_zeros(*first, T, S) if bias is None else bias.expand(*first, T, S)
+    rows = []
+    for *lead, t in itertools.product(*map(range, (*first, T))):
+        b = tuple(lead)
+        numerator, denominator = 0.0 * (q[b].sum() + k[b].sum() + v[b][0]), 0.0
+        for s in range(S):
+            if seen[(*b, t, s)] and (not causal or s <= S - T + t):
+                e = ((q[b][t] * k[b][s]).sum() / math.sqrt(q.shape[-1]) + added[(*b, t, s)]).exp()
+                numerator, denominator = numerator + e * v[b][s], denominator + e
+        rows.append(numerator / denominator if torch.is_tensor(denominator) else numerator)
+    return torch.stack(rows).view(*first, T, v.shape[-1])
+
+
+@every_impl
+@every_length
+@every_restriction
+def test_attention_equals_a_loop_over_queries(kind, T, S, impl):
+    """Fails for a wrong scale, a mask read the other way round, causality lined up with the first key, a bias before
+    the scale, or a gradient of the fully masked query that is not zero. T > S leaves queries before the first key.
+    """
+    inputs, arguments = queries_keys_values(T, S), restriction(kind, T, S)
+    got = with_gradients(attention, inputs, impl=impl, **arguments)
+    wanted = with_gradients(by_loop, inputs, **arguments)
+    assert all(part.isfinite().all() for part in wanted), "the reference itself"
+    torch.testing.assert_close(got, wanted, **EXACT)
+
+
+@every_length
+@every_restriction
+def test_both_paths_equal_torchs_attention_with_an_explicit_mask(kind, T, S):
+    """Fails if one path departs from torch's kernel given one float mask made by hand."""
+    inputs, arguments = queries_keys_values(T, S), restriction(kind, T, S)
+    hidden = torch.zeros(B, H, T, S, dtype=torch.bool)
+    if "mask" in arguments:
+        hidden |= ~arguments["mask"]
+    if "causal" in arguments:
+        hidden |= torch.arange(S) > torch.arange(S - T, S)[:, None]
+    bias = arguments.get("bias", torch.zeros(T, S, dtype=torch.float64))
+    explicit = torch.where(hidden, -torch.inf, bias)
+
+    def kernel(q, k, v, bias=None):
+        return F.scaled_dot_product_attention(q, k, v, explicit)
+
+    wanted = with_gradients(kernel, inputs, **({"bias": bias} if "bias" in arguments else {}))
+    for impl in IMPLS:
+        torch.testing.assert_close(with_gradients(attention, inputs, impl=impl, **arguments), wanted, **EXACT)
+
+
+@every_impl
+def test_causal_with_a_cache_equals_the_last_rows_of_the_square_one(impl):
+    """Fails if with T < S query 0 is taken for position 0 (torch's own is_causal does that)."""
+    q, k, v = queries_keys_values(S, S)
+    wanted = attention(q, k, v, causal=True, impl=impl)[..., S - T :, :]
+    torch.testing.assert_close(attention(q[..., S - T :, :], k, v, causal=True, impl=impl), wanted, **EXACT)
+    last = attention(q[..., -1:, :], k, v, causal=True, impl=impl)
+    torch.testing.assert_close(last, wanted[..., -1:, :], **EXACT)
+
+
+@every_impl
+def test_masks_and_biases_of_every_shape_that_expands(impl):
+    """Fails if a mask or bias with fewer axes, or axes of 1, is refused or lined up with the wrong axis."""
+    inputs = queries_keys_values(T, S)
+    for shape in [
+        (S,),
+        (1,),
+        (T, S),
+        (1, S),
+        (T, 1),
+        (H, T, S),
+        (1, 1, 1, S),
+        (B, 1, 1, S),
+        (1, H, 1, S),
+        (B, H, T, S),
+    ]:
+        mask, bias = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.5, draw(*shape)
+        wanted = with_gradients(
+            attention, inputs, mask=mask.expand(B, H, T, S), bias=bias.expand(B, H, T, S), impl=impl
+        )
+        got = with_gradients(attention, inputs, mask=mask, bias=bias, impl=impl)
+        wanted = [*wanted[:-1], wanted[-1].sum_to_size(shape)]
+        torch.testing.assert_close(list(got), wanted, **EXACT, msg=lambda text, shape=shape: f"{shape}: {text}")
+
+
+@every_impl
+@pytest.mark.parametrize("first", [(), (2,), (2, 3), (2, 1, 3)], ids=len)
+def test_any_number_of_axes_before_the_queries(first, impl):
+    """Fails if the batch, the heads, or both are taken for granted."""
+    inputs = draw(*first, T, K), draw(*first, S, K), draw(*first, S, A)
+    mask, bias = some_mask(T, S), draw(T, S)
+    for arguments in ({}, {"mask": mask, "causal": True}, {"bias": bias}):
+        torch.testing.assert_close(attention(*inputs, **arguments, impl=impl), by_loop(*inputs, **arguments), **EXACT)
+
+
+@every_impl
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_a_query_that_may_see_nothing_gets_zeros_and_gives_no_gradient(impl, with_bias, dropout_p):
+    """Fails with NaN (minus infinity and softmax) or with the mean of all values (a large negative number)."""
+    q, k, v = queries_keys_values(T, S)
+    mask = some_mask(B, 1, T, S)
+    mask[1, :, 3] = False
+    bias = {"bias": draw(H, T, S)} if with_bias else {}
+    out, *grads = with_gradients(attention, (q, k, v), mask=mask, impl=impl, dropout_p=dropout_p, **bias)
+    assert (out[1, :, 3] == 0).all()
+    assert (out[0] != 0).all(-1).any()
+    assert all(grad.isfinite().all() for grad in grads)
+    assert (grads[0][1, :, 3] == 0).all()
+    nothing = torch.zeros(S, dtype=torch.bool)  # not one query sees a key
+    for part in with_gradients(attention, (q, k, v), mask=nothing, impl=impl, dropout_p=dropout_p, **bias):
+        assert (part == 0).all()
+
+
+def refuse(*args, **kwargs):
+    raise AssertionError("this path must not be taken")
+
+
+@every_length
+@every_restriction
+def test_each_path_is_the_one_asked_for(kind, T, S, monkeypatch):
+    """Fails if "sdpa" quietly runs the equation written out (slow, right), or "math" torch's kernel."""
+    inputs, arguments = queries_keys_values(T, S), restriction(kind, T, S)
+    with monkeypatch.context() as patch:
+        for name in ("_math", "attention_weights", "attention_scores"):
+            patch.setattr(attention_module, name, refuse)
+        assert attention(*inputs, **arguments).shape == (B, H, T, A)
+        assert MultiHeadAttention(12, H)(torch.rand(B, T, 12), causal=True).shape == (B, T, 12)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", refuse)
+    assert attention(*inputs, **arguments, impl="math").shape == (B, H, T, A)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "T", "S", "flag"),
+    [
+        ({"causal": True}, 5, 5, True),
+        ({"causal": True}, 5, 7, False),
+        ({"causal": True, "mask": torch.ones(5, dtype=torch.bool)}, 5, 5, False),
+        ({"causal": True, "bias": torch.zeros(5)}, 5, 5, False),
+        ({}, 5, 5, False),
+    ],
+)
+def test_the_kernels_own_causality_serves_where_it_is_right(arguments, T, S, flag, monkeypatch):
+    """Fails if a (T, T) mask is made where is_causal would skip half of the work, or is_causal given where T < S."""
+    calls, kernel = [], F.scaled_dot_product_attention
+
+    def spy(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False):
+        calls.append((attn_mask is None, is_causal))
+        return kernel(q, k, v, attn_mask, dropout_p, is_causal)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    attention(*(x.float() for x in queries_keys_values(T, S)), **arguments)
+    assert calls == [(flag or not arguments, flag)]
+
+
+def floats_kept_for_backward(T, S, **arguments):
+    """Shapes of the float tensors with a number for each query and key that the backward pass keeps."""
+    q, k, _ = (x.detach().float().requires_grad_() for x in queries_keys_values(T, S))
+    v = k.detach().clone().requires_grad_()  # as wide as the keys: torch's kernels without scores take no other
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        attention(q, k, v, **arguments)
+    assert kept
+    return [tuple(x.shape) for x in kept if x.is_floating_point() and x.numel() >= B * H * T * S]
+
+
+def test_the_fast_path_keeps_no_scores():
+    """Fails if "sdpa" falls to a kernel, or a way of dropping, that stores (T, S) floats: memory it is to save."""
+    T, S = 40, 48
+    real = (torch.arange(S) < 45).expand(B, 1, 1, S)
+    for arguments in ({}, {"mask": real}, {"mask": real, "causal": True}, {"causal": True}, {"dropout_p": 0.1}):
+        assert floats_kept_for_backward(T, S, **arguments) == [], arguments
+        assert floats_kept_for_backward(T, S, **arguments, impl="math"), "the probe sees nothing"
+    assert floats_kept_for_backward(S, S, causal=True) == []
+
+
+# --- dropout of the weights -----------------------------------------------------
+
+
+@every_restriction
+@pytest.mark.parametrize("rows", [1, 2, 100])
+def test_both_paths_drop_the_same_weights(kind, rows, monkeypatch):
+    """Fails if a part of the batch is given another part's draws, mask or bias, or the backward pass other draws.
+
+    Three sentences in parts of 1, of 2 (the last part is smaller) and all at once.
+    """
+    monkeypatch.setattr(attention_module, "_rows_at_once", lambda keep: rows)
+    inputs, arguments = queries_keys_values(T, S, 3, H), restriction(kind, T, S)
+    if "mask" in arguments:
+        arguments["mask"] = torch.cat([arguments["mask"], arguments["mask"][:1]])
+    found = []
+    for impl in IMPLS:
+        torch.manual_seed(5)
+        found.append(with_gradients(attention, inputs, **arguments, dropout_p=0.4, impl=impl))
+    torch.testing.assert_close(found[0], found[1], **EXACT)
+
+
+def test_both_paths_drop_the_same_weights_at_a_size_that_is_cut():
+    """Fails if the cutting into parts of a quarter of a million weights goes wrong: here three parts of a row."""
+    inputs = queries_keys_values(300, 310, 3, 2)
+    found = []
+    for impl in IMPLS:
+        torch.manual_seed(5)
+        found.append(with_gradients(attention, inputs, causal=True, dropout_p=0.2, impl=impl))
+    torch.testing.assert_close(found[0], found[1], **EXACT)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (1, 2, 1)], ids=len)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_dropout_is_the_same_for_any_number_of_axes(shape, with_bias):
+    """Fails if inputs without a batch draw by torch's own dropout, which is another on the two paths."""
+    inputs = queries_keys_values(T, S, *shape) if shape else (draw(T, K), draw(S, K), draw(S, A))
+    bias = {"bias": draw(T, S)} if with_bias else {}
+    found = []
+    for impl in IMPLS:
+        torch.manual_seed(5)
+        found.append(with_gradients(attention, inputs, **bias, dropout_p=0.4, impl=impl))
+    torch.testing.assert_close(found[0], found[1], **EXACT)
+
+
+@every_impl
+def test_dropout_drops_weights_and_enlarges_the_others(impl):
+    """Fails if p and 1 - p change places, entries of the output are dropped instead, or the scale is missing.
+
+    With the unit vectors as values the output is the weights. Both bounds are five standard deviations: of a share of
+    n Bernoulli draws, sqrt(p (1 - p) / n); of the mean of n weights w m / (1 - p), w sqrt(p / (1 - p) / n).
+    """
+    p, n = 0.3, 4000
+    q, k, _ = (x.detach().expand(n, -1, -1) for x in queries_keys_values(T, S, 1))
+    v = torch.eye(S, dtype=torch.float64).expand(n, S, S)
+    torch.manual_seed(0)
+    whole, dropped = attention(q, k, v, impl=impl), attention(q, k, v, impl=impl, dropout_p=p)
+    gone = dropped == 0
+    assert abs(gone.double().mean().item() - p) < 5 * math.sqrt(p * (1 - p) / gone.numel()) + 2**-17
+    torch.testing.assert_close(dropped[~gone], whole[~gone] / (1 - p), **EXACT)
+    assert ((dropped.mean(0) - whole[0]).abs() < 5 * whole[0] * math.sqrt(p / (1 - p) / n)).all()
+
+
+@every_impl
+def test_without_dropout_nothing_is_drawn(impl):
+    """Fails if p = 0 takes another path or uses up random numbers: a seed would then mean something else."""
+    inputs = queries_keys_values(T, S)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert torch.equal(attention(*inputs, dropout_p=0.0, impl=impl), attention(*inputs, impl=impl))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_draws_are_fair_independent_and_the_same_everywhere():
+    """Fails if the four draws of one integer are not used alike, the threshold is off, or a platform draws others.
+
+    Bounds: five standard deviations of a share, and of a correlation (1 / sqrt(n)).
+    """
+    n = 400_000
+    for p in (0.1, 0.5, 0.9):
+        torch.manual_seed(0)
+        kept = _kept((n,), p, "cpu").double().view(-1, 4)
+        assert ((kept.mean(0) - (1 - p)).abs() < 5 * math.sqrt(p * (1 - p) / (n / 4)) + 2**-17).all()
+        off_diagonal = torch.corrcoef(kept.T) - torch.eye(4, dtype=torch.float64)
+        assert (off_diagonal.abs() < 5 / math.sqrt(n / 4)).all()
+    torch.manual_seed(0)
+    first = _kept((3, 1, 5), 0.5, "cpu")
+    assert first.shape == (3, 1, 5)
+    assert first.flatten().int().tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1]
+    torch.manual_seed(0)
+    assert torch.equal(_kept((3, 1, 5), 0.5, "cpu"), first)
+    assert not torch.equal(_kept((3, 1, 5), 0.5, "cpu"), first), "the generator must move on"
+    assert _kept((1000,), 0.9999999, "cpu").sum() <= 1, "the threshold must stay within 16 bits"
+    assert _kept((1000,), 1e-9, "cpu").all()
+
+
+# --- half the bits --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.2])
+@every_restriction
+def test_the_fast_path_is_as_exact_in_bfloat16_as_the_plain_one(kind, dropout_p):
+    """Fails if the fast path loses more bits than rounding asks for, or refuses bfloat16 beside a float32 bias.
+
+    The rule is FlashAttention's: against float64, at most twice the error of the plain path in the same type. The
+    added term is half a unit in the last place of bfloat16 (8 bits) for entries that both paths hit by luck.
+    """
+    T, S = 24, 24
+    inputs = [x.detach().bfloat16().requires_grad_() for x in queries_keys_values(T, S)]
+    arguments = restriction(kind, T, S)
+    if "bias" in arguments:
+        arguments["bias"] = arguments["bias"].detach().float().requires_grad_()
+
+    def run(inputs, arguments, impl):
+        torch.manual_seed(2)
+        with torch.autocast("cpu", torch.bfloat16, enabled=inputs[0].dtype == torch.bfloat16):
+            out = attention(*inputs, **arguments, impl=impl, dropout_p=dropout_p)
+        leaves = (*inputs, *([arguments["bias"]] if "bias" in arguments else []))
+        return out, *torch.autograd.grad(out, leaves, draw(*out.shape, seed=9).detach().to(out.dtype))
+
+    wide = {name: x.detach().double().requires_grad_() if name == "bias" else x for name, x in arguments.items()}
+    exact = run([x.detach().double().requires_grad_() for x in inputs], wide, "math")
+    for fast, plain, wanted in zip(run(inputs, arguments, "sdpa"), run(inputs, arguments, "math"), exact, strict=True):
+        assert fast.dtype == plain.dtype
+        fast, plain = ((x.double() - wanted).abs().max().item() for x in (fast, plain))
+        assert fast <= 2 * plain + 2**-9 * wanted.abs().max().item()
+
+
+# --- hard attention -------------------------------------------------------------
+
+
+def test_hard_attention_worked_by_hand():
+    """Fails if it takes the smallest, mixes values, forgets the mask or causality, or takes the last of equal keys."""
+    q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    k = torch.tensor([[3.0, 1.0], [1.0, 2.0], [2.0, 2.0]])  # products: (3, 1, 2), (1, 2, 2), (4, 3, 4)
+    v = torch.tensor([[10.0], [20.0], [30.0]])
+    assert hard_attention(q, k, v).tolist() == [[10], [20], [10]]
+    assert hard_attention(q, k, v, mask=torch.tensor([False, True, True])).tolist() == [[30], [20], [30]]
+    assert hard_attention(q, k, v, causal=True).tolist() == [[10], [20], [10]]
+    assert hard_attention(q[1:], k[[0, 2, 1]], v, causal=True).tolist() == [[20], [10]]
+    rows = torch.tensor([[True, False, False], [False, False, False], [False, True, False]])
+    assert hard_attention(q, k, v, mask=rows).tolist() == [[10], [0], [20]]
+
+
+def test_hard_attention_depends_on_the_order_of_the_scores_alone():
+    """Fails if the choice is read from weights: their exp rounds scores that lie close together to one number."""
+    q, k, v = queries_keys_values(T, S)
+    wanted = hard_attention(q, k, v)
+    for factor in (1e-20, 1e-3, 1e6):
+        assert torch.equal(hard_attention(factor * q, k, v), wanted)
+    chosen = (q @ k.mT).argmax(-1)
+    assert torch.equal(wanted, torch.gather(v, -2, chosen[..., None].expand(*chosen.shape, A)))
+
+
+def test_hard_attention_has_a_gradient_for_values_alone():
+    """Fails if the choice is differentiated, or the value chosen is cut off from the graph."""
+    q, k, v = queries_keys_values(T, S)
+    out = hard_attention(q, k, v, causal=True)
+    grads = torch.autograd.grad(out, (q, k, v), torch.ones_like(out), allow_unused=True)
+    assert grads[0] is None
+    assert grads[1] is None
+    chosen = (out.detach().unsqueeze(-2) == v.unsqueeze(-3)).all(-1)  # (B, H, T, S) one key for each query
+    assert chosen.sum() == B * H * T
+    torch.testing.assert_close(grads[2], chosen.sum(-2).double().unsqueeze(-1).expand_as(v), **EXACT)
+
+
+# --- heads and masks ------------------------------------------------------------
+
+
+def test_heads_are_blocks_of_neighbouring_entries():
+    """Fails if heads interleave (view with the axes the wrong way round), or merging does not undo splitting."""
+    x = draw(B, T, H * K)
+    heads = split_heads(x, H)
+    assert heads.shape == (B, H, T, K)
+    for h in range(H):
+        assert torch.equal(heads[:, h], x[:, :, h * K : (h + 1) * K])
+    assert heads.data_ptr() == x.data_ptr()
+    assert torch.equal(merge_heads(heads), x)
+    y = draw(B, H, T, K, seed=1)
+    assert torch.equal(split_heads(merge_heads(y), H), y)
+
+
+@pytest.mark.parametrize(("T", "S"), [(4, None), (4, 4), (2, 5), (5, 2), (1, 6)])
+def test_the_causal_mask_by_its_definition(T, S):
+    """Fails if the diagonal is left out, or starts at the first key instead of ending at the last."""
+    mask = causal_mask(T, S)
+    keys = T if S is None else S
+    assert mask.tolist() == [[j <= keys - T + i for j in range(keys)] for i in range(T)]
+    assert mask.dtype == torch.bool
+    assert causal_mask(T, S, device="meta").is_meta
+
+
+# --- the layer ------------------------------------------------------------------
+
+D = 12
+
+
+def layers(bias=True):
+    """Ours and torch's, with the same random weights (none zero) and no dropout."""
+    torch.manual_seed(0)
+    reference = nn.MultiheadAttention(D, H, bias=bias, batch_first=True, dtype=torch.float64)
+    for parameter in reference.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    layer = MultiHeadAttention(D, H, bias=bias).double()
+    layer.load_state_dict(reference.state_dict())
+    return layer, reference
+
+
+def test_weights_travel_both_ways_and_count_the_same():
+    """Fails if a name or a layout differs from torch's, or a parameter is missing."""
+    for bias in (True, False):
+        layer, reference = layers(bias)
+        assert layer.state_dict().keys() == reference.state_dict().keys()
+        other = nn.MultiheadAttention(D, H, bias=bias, batch_first=True, dtype=torch.float64)
+        other.load_state_dict(layer.state_dict())
+        assert all(torch.equal(a, b) for a, b in zip(other.parameters(), reference.parameters(), strict=True))
+
+
+def layer_gradients(out, layer, inputs):
+    names, parameters = zip(*sorted(layer.named_parameters()), strict=True)
+    grads = torch.autograd.grad(out, (*inputs, *parameters), draw(*out.shape, seed=9).detach())
+    return dict(zip((*range(len(inputs)), *names), grads, strict=True))
+
+
+@every_impl
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", ["self", "cross", "value apart"])
+@pytest.mark.parametrize("masked", ["nothing", "padding", "each query", "each head", "causal", "both"])
+def test_the_layer_is_torchs(kind, masked, bias, impl):
+    """Fails if projections change places, heads interleave, or a mask is lined up otherwise, in outputs or gradients.
+
+    Torch's masks say True = may NOT attend.
+    """
+    layer, reference = layers(bias)
+    S = T if kind == "self" else 7
+    query, key, value = draw(B, T, D), draw(B, S, D, seed=1), draw(B, S, D, seed=2)
+    inputs = {"self": (query,), "cross": (query, key), "value apart": (query, key, value)}[kind]
+    q, k, v = (inputs * 3)[:3] if kind == "self" else (*inputs, key)[:3]
+    real, each = some_mask(B, S), some_mask(B, H, T, S, seed=1)
+    mask, opposite = {
+        "nothing": (None, {}),
+        "padding": (real, {"key_padding_mask": ~real}),
+        "each query": (each[:, 0], {"attn_mask": ~each[:, :1].expand(-1, H, -1, -1).flatten(0, 1)}),
+        "each head": (each, {"attn_mask": ~each.flatten(0, 1)}),
+        "causal": (None, {"attn_mask": ~causal_mask(T, S)}),
+        "both": (real | (torch.arange(S) == 0), {"key_padding_mask": ~(real | (torch.arange(S) == 0))}),
+    }[masked]
+    causal = masked in ("causal", "both")
+    opposite |= {"attn_mask": ~causal_mask(T, S)} if causal else {}
+    wanted, weights = reference(q, k, v, need_weights=True, average_attn_weights=False, **opposite)
+    out = layer(*inputs, mask=mask, causal=causal, impl=impl)
+    torch.testing.assert_close(out, wanted, **EXACT)
+    torch.testing.assert_close(layer.weights(q, k, mask=mask, causal=causal), weights, **EXACT)
+    torch.testing.assert_close(layer_gradients(out, layer, inputs), layer_gradients(wanted, reference, inputs), **EXACT)
+
+
+@every_impl
+def test_the_layers_masks_expand(impl):
+    """Fails if a mask with an axis of 1, or one for all sentences, is refused or read along another axis."""
+    layer, x, key = layers()[0], draw(B, T, D), draw(B, S, D, seed=1)
+    for shape in [(1, S), (B, 1), (1, T, S), (B, 1, S), (B, T, 1), (1, H, T, S), (B, H, 1, S), (1, 1, 1, S)]:
+        mask = torch.rand(shape, generator=torch.Generator().manual_seed(len(shape))) < 0.5
+        whole = mask[:, None, None] if mask.ndim == 2 else mask[:, None] if mask.ndim == 3 else mask
+        whole = whole.expand(B, H, T, S)
+        wanted = layer(x, key, mask=whole, impl=impl)
+        torch.testing.assert_close(layer(x, key, mask=mask, impl=impl), wanted, **EXACT)
+        assert torch.equal(layer.weights(x, key, mask=mask), layer.weights(x, key, mask=whole))
+
+
+def position_schemes():
+    """One of each that enters the layer, the learned one with numbers that are not zero."""
+    relative = RelativeBias(H, max_distance=2)
+    nn.init.normal_(relative.weight, generator=torch.Generator().manual_seed(1))
+    return [relative.double(), RoPE(K).double(), ALiBi(H).double()]
+
+
+every_scheme = pytest.mark.parametrize("scheme", position_schemes(), ids=lambda scheme: type(scheme).__name__)
+
+
+@every_impl
+@every_scheme
+def test_positions_count_from_the_keys_when_earlier_ones_are_cached(scheme, impl):
+    """Fails if the queries' positions start at 0 where T < S, or the keys are not turned (or turned twice)."""
+    layer, x = layers()[0], draw(B, S, D)
+    whole = layer(x, causal=True, position=scheme, impl=impl)
+    assert not torch.allclose(whole, layer(x, causal=True, impl=impl)), "the scheme does nothing"
+    for T in (1, 3, S):
+        part = layer(x[:, S - T :], x, causal=True, position=scheme, impl=impl)
+        torch.testing.assert_close(part, whole[:, S - T :], **EXACT)
+
+
+@every_scheme
+def test_positions_enter_scores_queries_and_keys_and_never_values(scheme):
+    """Fails if values are turned, the bias is scaled by 1 / sqrt(K), or `weights` leaves the position out."""
+    layer, x, mask = layers()[0], draw(B, T, D), some_mask(B, T)
+    parts = (x @ layer.in_proj_weight.T + layer.in_proj_bias).split(D, -1)
+    q, k, v = (split_heads(part, H) for part in parts)
+    scores = scheme.rotate(q) @ scheme.rotate(k).mT / math.sqrt(K)
+    bias = scheme.bias(T, T)
+    scores = (scores if bias is None else scores + bias).masked_fill(~mask[:, None, None], -torch.inf)
+    weights = scores.softmax(-1)
+    torch.testing.assert_close(layer.weights(x, mask=mask, position=scheme), weights, **EXACT)
+    wanted = layer.out_proj(merge_heads(weights @ v))
+    for impl in IMPLS:
+        torch.testing.assert_close(layer(x, mask=mask, position=scheme, impl=impl), wanted, **EXACT)
+
+
+def test_a_learned_bias_gets_the_same_gradient_on_both_paths():
+    """Fails if a kernel that gives no gradient to its mask is chosen: the positions would never be learned."""
+    layer, x, scheme = layers()[0], draw(B, T, D), position_schemes()[0]
+    found = []
+    for impl in IMPLS:
+        out = layer(x, causal=True, position=scheme, impl=impl)
+        found += torch.autograd.grad(out, scheme.weight, draw(*out.shape, seed=9).detach())
+    torch.testing.assert_close(found[0], found[1], **EXACT)
+    assert (found[0][:, :3] != 0).all()
+    assert (found[0][:, 3:] == 0).all(), "keys ahead are not seen"
+
+
+def test_the_layer_drops_weights_in_training_alone():
+    """Fails if evaluation drops, training does not, the two paths drop differently, or another p is used."""
+    layer, x = layers()[0], draw(B, T, D)
+    whole, layer.dropout = layer(x), 0.4
+    found = []
+    for impl in IMPLS:
+        torch.manual_seed(5)
+        found.append(layer(x, impl=impl))
+    torch.testing.assert_close(found[0], found[1], **EXACT)
+    assert not torch.allclose(found[0], whole)
+    torch.manual_seed(5)
+    weights = layer.weights(x)
+    v = split_heads((x @ layer.in_proj_weight.T + layer.in_proj_bias)[..., 2 * D :], H)
+    dropped = weights * _kept(weights.shape, 0.4, "cpu") / 0.6
+    torch.testing.assert_close(found[0], layer.out_proj(merge_heads(dropped @ v)), **EXACT)
+    layer.eval()
+    assert torch.equal(layer(x), whole)
+
+
+def test_the_layer_starts_as_torchs():
+    """Fails if biases start elsewhere than at 0, or the projections with another spread (Glorot's, over (3 D, D))."""
+    layer = MultiHeadAttention(64, 4)
+    assert (layer.in_proj_bias == 0).all()
+    assert (layer.out_proj.bias == 0).all()
+    bound = math.sqrt(6 / (4 * 64))
+    assert layer.in_proj_weight.abs().max() <= bound
+    # The mean square of uniform numbers is bound^2 / 3, of which n draws miss by bound^2 sqrt(4 / 45 / n).
+    n = layer.in_proj_weight.numel()
+    error = (layer.in_proj_weight.square().mean() - bound**2 / 3).abs()
+    assert error < 5 * bound**2 * math.sqrt(4 / 45 / n)
+
+
+# --- bad input ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"impl": "flash"}, r"impl must be one of sdpa, math, got 'flash'"),
+        ({"dropout_p": 1.0}, r"dropout_p must be from 0 to below 1, got 1.0"),
+        ({"dropout_p": -0.1}, r"dropout_p must be from 0 to below 1, got -0.1"),
+        ({"q": torch.zeros(4)}, r"must share their first axes, got q \(4,\), k \(2, 7, 4\), v \(2, 7, 6\)"),
+        ({"q": torch.zeros(3, 5, 4)}, r"must share their first axes, got q \(3, 5, 4\)"),
+        ({"q": torch.zeros(1, 5, 4)}, r"must share their first axes, got q \(1, 5, 4\)"),
+        ({"v": torch.zeros(7, 6)}, r"must share their first axes, got .* v \(7, 6\)"),
+        ({"k": torch.zeros(2, 7, 3)}, r"wanted q \(..., T, K\), .*, got q \(2, 5, 4\), k \(2, 7, 3\)"),
+        ({"v": torch.zeros(2, 5, 6)}, r"none of them empty, got .* v \(2, 5, 6\)"),
+        ({"q": torch.zeros(2, 0, 4)}, r"none of them empty, got q \(2, 0, 4\)"),
+        ({"k": torch.zeros(2, 0, 4), "v": torch.zeros(2, 0, 6)}, r"none of them empty, got .* k \(2, 0, 4\)"),
+        (
+            {"k": torch.zeros(2, 7, 4).double()},
+            r"one dtype and device, got q torch.float32 on cpu, k torch.float64 on cpu",
+        ),
+        ({"v": torch.zeros(2, 7, 6, device="meta")}, r"one dtype and device, got .*v torch.float32 on meta"),
+        ({"mask": torch.zeros(5, 7)}, r"mask must be boolean, True = may attend, got torch.float32"),
+        ({"mask": torch.ones(2, 7).bool()}, r"mask has shape \(2, 7\), which does not expand to \(2, 5, 7\)"),
+        (
+            {"mask": torch.ones(1, 2, 5, 7).bool()},
+            r"mask has shape \(1, 2, 5, 7\), which does not expand to \(2, 5, 7\)",
+        ),
+        ({"mask": torch.ones(7, device="meta").bool()}, r"mask is on meta, the scores are on cpu"),
+        (
+            {"bias": torch.ones(5, 7).bool()},
+            r"bias is added to the scores and must be floating, got torch.bool; a mask",
+        ),
+        ({"bias": torch.ones(7, 5)}, r"bias has shape \(7, 5\), which does not expand to \(2, 5, 7\)"),
+        ({"bias": torch.ones(7, device="meta")}, r"bias is on meta, the scores are on cpu"),
+    ],
+)
+@every_impl
+def test_attention_names_what_does_not_fit(changed, message, impl):
+    """Fails if bad input is broadcast, read as numbers, or ends in an error of torch without the shapes."""
+    given = {"q": torch.zeros(2, 5, 4), "k": torch.zeros(2, 7, 4), "v": torch.zeros(2, 7, 6), "impl": impl} | changed
+    with pytest.raises(ValueError, match=message):
+        attention(**given)
+    if not {"impl", "dropout_p", "bias"} & changed.keys():
+        del given["impl"]
+        with pytest.raises(ValueError, match=message):
+            hard_attention(**given)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: MultiHeadAttention(10, 3),
+            r"embed_dim must be a multiple of num_heads, got embed_dim=10 and num_heads=3",
+        ),
+        (lambda: MultiHeadAttention(0, 1), r"embed_dim must be a multiple .* got embed_dim=0"),
+        (lambda: MultiHeadAttention(4, 0), r"got embed_dim=4 and num_heads=0"),
+        (lambda: MultiHeadAttention(4, 2, dropout=1), r"dropout must be from 0 to below 1, got 1"),
+        (lambda: split_heads(torch.zeros(2, 5, 10), 3), r"a width of 10 cannot be cut into 3 heads of equal width"),
+        (lambda: split_heads(torch.zeros(2, 5, 10), 0), r"a width of 10 cannot be cut into 0 heads"),
+    ],
+)
+def test_widths_that_cannot_be_cut_are_refused(call, message):
+    """Fails if a width that is no multiple of the heads is cut short, or a dropout of 1 divides by zero."""
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"query": (2, 12)}, r"query has shape \(2, 12\), wanted \(2, length, 12\)"),
+        ({"query": (2, 5, 11)}, r"query has shape \(2, 5, 11\), wanted \(2, length, 12\)"),
+        ({"key": (3, 7, 12)}, r"key has shape \(3, 7, 12\), wanted \(2, length, 12\)"),
+        ({"key": (2, 7, 13)}, r"key has shape \(2, 7, 13\), wanted \(2, length, 12\)"),
+        ({"value": (2, 5, 12)}, r"value has shape \(2, 5, 12\), the keys have \(2, 7, 12\)"),
+        (
+            {"mask": (2, 5)},
+            r"mask has shape \(2, 5\), wanted \(B, S\) = \(2, 7\), or \(B, T, S\) = \(2, 5, 7\), or \(B, H",
+        ),
+        ({"mask": (5, 5, 7)}, r"mask has shape \(5, 5, 7\), wanted"),
+        ({"mask": (7,)}, r"mask has shape \(7,\), wanted"),
+        ({"mask": (2, 5, 5, 7)}, r"mask has shape \(2, 5, 5, 7\), wanted"),
+    ],
+)
+def test_the_layer_names_what_does_not_fit(changed, message):
+    """Fails if a wrong shape is broadcast by accident, or the error comes from inside torch."""
+    shapes = {"query": (2, 5, 12), "key": (2, 7, 12), "value": (2, 7, 12), "mask": (2, 7)} | changed
+    given = {name: torch.ones(shape, dtype=torch.bool if name == "mask" else None) for name, shape in shapes.items()}
+    with pytest.raises(ValueError, match=message):
+        MultiHeadAttention(12, 3)(**given)
+    if "value" not in changed:
+        del given["value"]
+        with pytest.raises(ValueError, match=message):
+            MultiHeadAttention(12, 3).weights(**given)
+
+
+def test_the_layer_refuses_a_float_mask_and_too_many_queries_for_positions():
+    """Fails if 0 / 1 or minus infinity masks are read as numbers, or a query stands before position 0."""
+    layer, x = MultiHeadAttention(12, 3), torch.zeros(2, 5, 12)
+    for call in (layer, layer.weights):
+        with pytest.raises(ValueError, match=r"mask must be boolean, True = may attend, got torch.float32"):
+            call(x, mask=torch.zeros(2, 5))
+        with pytest.raises(ValueError, match=r"T must be from 0 to S, got T=5, S=4"):
+            call(x, x[:, 1:], position=ALiBi(3))
+        with pytest.raises(ValueError, match=r"offset must not be negative|length and offset must not be negative"):
+            call(x, x[:, 1:], position=RoPE(4))
+    with pytest.raises(ValueError, match=r"impl must be one of sdpa, math, got 'fast'"):
+        layer(x, impl="fast")
+
+
+# --- on a GPU -------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@every_impl
+@every_length
+@every_restriction
+def test_on_the_gpu(kind, T, S, impl):
+    """Fails if a mask is made on the CPU, or a kernel gives NaN for a fully masked row. In float64: no TF32."""
+    inputs, arguments = queries_keys_values(T, S), restriction(kind, T, S)
+    wanted = with_gradients(by_loop, inputs, **arguments)
+
+    def moved(x):
+        return x.detach().cuda().requires_grad_(x.requires_grad)
+
+    there = {name: moved(x) if torch.is_tensor(x) else x for name, x in arguments.items()}
+    leaves = [moved(x) for x in inputs]
+    out = attention(*leaves, impl=impl, **there)
+    leaves += [there["bias"]] if "bias" in there else []
+    got = out, *torch.autograd.grad(out, leaves, draw(*out.shape, seed=9).detach().cuda())
+    torch.testing.assert_close([part.cpu() for part in got], list(wanted), **EXACT)
