@@ -1,0 +1,442 @@
+r"""Recorded runs of chapter 09 on IMDB's reviews: a tutorial's Transformer, mended, and the best of the course.
+
+`imdb_tutorial` repeats a well-known teaching notebook as it was: 1 layer, D = 32, 2 heads, 200 tokens, a
+vocabulary of 50,000, ten epochs, and no padding mask anywhere. `imdb_transformer` mends it at that size.
+`imdb_best` reads longer reviews and pairs of words. A `Recipe` says how one of them reads and learns.
+
+All times are processor seconds (`time.process_time`) of the training batches alone, validation not counted,
+on one thread. The official test reviews decide nothing: a tenth of the training reviews, another tenth for
+each seed, is for validation, and a model is scored on the test reviews after its last epoch.
+
+Notebook: 09.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib import data
+from course_lib.experiments import experiment
+from course_lib.experiments.ch02 import _test_scores
+from course_lib.positions import Sinusoidal
+from course_lib.rnn import dropout as drop
+from course_lib.tasks import number_of_parameters
+from course_lib.text import UNK, batches, build_vocab, numericalize, pad_batch, tokenize
+from course_lib.train import classification_loss, evaluate, train_epoch
+from course_lib.transformer import EncoderLayer, TokenEmbedding, TransformerClassifier, TransformerEncoder
+
+# --- the tutorial's model, as it was ----------------------------------------------
+
+
+class TutorialEncoderLayer(nn.Module):
+    """Post-LN encoder layer without a mask; q, k and v have no bias, and the feed-forward part no dropout."""
+
+    def __init__(self, d_model, nhead, dim_feedforward, dropout):
+        super().__init__()
+        self.nhead = nhead
+        self.q_proj = nn.Linear(d_model, d_model, bias=False)
+        self.k_proj = nn.Linear(d_model, d_model, bias=False)
+        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        self.out_proj = nn.Linear(d_model, d_model)
+        self.linear1 = nn.Linear(d_model, dim_feedforward)
+        self.linear2 = nn.Linear(dim_feedforward, d_model)
+        self.norm1 = nn.LayerNorm(d_model, eps=1e-6)
+        self.norm2 = nn.LayerNorm(d_model, eps=1e-6)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        """(B, T, D) to (B, T, D)."""
+        q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        weights = torch.softmax((q / q.shape[-1] ** 0.5) @ k.transpose(2, 3), dim=-1)  # (B, H, T, T)
+        heads = self.dropout(weights) @ v
+        x = self.norm1(x + self.out_proj(heads.transpose(1, 2).contiguous().flatten(2)))
+        return self.norm2(x + self.linear2(F.relu(self.linear1(x))))
+
+    def _heads(self, x):
+        """(B, T, D) to (B, H, T, D / H)."""
+        return x.unflatten(-1, (self.nhead, -1)).transpose(1, 2)
+
+
+class TutorialClassifier(nn.Module):
+    r"""The tutorial's classifier of reviews: padding takes part in attention and in the maximum.
+
+    $$ \text{logits} = W \max_t \text{layer}(\text{LayerNorm}(\text{dropout}(e_t + p_t))) + b $$
+
+    Args:
+        vocab_size: V.
+        d_model: D.
+        nhead: H.
+        dim_feedforward: F.
+        dropout: share of the attention weights, and of the embeddings' entries, set to zero in training.
+        max_len: most tokens.
+
+    Dropout is `nn.Dropout` here and nowhere else in the course: it is faster on a CPU than drawing from
+    `torch.rand`, and the baseline of a timing must not be slowed down.
+    """
+
+    def __init__(self, vocab_size, d_model=32, nhead=2, dim_feedforward=128, dropout=0.1, max_len=1000):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model, padding_idx=1)
+        angles = torch.arange(max_len)[:, None] / 10_000 ** (torch.arange(0, d_model, 2) / d_model)
+        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)  # sine and cosine take turns
+        self.register_buffer("positions", table, persistent=False)
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(d_model, eps=1e-12)
+        self.layer = TutorialEncoderLayer(d_model, nhead, dim_feedforward, dropout)
+        self.output = nn.Linear(d_model, 2)
+
+    def forward(self, ids, mask=None):
+        """(B, T) ids to logits (B, 2); the mask is not used."""
+        x = self.norm(self.dropout(self.embedding(ids) + self.positions[: ids.shape[1]]))
+        return self.output(self.layer(x).max(dim=1).values)
+
+
+# --- the course's model -------------------------------------------------------------
+
+
+class PairEmbedding(TokenEmbedding):
+    r"""Tokens to vectors that also know the token before.
+
+    $$ x_t = \text{dropout}(\text{LayerNorm}(s \, (E[w_t] + E'[\text{hash}(w_{t-1}, w_t)]) + p_t)) $$
+
+    The table E' has a fixed number of rows, and pairs that meet in a row share it: no second vocabulary is needed.
+
+    Args:
+        vocab_size: V.
+        d_model: D.
+        buckets: rows of E'.
+        **options: of `TokenEmbedding`.
+
+    Source: the shared rows: Joulin et al. (2017), "Bag of Tricks for Efficient Text Classification",
+    arXiv:1607.01759, section 2.2.
+    """
+
+    def __init__(self, vocab_size, d_model, buckets, **options):
+        super().__init__(vocab_size, d_model, **options)
+        self.pairs = nn.Embedding(buckets, d_model)
+
+    def forward(self, ids, offset=0):
+        """(B, T) ids to (B, T, D)."""
+        x = (self.embedding(ids) + self.pairs(self.rows(ids))) * self.scale
+        return self.norm(drop(self.position.add(x, offset), self.dropout, self.training))
+
+    def rows(self, ids):
+        """(B, T) the row of each token's pair; the first token's pair is with itself and nothing before."""
+        before = F.pad(ids[:, :-1], (1, 0), value=-1)
+        return (before * 1_000_003 + ids) * 2_654_435_761 % (2**31 - 1) % self.pairs.num_embeddings
+
+
+def make_classifier(
+    vocab_size, width, heads, feedforward, *, pool, embedding_dropout, dropout, attention_dropout, std, pairs=0
+):
+    """A Post-LN Transformer of one layer with sinusoidal positions; `std` is that of the embeddings at the start."""
+    layer = EncoderLayer(width, heads, feedforward, dropout, attention_dropout=attention_dropout)
+    options = {"position": Sinusoidal(width), "dropout": embedding_dropout, "scale": 1.0, "norm": True}
+    model = TransformerClassifier(vocab_size, TransformerEncoder([layer]), pool=pool, **options)
+    if pairs:
+        model.embedding = PairEmbedding(vocab_size, width, pairs, **options)
+        nn.init.normal_(model.embedding.pairs.weight, std=std)
+    nn.init.normal_(model.embedding.embedding.weight, std=std)
+    return model
+
+
+# --- recipes ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which model reads the reviews, and how it learns.
+
+    Args:
+        make: function of V that gives a new model.
+        learning_rate: AdamW's; the highest one if `mended`.
+        mended: True: fused AdamW, warm-up over a tenth of the steps, then decay, and clipping. False: AdamW alone.
+        length: every batch is padded to so many tokens; None: similar lengths stand together, padded to the longest.
+        word_dropout: share of the words hidden behind <unk> in training, others in each epoch.
+    """
+
+    make: object
+    learning_rate: float
+    mended: bool = True
+    length: int | None = None
+    word_dropout: float = 0.0
+
+    def batches(self, rows, labels, batch_size):
+        """A function of a generator: the training batches (ids, mask, labels) of an epoch."""
+        if self.length:
+            padded = *pad_batch(rows, self.length), torch.tensor(labels)
+            return lambda generator: _rectangles(padded, batch_size, generator)
+        return lambda generator: _hidden(
+            batches(rows, labels, batch_size, generator=generator), self.word_dropout, generator
+        )
+
+    def learning(self, model, steps):
+        """The optimizer, and further arguments of `train_epoch`."""
+        if not self.mended:
+            return torch.optim.AdamW(model.parameters(), self.learning_rate), {}
+        optimizer = torch.optim.AdamW(model.parameters(), self.learning_rate, fused=True)
+        schedule = torch.optim.lr_scheduler.OneCycleLR
+        return optimizer, {
+            "scheduler": schedule(optimizer, self.learning_rate, total_steps=steps, pct_start=0.1),
+            "clip_norm": 1.0,
+        }
+
+
+def _rectangles(padded, batch_size, generator):
+    """Batches in random order, cut from tensors (ids, mask, labels) that were padded once."""
+    order = torch.randperm(len(padded[0]), generator=generator)
+    return (tuple(part[chunk] for part in padded) for chunk in order.split(batch_size))
+
+
+def _hidden(batches, share, generator):
+    """The batches with a share of the words hidden behind <unk>."""
+    for ids, mask, labels in batches:
+        yield ids.masked_fill((torch.rand(ids.shape, generator=generator) < share) & mask, UNK), mask, labels
+
+
+# --- the recorded runs --------------------------------------------------------------
+
+
+@experiment("imdb-tutorial", "A tutorial's Transformer on IMDB as it was: no padding mask, ten epochs.")
+def imdb_tutorial(
+    seed,
+    vocab_size=50_000,
+    length=200,
+    width=32,
+    heads=2,
+    feedforward=128,
+    dropout=0.1,
+    epochs=10,
+    batch_size=128,
+    learning_rate=1e-3,
+    fraction=0.1,
+):
+    """The model after its last epoch, as the tutorial had it; nothing was chosen here.
+
+    Words are what stands between spaces, in lower case, punctuation and "<br" included; a review is its first
+    200. AdamW with torch's defaults, no schedule, no clipping. Two things differ, and neither is slower: the
+    reviews are padded once, not in every batch, and accuracies are over all reviews, not means over batches.
+    """
+    reviews = _raw_reviews(seed, fraction)
+    parts = _read(reviews, _between_spaces, slice(length), vocab_size)
+    recipe = _tutorial(length, (width, heads, feedforward), dropout, learning_rate)
+    row, history = _record(recipe, parts, epochs, batch_size, seed)
+    return {"results": {"as it was": row}, "history": {"as it was": history}}
+
+
+def _tutorial(length, sizes, dropout, learning_rate):
+    """The tutorial's recipe."""
+    return Recipe(lambda V: TutorialClassifier(V, *sizes, dropout), learning_rate, mended=False, length=length)
+
+
+@experiment("imdb-transformer", "The tutorial's Transformer with its mistakes mended, and the time of a step.")
+def imdb_transformer(
+    seed,
+    variants=("mended",),
+    timed=("mask added", "mended", "mended, attention dropout"),
+    vocab_size=50_000,
+    length=200,
+    width=32,
+    heads=2,
+    feedforward=128,
+    epochs=10,
+    batch_size=128,
+    tutorial_dropout=0.1,
+    tutorial_rate=1e-3,
+    learning_rate=3e-3,
+    embedding_dropout=0.3,
+    dropout=0.1,
+    word_dropout=0.2,
+    std=0.1,
+    timed_reviews=1280,
+    rounds=3,
+    fraction=0.1,
+):
+    """One layer, as wide as the tutorial's, the same vocabulary, length and number of epochs; the last epoch's model.
+
+    "mask added" is `imdb_tutorial` with the mask in attention and maximum; so batches may hold reviews of similar
+    length, padded to their longest. "mended" has punctuation as tokens of its own, the last 200 tokens in
+    place of the first, the mean in place of the maximum, dropout of words, embeddings and sublayers but not of
+    attention weights, small embeddings to start with, and AdamW with warm-up, decay and clipping.
+    "training step" compares times: all train on the same reviews in turn, see `_step_times`. The runs of the
+    other two variants are `imdb_mask` and `imdb_attention_dropout`.
+    """
+    reviews = _raw_reviews(seed, fraction)
+    sizes, p = (width, heads, feedforward), tutorial_dropout
+
+    def masked(V):
+        return make_classifier(V, *sizes, pool="max", embedding_dropout=p, dropout=0.0, attention_dropout=p, std=1.0)
+
+    def mended(V, attention_dropout=0.0):
+        dropouts = {"embedding_dropout": embedding_dropout, "dropout": dropout, "attention_dropout": attention_dropout}
+        return make_classifier(V, *sizes, pool="mean", std=std, **dropouts)
+
+    first = _read(reviews, _between_spaces, slice(length), vocab_size)
+    last = _read(reviews, tokenize, slice(-length, None), vocab_size)
+    runs = {
+        "tutorial": (_tutorial(length, sizes, p, tutorial_rate), first),
+        "mask added": (Recipe(masked, tutorial_rate, mended=False), first),
+        "mended": (Recipe(mended, learning_rate, word_dropout=word_dropout), last),
+        "mended, attention dropout": (Recipe(lambda V: mended(V, p), learning_rate, word_dropout=word_dropout), last),
+    }
+    results, history = {}, {}
+    for name in variants:
+        results[name], history[name] = _record(*runs[name], epochs, batch_size, seed)
+    if timed:
+        timed_runs = {name: runs[name] for name in ("tutorial", *timed)}
+        results["training step"] = _step_times(timed_runs, batch_size, timed_reviews, rounds)
+    return {"results": results, "history": history}
+
+
+@experiment("imdb-mask", "The tutorial's Transformer with a padding mask, and nothing else mended.")
+def imdb_mask(seed, variants=("mask added",), epochs=10):
+    """The settings are those of `imdb_transformer`."""
+    return imdb_transformer(seed, variants, timed=(), epochs=epochs)
+
+
+@experiment("imdb-attention-dropout", "The mended Transformer with dropout of attention weights too.")
+def imdb_attention_dropout(seed, variants=("mended, attention dropout",), epochs=10):
+    """The settings are those of `imdb_transformer`."""
+    return imdb_transformer(seed, variants, timed=(), epochs=epochs)
+
+
+def _step_times(runs, batch_size, count, rounds):
+    """Processor seconds of a step, and its share of the tutorial's: medians over rounds.
+
+    In a round every model trains on the first `count` training reviews, one model after the other, so that what
+    else the machine does slows all of them. One round more comes first, untimed.
+    """
+    learners = {}
+    for name, (recipe, parts) in runs.items():
+        model, steps = recipe.make(parts["vocab_size"]), -(-count // batch_size)
+        rows, labels = parts["train"]
+        train_batches = recipe.batches(rows[:count], labels[:count], batch_size)
+        learners[name] = model, train_batches, *recipe.learning(model, steps * (rounds + 1))
+    seconds = {name: [] for name in runs}
+    for i in range(rounds + 1):
+        for name, (model, train_batches, optimizer, options) in learners.items():
+            start = time.process_time()
+            train_epoch(model, train_batches(_generator(0, i)), classification_loss, optimizer, **options)
+            seconds[name].append((time.process_time() - start) / steps)
+    row, base = {}, seconds["tutorial"][1:]
+    for name, taken in seconds.items():
+        key = name.replace(", ", "_").replace(" ", "_")
+        row[f"{key}_seconds"] = statistics.median(taken[1:])
+        row[f"{key}_share"] = statistics.median(a / b for a, b in zip(taken[1:], base, strict=True))
+    return row
+
+
+@experiment("imdb-best", "The best Transformer of the course on IMDB: longer reviews, then pairs of words too.")
+def imdb_best(
+    seed,
+    variants=("words", "words and pairs"),
+    vocab_size=50_000,
+    buckets=2**18,
+    length=400,
+    width=32,
+    heads=2,
+    feedforward=128,
+    epochs=4,
+    batch_size=128,
+    learning_rate=3e-3,
+    embedding_dropout=0.3,
+    dropout=0.1,
+    word_dropout=0.2,
+    std=0.1,
+    fraction=0.1,
+):
+    """The last 400 tokens of a review; the pairs are hashed, see `PairEmbedding`. The model after its last epoch."""
+    reviews = _raw_reviews(seed, fraction)
+    parts = _read(reviews, tokenize, slice(-length, None), vocab_size)
+
+    def make(V, pairs):
+        dropouts = {"embedding_dropout": embedding_dropout, "dropout": dropout, "attention_dropout": 0.0}
+        return make_classifier(V, width, heads, feedforward, pool="mean", std=std, pairs=pairs, **dropouts)
+
+    runs = {
+        "words": Recipe(lambda V: make(V, 0), learning_rate, word_dropout=word_dropout),
+        "words and pairs": Recipe(lambda V: make(V, buckets), learning_rate, word_dropout=word_dropout),
+    }
+    results, history = {}, {}
+    for name in variants:
+        results[name], history[name] = _record(runs[name], parts, epochs, batch_size, seed)
+    return {"results": results, "history": history}
+
+
+# --- shared -----------------------------------------------------------------------
+
+
+def _raw_reviews(seed, fraction):
+    """Texts and labels of each split, and "seen": which test reviews stand in the official training set too."""
+    texts, labels = data.imdb("train")
+    parts = zip(("train", "valid"), data.split_validation(len(texts), fraction, seed), strict=True)
+    reviews = {split: ([texts[i] for i in part], [labels[i] for i in part]) for split, part in parts}
+    reviews["test"] = data.imdb("test")
+    known = set(texts)
+    reviews["seen"] = torch.tensor([text in known for text in reviews["test"][0]])
+    return reviews
+
+
+def _between_spaces(text):
+    """The tutorial's tokens: what stands between spaces, in lower case."""
+    return text.lower().split()
+
+
+def _read(reviews, cut, keep, vocab_size):
+    """Rows of ids and labels of each split, "vocab_size" and "seen"; the words are the training reviews'."""
+    splits = ("train", "valid", "test")
+    tokens = {split: [cut(text) for text in reviews[split][0]] for split in splits}
+    vocab = build_vocab(tokens["train"], max_size=vocab_size, specials=("<unk>", "<pad>"))
+    parts = {
+        split: ([torch.tensor(numericalize(row[keep], vocab)) for row in tokens[split]], reviews[split][1])
+        for split in splits
+    }
+    return parts | {"vocab_size": len(vocab), "seen": reviews["seen"]}
+
+
+def _record(recipe, parts, epochs, batch_size, seed):
+    """Train to the last epoch: the row with processor seconds and test scores, and the history."""
+    model, (rows, labels) = recipe.make(parts["vocab_size"]), parts["train"]
+    train_batches = recipe.batches(rows, labels, batch_size)
+    optimizer, options = recipe.learning(model, epochs * -(-len(rows) // batch_size))
+    history = []
+    for epoch in range(1, epochs + 1):
+        start, epoch_batches = time.process_time(), train_batches(_generator(seed, epoch))
+        means = train_epoch(model, epoch_batches, classification_loss, optimizer, epoch=epoch, **options)
+        entry = {"epoch": epoch, "seconds": time.process_time() - start}
+        entry |= {f"train_{key}": value for key, value in means.items()}
+        means = evaluate(model, lambda: _in_order(recipe, parts["valid"]), classification_loss)
+        history.append(entry | {f"valid_{key}": value for key, value in means.items()})
+    seconds = sum(entry["seconds"] for entry in history)
+    row = {"parameters": number_of_parameters(model), "epochs": epochs, "valid_accuracy": history[-1]["valid_accuracy"]}
+    row |= {"train_seconds": seconds, "seconds_per_epoch": seconds / epochs}
+    return row | _test_scores(_logits(recipe, model, parts["test"]), parts), history
+
+
+def _generator(seed, epoch):
+    """The source of an epoch's order and hidden words."""
+    return torch.Generator().manual_seed(1000 * seed + epoch)
+
+
+def _in_order(recipe, split, batch_size=128):
+    """Batches (ids, mask, labels) without chance; padded as in training."""
+    rows, labels = split
+    if recipe.length is None:
+        return batches(rows, labels, batch_size, shuffle=False)
+    ids, mask = pad_batch(rows, recipe.length)
+    return zip(*(part.split(batch_size) for part in (ids, mask, torch.tensor(labels))), strict=True)
+
+
+@torch.no_grad()
+def _logits(recipe, model, split):
+    """How far the logit of "positive" is above that of "negative", for all rows in their order."""
+    rows, _ = split
+    model.eval()
+    logits = torch.empty(len(rows))
+    for ids, mask, where in _in_order(recipe, (rows, range(len(rows)))):
+        logits[where] = model(ids, mask).diff(dim=1)[:, 0]
+    return logits
