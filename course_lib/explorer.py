@@ -107,16 +107,18 @@ def explore(tokens, maps, *, keys=None, title="Attention", alt, caption, part=No
     else:
         parts = [_part("", tokens, maps, keys)]
     names = [p.name for p in parts]
-    chosen = names[0] if part is None else part
-    if chosen not in names:
-        raise ValueError(f"there is no part {part!r}; there are {', '.join(map(repr, names))}")
-    begin = parts[names.index(chosen)]
+    if part is not None and not isinstance(maps, dict):
+        raise ValueError(f"part is {part!r}, but maps is a list; only the maps of a dict have names")
+    if part is not None and part not in names:
+        raise ValueError(f"part is {part!r}; wanted one of {names}")
+    start = 0 if part is None else names.index(part)
+    begin = parts[start]
     _in_range("layer", layer, len(begin.maps))
     if head != "mean":
         _in_range("head", head, len(begin.maps[0]))
     if query is not None:
         _in_range("query", query, len(begin.queries))
-    view = {"title": title, "part": names.index(chosen), "layer": layer, "head": head, "query": query}
+    view = {"title": title, "part": start, "layer": layer, "head": head, "query": query}
     return Explorer(parts, view, alt.strip(), caption.strip())
 
 

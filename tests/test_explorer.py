@@ -1,0 +1,254 @@
+"""The attention explorer as data: what it stores, what it refuses, what comparisons see of it.
+
+How it behaves in a real browser is looked at in test_clients.py.
+"""
+
+import base64
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from IPython.core.formatters import DisplayFormatter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbval.plugin import get_sanitize_patterns
+
+from course_lib import explorer, plots
+from course_lib.explorer import explore
+from tools import guards
+
+TOKENS = ["the", "cat", "sat", "<pad>"]
+
+
+def causal_maps(layers=2, heads=3, seed=0):
+    """Causal maps of four tokens, of which the last is padding: nobody looks at it, and it looks nowhere."""
+    scores = torch.randn(layers, heads, 4, 4, generator=torch.Generator().manual_seed(seed))
+    maps = scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf).softmax(-1)
+    maps[:, :, 3] = 0
+    return list(maps)
+
+
+def shown(tokens=TOKENS, maps=None, alt="Who looks at whom.", caption="The cat looks back.", **more):
+    return explore(tokens, causal_maps() if maps is None else maps, alt=alt, caption=caption, **more)
+
+
+class Attributes(HTMLParser):
+    """Collect every attribute of every element."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def __getitem__(self, name):
+        (value,) = [attributes[name] for _, attributes in self.elements if name in attributes]
+        return value
+
+
+def test_the_weights_are_stored_as_thousandths_and_masked_ones_as_minus_one():
+    """Fails if layers, heads or axes are mixed up, or if 0 and nearly 0 look alike."""
+    maps = [
+        torch.tensor([[[0.25, 0.75, 0.0], [0.0004, 0.0, 0.9996]]]),
+        torch.tensor([[[0.0, 0.0, 0.0], [0.1, 0.2, 0.7]]]),
+    ]
+    stored = Attributes(shown(["a", "b"], maps, keys=["x", "y", "z"]).html())
+    assert json.loads(stored["data-weights"]) == [
+        [[[[250, 750, -1], [0, -1, 1000]]], [[[-1, -1, -1], [100, 200, 700]]]],
+    ]
+    (part,) = json.loads(stored["data-view"])["parts"]
+    assert part == {"name": "", "code": "maps", "queries": ["a", "b"], "keys": ["x", "y", "z"]}
+
+
+def test_several_parts_keep_their_own_tokens():
+    """Fails if cross-attention gets the decoder's tokens as keys, or a part its neighbour's maps."""
+    maps = {"encoder": torch.eye(3).expand(2, 5, 3, 3), "cross": torch.full((1, 4, 2, 3), 1 / 3)}
+    tokens = {"cross": ["a", "b"], "encoder": ["x", "y", "z"]}
+    it = shown(tokens, maps, keys={"cross": tokens["encoder"]}, part="cross", head=3, query=1)
+    stored = Attributes(it.html())
+    view = json.loads(stored["data-view"])
+    assert [(p["code"], p["queries"], p["keys"]) for p in view["parts"]] == [
+        ('maps["encoder"]', ["x", "y", "z"], ["x", "y", "z"]),
+        ('maps["cross"]', ["a", "b"], ["x", "y", "z"]),
+    ]
+    assert (view["part"], view["layer"], view["head"], view["query"]) == (1, 0, 3, 1)
+    assert [np.shape(part) for part in json.loads(stored["data-weights"])] == [(2, 5, 3, 3), (1, 4, 2, 3)]
+
+
+def test_words_cannot_become_markup():
+    """A token of a real text may look like HTML; fails if it opens an element or an attribute."""
+    wild = ["</script><b>", "\"'>", "&amp;", "$x$"]
+    it = shown(wild, alt='Tokens "wild".', caption="<i>1 < 2</i>", title="<u>")
+    found = Attributes(it.page())
+    assert json.loads(found["data-view"])["parts"][0]["queries"] == wild
+    assert {tag for tag, _ in found.elements}.isdisjoint({"b", "i", "u"})
+    assert [a["alt"] for tag, a in found.elements if tag == "img"] == ['Tokens "wild".']
+
+
+def test_it_asks_for_nothing_and_names_nothing():
+    """Fails on an address of any kind (a network would be asked) or an id (two on one page would clash)."""
+    it = shown()
+    text = it.html()
+    words = re.sub('base64,[^"]*', "", text)  # the picture may hold any letters
+    assert re.findall(r"https?:|=[\"']//|@import|url\(|fetch|XMLHttp|WebSocket|\bimport\b|require", words) == []
+    for _, attributes in Attributes(text).elements:
+        assert "id" not in attributes
+        assert "href" not in attributes
+        assert attributes.get("src", "data:image/png;base64,").startswith("data:image/png;base64,")
+    assert it.html() == text == shown().html()
+
+
+def test_the_stored_output_is_small_and_has_alt_text():
+    """Two layers, four heads, twenty tokens: what a notebook stores stays below 150 kB."""
+    maps = torch.rand(2, 4, 20, 20, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    data, metadata = DisplayFormatter().format(shown([f"token{i}" for i in range(20)], maps))
+    assert set(data) == {"text/html", "image/png", "text/plain"}
+    assert sum(map(len, data.values())) < 150_000
+    assert data["text/plain"] == "[attention explorer] Who looks at whom."
+    assert metadata["image/png"] == {"alt": "Who looks at whom.", "width": 700}
+
+
+def notebook_with(it):
+    data, metadata = it._repr_mimebundle_()
+    output = new_output("execute_result", data=data, metadata=metadata, execution_count=1)
+    return new_notebook(cells=[new_code_cell("explore()", execution_count=1, outputs=[output])])
+
+
+def compared(it):
+    """What nbval compares of the HTML, by the project's own rules."""
+    text = it.html()
+    for pattern, replacement in get_sanitize_patterns(guards.SANITIZE.read_text(encoding="utf8")):
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def test_comparisons_of_notebooks_see_the_words_and_not_the_trained_weights():
+    """Trained weights vary between machines in the third digit: fails if they or pixels are compared, or nothing is."""
+    assert compared(shown()) == compared(shown(maps=causal_maps(seed=1)))
+    assert len(compared(shown())) < len(shown().html()) - 10_000  # the picture is gone
+    assert compared(shown()) != compared(shown(tokens=["the", "dog", "sat", "<pad>"]))
+    assert compared(shown()) != compared(shown(caption="The cat looks on."))
+
+
+def test_a_notebook_with_it_passes_the_guards():
+    notebook = notebook_with(shown())
+    assert [problem for guard in guards.GUARDS for problem in guard(notebook)] == []
+
+
+def test_the_still_picture_shows_the_map_that_is_shown_first(monkeypatch):
+    """Fails if another head is drawn, if the axes are swapped, or if masked weights look like small ones."""
+    calls = []
+    draw = plots.heatmap
+    monkeypatch.setattr(plots, "heatmap", lambda ax, *given, **more: calls.append(given) or draw(ax, *given, **more))
+    maps = [torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(n)).softmax(-1) for n in range(2)]
+    maps[1][2, 0] = torch.tensor([0.5, 0.5, 0.0, 0.0])
+    png = shown(["a", "b"], maps, keys=["w", "x", "y", "z"], layer=1, head=2)._still()
+    assert base64.b64decode(png).startswith(b"\x89PNG")
+    shown(["a", "b"], maps, keys=["w", "x", "y", "z"], layer=1, head="mean")._still()
+    (one, keys, queries, _), (mean, *_) = calls
+    wanted = maps[1][2].double().numpy()
+    wanted[0, 2:] = np.nan
+    np.testing.assert_array_equal(one, wanted)
+    np.testing.assert_allclose(mean, maps[1].double().mean(0))
+    assert (keys, queries) == (["w", "x", "y", "z"], ["a", "b"])
+
+
+def test_the_small_maps_stand_by_layer_and_head():
+    """One weight of 1 in each map, everything else masked; fails if a map stands in another's place."""
+    maps = torch.zeros(2, 2, 3, 3)
+    for n, h, i, j in [(0, 0, 0, 0), (0, 1, 1, 2), (1, 0, 2, 1), (1, 1, 0, 2)]:
+        maps[n, h, i, j] = 1
+    ax = plots.axes()
+    explorer._mosaic(ax, shown("abc", maps).parts)
+    picture = ax.images[0].get_array()
+    blue = np.isclose(picture, (0, 0x72 / 255, 0xB2 / 255)).all(-1)
+    assert picture.shape == (2 * 4 - 1, 3 * 4 - 1, 3)
+    assert np.argwhere(blue).tolist() == [[0, 0], [1, 6], [4, 6], [6, 1]]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["layer 0", "layer 1"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "1", "mean"]
+
+
+def test_a_map_that_is_masked_throughout_can_be_drawn():
+    """Fails if the colour scale of an empty map, or a single token, stops the picture."""
+    from PIL import Image
+
+    png = shown(["a"], torch.zeros(1, 1, 1, 1))._still()
+    assert Image.open(io.BytesIO(base64.b64decode(png))).width == 980
+
+
+def test_the_page_is_a_whole_document(tmp_path):
+    path = tmp_path / "attention.html"
+    it = shown(title="Cats & dogs")
+    it.write_page(path)
+    text = path.read_text(encoding="utf8")
+    assert text == it.page()
+    assert it.html() in text
+    assert "<title>Cats &amp; dogs</title>" in text
+    assert text.rstrip().endswith("</html>")
+
+
+def spoiled(value, *place):
+    maps = causal_maps()
+    maps[place[0]][place[1:]] = value
+    return maps
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"alt": " "}, "needs alt text and a caption; got alt=' '"),
+        ({"caption": ""}, "needs alt text and a caption; .* caption=''"),
+        ({"maps": []}, "maps has 0 layers, 4 query tokens and 4 key tokens; there must be at least one of each"),
+        ({"tokens": []}, "2 layers, 0 query tokens and 0 key tokens"),
+        ({"tokens": ["a", "b", "c"]}, r"maps\[0\] has shape \(3, 4, 4\); wanted \(H, T, S\) .* T = 3 .* S = 3"),
+        ({"keys": ["a"]}, r"maps\[0\] has shape \(3, 4, 4\); .* T = 4 query tokens and S = 1 key tokens\.$"),
+        ({"maps": causal_maps()[0]}, r"maps\[0\] has shape \(4, 4\); wanted \(H, T, S\)"),
+        ({"maps": [torch.tensor(1.0)]}, r"maps\[0\] has shape \(\); wanted \(H, T, S\)"),
+        ({"maps": [torch.zeros(0, 4, 4)]}, r"maps\[0\] has shape \(0, 4, 4\)"),
+        ({"maps": [causal_maps()[0][None]]}, r"shape \(1, 3, 4, 4\).* take one sentence: \[w\[0\] for w in maps\]"),
+        ({"maps": [causal_maps()[0], causal_maps()[1][:2]]}, r"maps\[1\] has shape \(2, 4, 4\).* same H in each layer"),
+        ({"maps": spoiled(-0.5, 1, 0, 2, 1)}, r"maps\[1\] holds -0.5; weights must be numbers from 0 to 1"),
+        ({"maps": spoiled(torch.nan, 0, 0, 2, 1)}, r"maps\[0\] holds nan"),
+        ({"maps": spoiled(9.0, 1, 2, 0, 0)}, r"maps\[1\]\[2\]\[0\] sums to 9; each row must sum to 1"),
+        ({"maps": spoiled(torch.inf, 1, 2, 0, 0)}, r"maps\[1\]\[2\]\[0\] sums to inf"),
+        ({"part": "cross"}, "part is 'cross', but maps is a list; only the maps of a dict have names"),
+        (
+            {"maps": {"cross": causal_maps()}, "tokens": {"cross": TOKENS}, "part": "self"},
+            r"part is 'self'; wanted one of \['cross'\]",
+        ),
+        ({"layer": 2}, "layer is 2; wanted an index from 0 to 1"),
+        ({"head": -1}, "head is -1; wanted an index from 0 to 2"),
+        ({"head": "max"}, "head is 'max'; wanted an index from 0 to 2"),
+        ({"query": 4}, "query is 4; wanted an index from 0 to 3"),
+        ({"maps": {}, "tokens": {}}, "maps is an empty dict"),
+        ({"maps": {"cross": causal_maps()}}, r"maps is a dict of \['cross'\], so tokens must .*; got a list"),
+        ({"maps": {"cross": causal_maps()}, "tokens": {"encoder": TOKENS}}, r"of the same names; got \['encoder'\]"),
+        (
+            {"maps": {"cross": causal_maps()}, "tokens": {"cross": TOKENS}, "keys": TOKENS},
+            r"dict of \['cross'\], so keys must be a dict of some of these names; got a list",
+        ),
+        (
+            {"maps": {"cross": causal_maps()}, "tokens": {"cross": TOKENS}, "keys": {"self": TOKENS}},
+            r"some of these names; got \['self'\]",
+        ),
+        (
+            {"maps": {"cross": causal_maps()}, "tokens": {"cross": TOKENS}, "keys": {"cross": ["a"]}},
+            r'maps\["cross"\]\[0\] has shape \(3, 4, 4\); .* S = 1',
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named(change, message):
+    """Fails if the wrong thing passes, or if the message does not say what came and what was wanted."""
+    with pytest.raises(ValueError, match=message):
+        shown(**change)
+
+
+def test_rows_in_half_precision_pass():
+    """A row of bfloat16 numbers does not sum to exactly 1; fails if the tolerance forgets that."""
+    maps = torch.rand(1, 2, 7, 7, generator=torch.Generator().manual_seed(0)).softmax(-1).bfloat16()
+    assert len(shown("abcdefg", maps).parts[0].maps) == 1
