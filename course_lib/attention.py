@@ -462,6 +462,7 @@ class _DroppedAttention(torch.autograd.Function):
     @torch.autocast("cpu", enabled=False)
     def forward(ctx, q, k, v, visible, bias, p):
         """As `_math`."""
+        q, k, v = (x.contiguous() for x in (q, k, v))  # once, or each of the products would copy its part
         keep = _kept((*q.shape[:-1], k.shape[-2]), p, q.device)  # (..., T, S)
         ctx.save_for_backward(q, k, v, visible, bias, keep)
         ctx.p = p

@@ -51,7 +51,7 @@ def dropout(x, p, training=True):
         raise ValueError(f"dropout must be from 0 to below 1, got {p}")
     if not training or p == 0:
         return x
-    keep = (torch.rand(x.shape, device=x.device) >= p).to(x.dtype)
+    keep = torch.rand(x.shape, device=x.device).ge_(p).to(x.dtype)  # ge_: 1.0 where u >= p, in place
     return x * keep.mul_(1 / (1 - p))  # scaling the constant saves a pass over x, and one in the backward pass
 
 
