@@ -247,3 +247,134 @@ def test_rows_of_decoding(monkeypatch):
         _, whole = base(x)
         torch.testing.assert_close(results["ours"], whole)
         torch.testing.assert_close(results["torch.nn"], whole)
+
+
+def test_rows_of_the_attention_layers(monkeypatch):
+    """Fails if a layer that is compared is another function, forward or backward, or "ahead" is turned round."""
+    calls = []
+    times = {"ours": 1.0, "torch.nn": 2.0, "tutorial": 3.0}
+    monkeypatch.setattr(bench, "compare", fake_compare(times, calls))
+    found = [(row.measured, row.goal, row.better) for row in bench.attention_layers()]
+    assert found == [(0.5, 0.97, "lower"), (3.0, 1.8, "higher")]
+    for results, base in zip(calls, ("torch.nn", "tutorial"), strict=True):
+        torch.testing.assert_close(results["ours"][0], results[base][0], rtol=1e-4, atol=1e-5)  # to the input
+        torch.testing.assert_close(results["ours"][-1], results[base][-1])  # to the last bias
+    weight, (q, k, v) = calls[1]["ours"][1], calls[1]["tutorial"][1:4]
+    torch.testing.assert_close(weight, torch.cat([q, k, v]), rtol=1e-4, atol=1e-3)  # sums over 25,600 places
+
+
+def test_added_memory_is_that_of_the_peak():
+    """Fails if memory that is given back before the end, or was held before, is counted wrongly."""
+    held = torch.ones(5 * 2**18)  # 5 MiB, not counted
+    mb = bench.peak_mb("lambda: tools.bench.torch.ones(40 * 2**18).sum() + tools.bench.torch.ones(24 * 2**18).sum()")
+    if mb is None:
+        pytest.skip("the peak of a process can be read on Linux only")
+    assert 39 < mb < 46
+    assert bench.added_mb(lambda: None) < len(held) / 2**18
+
+
+def test_rows_of_memory(monkeypatch):
+    """Fails if the shares are of the wrong processes, or the quantity is not what attention adds."""
+    mb = {"ours": 30.0, "tutorial": 120.0, "projections": 20.0}
+    monkeypatch.setattr(bench, "peak_mb", lambda call: next(n for name, n in mb.items() if f"'{name}'" in call))
+    first, *others = bench.attention_memory()
+    assert (first.measured, first.goal, first.better) == (0.1, 0.1, "lower")
+    assert [row.measured for row in others] == [30.0, 120.0, 20.0]
+    monkeypatch.setattr(bench, "peak_mb", lambda call: None)
+    assert {row.measured for row in bench.attention_memory()} == {None}
+
+
+@pytest.mark.parametrize("name", ["ours", "tutorial", "projections"])
+def test_memory_is_measured_of_the_layers_that_are_timed(name, monkeypatch):
+    """Fails if the layer without attention has other gradients than the others have, or ours is another function."""
+    sizes = bench.tutorial_sizes
+    monkeypatch.setattr(bench, "tutorial_sizes", lambda: (*sizes()[:2], torch.randn(3, 5, 32)))
+    grads = bench.memory_of_layer(name)()
+    assert grads[0].shape == (3, 5, 32)
+    assert all(grad.abs().sum() > 0 for grad in grads if grad.shape != (96,))  # the biases of q, k, v may have none
+
+
+def test_rows_of_attention_with_dropout(monkeypatch):
+    """Fails if "ahead" is turned round, or dropout is not drawn on one of the two sides."""
+    calls = []
+    monkeypatch.setattr(bench, "compare", fake_compare({"ours": 1.0, "torch": 2.0}, calls))
+    found = [(row.measured, row.goal, row.better) for row in bench.attention_dropout()]
+    assert found == [(2.0, 2.3, "higher"), (2.0, 1.15, "higher")]
+    for results in calls:
+        for grads in results.values():
+            columns = grads[2].double().mean((0, 1, 3))  # to v: the mean weight a key gets
+            assert columns.std() > 1e-4
+        for ours, theirs in zip(results["ours"], results["torch"], strict=True):
+            assert ours.std().item() == pytest.approx(theirs.std().item(), rel=0.05)
+
+
+def small_encoder(monkeypatch):
+    monkeypatch.setattr(bench, "ENCODER", (4, 10, 16, 2, 24))
+
+
+def test_rows_of_an_encoder_layers_training(monkeypatch):
+    """Fails if a ratio is turned round, a goal stands at another dropout, or a step leaves the weights as they were."""
+    small_encoder(monkeypatch)
+    calls = []
+    monkeypatch.setattr(bench, "compare", fake_compare({"ours": 1.0, "torch.nn": 2.0}, calls))
+    assert [(row.measured, row.goal, row.better) for row in bench.encoder_training()] == [
+        (0.5, 1.02, "lower"),
+        (0.5, 0.93, "lower"),
+    ]
+    torch.manual_seed(0)
+    layer, x = bench.EncoderLayer(16, 2, 24, 0.1), torch.randn(4, 10, 16)
+    before = [weight.clone() for weight in layer.parameters()]
+    bench._training_step(layer, x)()
+    assert all(not torch.equal(old, new) for old, new in zip(before, layer.parameters(), strict=True))
+
+
+def test_rows_of_an_encoders_inference(monkeypatch):
+    """Fails if a ratio is turned round, a text is lost in bucketing, or gradients are kept."""
+    small_encoder(monkeypatch)
+    calls = []
+    monkeypatch.setattr(bench, "compare", fake_compare({"ours": 1.0, "ours, in order": 3.0, "torch.nn": 2.0}, calls))
+    rows = bench.encoder_inference()
+    found = [(row.measured, row.goal) for row in rows]
+    assert found == [(0.5, 1.03), (0.5, 1.05), (1.5, None)]
+    real = [sorted(x.abs().sum(-1).count_nonzero().item() for x in batch) for batch in calls[1].values()]
+    assert sum(real[0]) == sum(real[1])  # vectors that are not padding: as many in either order
+    assert all(not x.requires_grad for batch in calls[1].values() for x in batch)
+
+
+def test_the_classifiers_that_are_timed_are_one_function():
+    """Fails if a weight is not taken over, or dropout stands elsewhere than it is said to."""
+    models = bench.imdb_models(vocab_size=50)
+    ids, _ = bench.generated_ids(6, 9, 50)
+    outputs = {name: model.eval()(ids) for name, model in models.items()}
+    for name, output in outputs.items():
+        torch.testing.assert_close(output, outputs["tutorial"], msg=name)
+    for name, dropouts in {"ours": (0.0, 0.1), "ours without dropout of weights": (0.0, 0.0)}.items():
+        (layer,) = models[name].encoder.layers
+        assert (layer.dropout, layer.self_attn.dropout) == dropouts
+        assert models[name].embedding.dropout == models["tutorial"].dropout.p == 0.1
+
+
+def test_rows_of_the_imdb_step(monkeypatch):
+    """Fails if "ahead" is turned round, or a step leaves a model as it was."""
+    calls = []
+    seconds = {"ours": 2.0, "ours without dropout of weights": 1.0, "tutorial": 4.0, "torch.nn": 6.0}
+    seconds["ours, all dropouts"] = 3.0
+    models = bench.imdb_models(60)
+    before = {name: model.output.weight.clone() for name, model in models.items()}
+    real = bench.generated_ids
+    monkeypatch.setattr(bench, "compare", fake_compare(seconds, calls))
+    monkeypatch.setattr(bench, "imdb_models", lambda: models)
+    monkeypatch.setattr(bench, "generated_ids", lambda B, T, V: real(6, 9, 60))
+    found = [(row.measured, row.goal, row.better) for row in bench.imdb_step()]
+    assert found == [(2.0, 1.6, "higher"), (4.0, 2.7, "higher"), (3.0, 1.9, "higher"), (2.0, None, "higher")]
+    assert all(not torch.equal(model.output.weight, before[name]) for name, model in models.items())
+
+
+def test_generated_ids_are_like_reviews():
+    """Fails if lengths or frequencies are not those that are described."""
+    ids, labels = bench.generated_ids(400, 200, 50_002)
+    lengths = (ids != 1).sum(1)
+    assert 0.3 < (lengths == 200).float().mean() < 0.55
+    assert ids.max() < 50_002
+    assert (ids[ids != 1] < 224).float().mean() == pytest.approx(0.5, abs=0.05)  # half of the tokens: root of V words
+    assert labels.sum() == 200

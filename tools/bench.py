@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +28,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib import data, experiments, ledger, text, toy, train
+from course_lib.attention import MultiHeadAttention, attention
+from course_lib.experiments.ch09_imdb import TutorialClassifier
 from course_lib.gated import GRU, LSTM
+from course_lib.positions import Sinusoidal
 from course_lib.rnn import RNN
+from course_lib.transformer import EncoderLayer, TransformerClassifier, TransformerEncoder
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 BATCH = 64  # reviews in a batch
@@ -272,6 +277,147 @@ def decoding():
     return rows
 
 
+def attention_layers():
+    """The attention layer against torch.nn's and a tutorial's on the same weights: forward, and back to the input."""
+    torch.manual_seed(0)
+    B, T, D, H = 32, 128, 256, 4
+    base, x = nn.MultiheadAttention(D, H, batch_first=True), torch.randn(B, T, D)
+    layer = MultiHeadAttention(D, H)
+    layer.load_state_dict(base.state_dict())
+    name, note = f"attention layer / torch.nn without weights, {_size(B, T, D)} H {H}", "forward and backward"
+    ways = {"ours": layer, "torch.nn": lambda x: base(x, x, x, need_weights=False)[0]}
+    samples = _compare_passes(ways, (layer, base), x)
+    rows = [_row(name, ratio(samples, "ours", "torch.nn"), 0.97, "lower", note)]
+
+    layer, tutorial, x = tutorial_sizes()
+    B, T, D, H = *x.shape, layer.num_heads
+    ways = {"ours": layer, "tutorial": lambda x: tutorial(x)[0]}
+    samples = _compare_passes(ways, (layer, tutorial), x)
+    name = f"attention layer: times ahead of the tutorial's, {_size(B, T, D)} H {H}"
+    return [*rows, _row(name, ratio(samples, "tutorial", "ours"), 1.8, "higher", f"{note}; its operations typed again")]
+
+
+def attention_memory():
+    """Peak memory of the attention layer against the tutorial's, forward and backward, in fresh processes."""
+    found = {name: peak_mb(f"tools.bench.memory_of_layer({name!r})") for name in ("ours", "tutorial", "projections")}
+    size, share = f"{_size(128, 200, 32)} H 2", None
+    if None not in found.values():
+        share = (found["ours"] - found["projections"]) / (found["tutorial"] - found["projections"])
+    note = "what attention adds to the products and gradients that both have"
+    rows = [Row(f"attention layer: extra peak memory / the tutorial's, {size}", share, 0.1, note=note)]
+    for name, mb in found.items():
+        rows.append(Row(f"attention layer: peak memory (MiB), {name}, {size}", mb, note="forward and backward"))
+    return rows
+
+
+def attention_paths():
+    """Time and extra memory of both paths of `attention` over T: forward and backward, without goals."""
+    rows = []
+    for T in (128, 512, 2048):
+        shape = (max(1, 4096 // T), 4, T, 64)  # as many tokens at every T
+        q, k, v = torch.randn(3, *shape).requires_grad_()
+        ways = {impl: _backwards(functools.partial(attention, impl=impl), q, k, v) for impl in ("math", "sdpa")}
+        name = f"B {shape[0]} H 4 T {T} K 64"
+        rows.append(_row(f"attention, math / sdpa, {name}", ratio(compare(ways, 5), "math", "sdpa"), None, "lower", ""))
+        for impl in ways:
+            mb = peak_mb(f"tools.bench.memory_of_path({impl!r}, {shape})")
+            rows.append(Row(f"attention, peak memory (MiB), {impl}, {name}", mb, note="forward and backward"))
+    return rows
+
+
+def attention_dropout():
+    """Dropout of attention weights: our path of few rows at a time against torch's kernel."""
+    rows = []
+    for shape, goal in (((128, 2, 200, 16), 2.3), ((32, 4, 128, 64), 1.15)):
+        q, k, v = torch.randn(3, *shape).requires_grad_()
+        ways = {
+            "ours": _backwards(functools.partial(attention, dropout_p=0.1), q, k, v),
+            "torch": _backwards(functools.partial(F.scaled_dot_product_attention, dropout_p=0.1), q, k, v),
+        }
+        name = f"attention with dropout 0.1: times ahead of torch, B H T K {shape}"
+        rows.append(_row(name, ratio(compare(ways), "torch", "ours"), goal, "higher", "forward and backward"))
+    return rows
+
+
+def encoder_training():
+    """One training step of an encoder layer against torch.nn's on the same weights."""
+    rows = []
+    B, T, D, H, F_ = ENCODER
+    for p, goal in ((0.0, 1.02), (0.1, 0.93)):
+        torch.manual_seed(0)
+        base = nn.TransformerEncoderLayer(D, H, F_, p, batch_first=True)
+        layer, x = EncoderLayer(D, H, F_, p), torch.randn(B, T, D)
+        layer.load_state_dict(base.state_dict())
+        with torch.no_grad():
+            torch.testing.assert_close(layer.eval()(x), base.train()(x) if p == 0 else base.eval()(x))
+        ways = {"ours": _training_step(layer.train(), x), "torch.nn": _training_step(base.train(), x)}
+        name = f"encoder layer, training step / torch.nn, dropout {p}, {_size(B, T, D)} F {F_}"
+        note = "forward, backward, AdamW"
+        rows.append(_row(name, ratio(compare(ways), "ours", "torch.nn"), goal, "lower", note))
+    return rows
+
+
+ENCODER = (32, 128, 256, 4, 1024)  # B, T, D, H, F
+
+
+def encoder_inference():
+    """Two encoder layers in inference against torch.nn's fast path: whole batches, and texts of many lengths."""
+    torch.manual_seed(0)
+    B, T, D, H, F_ = ENCODER
+    base = nn.TransformerEncoder(nn.TransformerEncoderLayer(D, H, F_, batch_first=True), 2).eval()
+    encoder = TransformerEncoder([EncoderLayer(D, H, F_) for _ in range(2)]).eval()
+    encoder.load_state_dict(base.state_dict())
+    lengths = torch.randint(T * 2 // 5, T + 1, (4 * B,))
+    texts = [torch.randn(length, D) for length in lengths.tolist()]
+    in_order, similar = _padded(texts, range(4 * B), B), _padded(texts, lengths.argsort().tolist(), B)
+    x = torch.randn(B, T, D)
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The PyTorch API of nested tensors")
+        dense = {"ours": lambda: encoder(x), "torch.nn": lambda: base(x)}
+        torch.testing.assert_close(*(way() for way in dense.values()))
+        padded = {
+            "ours": lambda: [encoder(x, mask) for x, mask in similar],
+            "ours, in order": lambda: [encoder(x, mask) for x, mask in in_order],
+            "torch.nn": lambda: [base(x, src_key_padding_mask=~mask) for x, mask in in_order],
+        }
+        torch.testing.assert_close(padded["ours, in order"](), padded["torch.nn"]())
+        size = f"{_size(B, T, D)} F {F_}"
+        whole, samples = compare(dense), compare(padded)
+    name, whole = "encoder, inference", ratio(whole, "ours", "torch.nn")
+    note = f"texts of mean length {lengths.float().mean():.0f}; torch.nn in order, with nested tensors"
+    ours = [ratio(samples, way, "torch.nn") for way in ("ours", "ours, in order")]
+    return [
+        _row(f"{name} / torch.nn, {size}", whole, 1.03, "lower", "2 layers"),
+        _row(f"{name}, padded / torch.nn: similar lengths together", ours[0], 1.05, "lower", note),
+        _row(f"{name}, padded / torch.nn: in order, too", ours[1], None, "lower", note),
+    ]
+
+
+def imdb_step():
+    """One training step of the tutorial's classifier of reviews, its code against ours with the same mathematics."""
+    ids, labels = generated_ids(128, 200, 50_002)
+    models = imdb_models()
+    with torch.no_grad():
+        outputs = {name: model.eval()(ids) for name, model in models.items()}
+        for name in ("ours", "ours without dropout of weights", "torch.nn"):
+            torch.testing.assert_close(outputs[name], outputs["tutorial"], msg=f"{name}: another function")
+    ways = {}
+    for name, model in models.items():
+        optimizer = torch.optim.AdamW(model.train().parameters(), 1e-3, fused=name.startswith("ours"))
+        ways[name] = functools.partial(_classify, model, optimizer, ids, labels)
+    samples = compare(ways)
+    note = "forward, backward, AdamW; generated reviews, B 128 T 200, vocabulary 50,002"
+    return [
+        _row(f"IMDB step{name}", ratio(samples, base, way), goal, "higher", note)
+        for name, base, way, goal in (
+            (": times ahead of the tutorial's", "tutorial", "ours", 1.6),
+            (" without dropout of attention weights: times ahead", "tutorial", "ours without dropout of weights", 2.7),
+            (": times ahead of torch.nn's parts", "torch.nn", "ours", 1.9),
+            (", as many dropouts: times ahead of torch.nn's parts", "torch.nn", "ours, all dropouts", None),
+        )
+    ]
+
+
 def _same_weights(ours, theirs, B, T, D):
     """Our layer and torch's with the same weights, and an input for them."""
     torch.manual_seed(0)
@@ -332,7 +478,22 @@ def opening():
     ]
 
 
-ITEMS = (tokenising, padding, recurrent, published_lstms, decoding, importing, opening)
+ITEMS = (
+    tokenising,
+    padding,
+    recurrent,
+    published_lstms,
+    decoding,
+    attention_layers,
+    attention_memory,
+    attention_paths,
+    attention_dropout,
+    encoder_training,
+    encoder_inference,
+    imdb_step,
+    importing,
+    opening,
+)
 
 
 class Recurrent(nn.Module):
@@ -349,6 +510,204 @@ class Recurrent(nn.Module):
         states, _ = self.gru(self.embedding(ids))  # (B, T, hidden)
         weights = mask.unsqueeze(-1).to(states.dtype)
         return self.output((states * weights).sum(1) / weights.sum(1))
+
+
+class TutorialAttention(nn.Module):
+    """The operations of a tutorial's attention layer: four products, and the weights given back besides."""
+
+    def __init__(self, d_model, nhead):
+        super().__init__()
+        self.nhead = nhead
+        self.q_proj = nn.Linear(d_model, d_model, bias=False)
+        self.k_proj = nn.Linear(d_model, d_model, bias=False)
+        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        self.out_proj = nn.Linear(d_model, d_model)
+        self.dropout = nn.Dropout(0.0)
+
+    def forward(self, x):
+        """(B, T, D) to (B, T, D)."""
+        q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        heads, weights = self.attend(q, k, v)
+        return self.out_proj(heads.transpose(1, 2).contiguous().view(x.shape)), weights
+
+    def attend(self, q, k, v):
+        """(B, H, T, K) and the weights (B, H, T, T)."""
+        scores = torch.matmul(q / math.sqrt(q.shape[-1]), k.transpose(2, 3))
+        weights = self.dropout(torch.softmax(scores, dim=-1))
+        return torch.matmul(weights, v), weights
+
+    def _heads(self, x):
+        """(B, T, D) to (B, H, T, K)."""
+        return x.view(len(x), -1, self.nhead, x.shape[-1] // self.nhead).transpose(1, 2)
+
+
+def tutorial_sizes():
+    """Our attention layer and the tutorial's with the same weights, and an input, at the tutorial's sizes."""
+    torch.manual_seed(0)
+    B, T, D, H = 128, 200, 32, 2
+    layer, tutorial = MultiHeadAttention(D, H), TutorialAttention(D, H)
+    _load_attention(layer, tutorial)
+    return layer, tutorial, torch.randn(B, T, D)
+
+
+class StockClassifier(nn.Module):
+    """The tutorial's classifier of reviews from the parts of torch.nn."""
+
+    def __init__(self, tutorial, dropout=0.1):
+        super().__init__()
+        D, H, F_ = tutorial.embedding.embedding_dim, tutorial.layer.nhead, tutorial.layer.linear1.out_features
+        self.embedding, self.norm = nn.Embedding(*tutorial.embedding.weight.shape, 1), nn.LayerNorm(D, 1e-12)
+        self.register_buffer("positions", tutorial.positions)
+        self.dropout = nn.Dropout(dropout)
+        layer = nn.TransformerEncoderLayer(D, H, F_, dropout, layer_norm_eps=1e-6, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+        self.output = nn.Linear(D, 2)
+
+    def forward(self, ids):
+        """(B, T) ids to logits (B, 2)."""
+        x = self.norm(self.dropout(self.embedding(ids) + self.positions[: ids.shape[1]]))
+        return self.output(self.encoder(x).max(dim=1).values)
+
+
+def imdb_models(vocab_size=50_002):
+    """The tutorial's classifier of reviews, the same from torch.nn's parts, and ours with three choices of dropout."""
+    torch.manual_seed(0)
+    tutorial = TutorialClassifier(vocab_size)
+    models = {"tutorial": tutorial, "torch.nn": StockClassifier(tutorial)}
+    D, H, F_ = 32, 2, 128
+    dropouts = {"ours": (0.0, 0.1), "ours without dropout of weights": (0.0, 0.0), "ours, all dropouts": (0.1, 0.1)}
+    for name, (p, attention_p) in dropouts.items():
+        layer = EncoderLayer(D, H, F_, p, attention_dropout=attention_p)
+        encoder, position = TransformerEncoder([layer]), Sinusoidal(D)
+        models[name] = TransformerClassifier(
+            vocab_size, encoder, position=position, pool="max", dropout=0.1, scale=1.0, norm=True
+        )
+    for name, model in models.items():
+        if name != "tutorial":
+            _load_tutorial(model, tutorial)
+    return models
+
+
+def _load_tutorial(model, tutorial):
+    """Give ours, or the one from torch.nn's parts, the tutorial's weights."""
+    ours = isinstance(model, TransformerClassifier)
+    embedding, norm = (model.embedding.embedding, model.embedding.norm) if ours else (model.embedding, model.norm)
+    layer = model.encoder.layers[0]
+    _load_attention(layer.self_attn, tutorial.layer)
+    pairs = [(embedding, tutorial.embedding), (norm, tutorial.norm), (model.output, tutorial.output)]
+    names = ("linear1", "linear2", "norm1", "norm2")
+    pairs += [(getattr(layer, name), getattr(tutorial.layer, name)) for name in names]
+    for mine, theirs in pairs:
+        mine.load_state_dict(theirs.state_dict())
+        if isinstance(mine, nn.LayerNorm):
+            mine.eps = theirs.eps
+
+
+def _load_attention(layer, tutorial):
+    """Give a layer with torch's names the weights of one that has three matrices, and no bias there."""
+    parts = [getattr(tutorial, f"{name}_proj").weight for name in "qkv"]
+    with torch.no_grad():
+        layer.in_proj_weight.copy_(torch.cat(parts))
+        layer.in_proj_bias.zero_()
+    layer.out_proj.load_state_dict(tutorial.out_proj.state_dict())
+
+
+def generated_ids(B, T, vocab_size):
+    """Ids (B, T) and labels as of reviews: log-normal lengths with median 174, frequencies as Zipf's, padding is 1."""
+    generator = torch.Generator().manual_seed(0)
+    ids = (vocab_size ** torch.rand(B, T, generator=generator)).long().clamp(2, vocab_size - 1)  # p(id) ~ 1 / id
+    lengths = 174 * torch.randn(B, 1, generator=generator).mul(0.7).exp()
+    return ids.masked_fill(torch.arange(T) >= lengths, 1), torch.arange(B) % 2
+
+
+def _classify(model, optimizer, ids, labels):
+    """One training step of a classifier."""
+    optimizer.zero_grad()
+    F.cross_entropy(model(ids), labels).backward()
+    optimizer.step()
+
+
+def _training_step(model, x):
+    """A function that does one training step of a layer."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def _compare_passes(ways, models, x):
+    """Times of functions that compute the same from x, forward and back to x and to the weights."""
+    x.requires_grad_()
+    torch.testing.assert_close(*(way(x) for way in ways.values()), msg="another function")
+    both = zip(ways.items(), models, strict=True)
+    return compare({name: _backwards(way, x, weights=model.parameters()) for (name, way), model in both})
+
+
+def _backwards(function, *inputs, weights=()):
+    """A function that runs another forward and back to inputs and weights."""
+    direction, wanted = torch.ones_like(function(*inputs)), [*inputs, *weights]
+    return lambda: torch.autograd.grad(function(*inputs), wanted, direction)
+
+
+def _padded(texts, order, B):
+    """Batches of texts (length, D) in this order, with their masks: a list of (x, mask)."""
+    batches = []
+    for start in range(0, len(texts), B):
+        rows = [texts[i] for i in order[start : start + B]]
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = torch.arange(max(lengths)) < lengths[:, None]
+        batches.append((nn.utils.rnn.pad_sequence(rows, batch_first=True), mask))
+    return batches
+
+
+def memory_of_layer(name):
+    """Run the attention layer of that name forward and back; "projections" stands for one that does not attend."""
+    layer, tutorial, x = tutorial_sizes()
+    if name == "projections":
+        tutorial.attend = lambda q, k, v: (q + 2 * k + 3 * v, None)  # with a gradient of its own for each
+    run = layer if name == "ours" else lambda x: tutorial(x)[0]
+    return _backwards(run, x.requires_grad_(), weights=(layer if name == "ours" else tutorial).parameters())
+
+
+def memory_of_path(impl, shape):
+    """Run `attention` forward and back on one of its paths."""
+    q, k, v = torch.randn(3, *shape).requires_grad_()
+    return _backwards(functools.partial(attention, impl=impl), q, k, v)
+
+
+def peak_mb(call):
+    """What a call in a fresh process adds to that process's memory at its peak, in MiB; None off Linux.
+
+    The call runs twice; the first leaves behind what libraries keep for themselves. Freed memory goes back at once.
+    """
+    if not Path("/proc/self/clear_refs").exists():
+        return None
+    code = f"import tools.bench; print(tools.bench.added_mb({call}))"
+    at_once = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | at_once
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment, cwd=NOTEBOOKS.parent
+    )
+    return float(ran.stdout)
+
+
+def added_mb(function):
+    """What a function adds to the memory of this process at its peak, in MiB."""
+    function()
+    before = _status_mb("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is held now
+    function()
+    return _status_mb("VmHWM") - before
+
+
+def _status_mb(key):
+    """An entry of this process's status, in MiB."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1]) / 1024
 
 
 @functools.cache
