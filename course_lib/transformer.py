@@ -340,7 +340,7 @@ class TransformerEncoder(nn.Module):
         Returns:
             (B, T, D); 0 where a mask (B, T) is False.
         """
-        if mask is not None and mask.ndim == 2 and not torch.is_grad_enabled():
+        if mask is not None and mask.shape == x.shape[:2] and not torch.is_grad_enabled():
             return self._by_length(x, mask, causal, position, impl)
         return self._all_rows(x, mask, causal, position, impl)
 
