@@ -25,7 +25,7 @@ from course_lib.experiments.ch02 import _test_scores
 from course_lib.positions import Sinusoidal
 from course_lib.rnn import dropout as drop
 from course_lib.tasks import number_of_parameters
-from course_lib.text import UNK, batches, build_vocab, numericalize, pad_batch, tokenize
+from course_lib.text import PAD, UNK, batches, build_vocab, numericalize, pad_batch, tokenize
 from course_lib.train import classification_loss, evaluate, train_epoch
 from course_lib.transformer import EncoderLayer, TokenEmbedding, TransformerClassifier, TransformerEncoder
 
@@ -98,26 +98,39 @@ class TutorialClassifier(nn.Module):
 # --- the course's model -------------------------------------------------------------
 
 
+def pair_codes(ids, vocab_size):
+    """(B, T) a number for each token and the one before it; before the first stands padding."""
+    return F.pad(ids[:, :-1], (1, 0), value=PAD) * vocab_size + ids
+
+
+def frequent_pairs(rows, vocab_size, least):
+    """The numbers of the pairs that occur at least so often in the rows, sorted."""
+    ids = torch.cat([F.pad(row, (0, 1), value=PAD) for row in rows])[None]  # each row starts after padding
+    codes, counts = pair_codes(ids, vocab_size)[ids != PAD].unique(return_counts=True)
+    return codes[counts >= least]
+
+
 class PairEmbedding(TokenEmbedding):
     r"""Tokens to vectors that also know the token before.
 
-    $$ x_t = \text{dropout}(\text{LayerNorm}(s \, (E[w_t] + E'[\text{hash}(w_{t-1}, w_t)]) + p_t)) $$
+    $$ x_t = \text{dropout}(s \, (E[w_t] + E'[w_{t-1} w_t]) + p_t) $$
 
-    The table E' has a fixed number of rows, and pairs that meet in a row share it: no second vocabulary is needed.
+    The table E' has a row for each frequent pair, and zeros for all others.
 
     Args:
         vocab_size: V.
         d_model: D.
-        buckets: rows of E'.
+        codes: (N,) int64, sorted: the pairs with a row, as `frequent_pairs` gives them.
         **options: of `TokenEmbedding`.
 
-    Source: the shared rows: Joulin et al. (2017), "Bag of Tricks for Efficient Text Classification",
-    arXiv:1607.01759, section 2.2.
+    Source: Joulin et al. (2017), "Bag of Tricks for Efficient Text Classification", arXiv:1607.01759, section 2.2,
+    without the hashing.
     """
 
-    def __init__(self, vocab_size, d_model, buckets, **options):
+    def __init__(self, vocab_size, d_model, codes, **options):
         super().__init__(vocab_size, d_model, **options)
-        self.pairs = nn.Embedding(buckets, d_model)
+        self.register_buffer("codes", codes)
+        self.pairs = nn.Embedding(len(codes) + 1, d_model, padding_idx=0)
 
     def forward(self, ids, offset=0):
         """(B, T) ids to (B, T, D)."""
@@ -125,21 +138,25 @@ class PairEmbedding(TokenEmbedding):
         return self.norm(drop(self.position.add(x, offset), self.dropout, self.training))
 
     def rows(self, ids):
-        """(B, T) the row of each token's pair; the first token's pair is with itself and nothing before."""
-        before = F.pad(ids[:, :-1], (1, 0), value=-1)
-        return (before * 1_000_003 + ids) * 2_654_435_761 % (2**31 - 1) % self.pairs.num_embeddings
+        """(B, T) the row of each token's pair, 0 if it has none."""
+        codes = pair_codes(ids, self.embedding.num_embeddings)
+        at = torch.searchsorted(self.codes, codes).clamp(max=len(self.codes) - 1)
+        return torch.where(self.codes[at] == codes, at + 1, 0)
 
 
 def make_classifier(
-    vocab_size, width, heads, feedforward, *, pool, embedding_dropout, dropout, attention_dropout, std, pairs=0
+    vocab_size, width, heads, feedforward, *, pool, embedding_dropout, dropout, attention_dropout, std, pairs=None
 ):
-    """A Post-LN Transformer of one layer with sinusoidal positions; `std` is that of the embeddings at the start."""
+    """A Post-LN Transformer of one layer with sinusoidal positions.
+
+    `std` is that of the embeddings at the start; `pairs`, if given, the codes of `frequent_pairs`.
+    """
     layer = EncoderLayer(width, heads, feedforward, dropout, attention_dropout=attention_dropout)
     options = {"position": Sinusoidal(width), "dropout": embedding_dropout, "scale": 1.0, "norm": True}
     model = TransformerClassifier(vocab_size, TransformerEncoder([layer]), pool=pool, **options)
-    if pairs:
+    if pairs is not None:
         model.embedding = PairEmbedding(vocab_size, width, pairs, **options)
-        nn.init.normal_(model.embedding.pairs.weight, std=std)
+        nn.init.normal_(model.embedding.pairs.weight[1:], std=std)
     nn.init.normal_(model.embedding.embedding.weight, std=std)
     return model
 
@@ -335,7 +352,7 @@ def imdb_best(
     seed,
     variants=("words", "words and pairs"),
     vocab_size=50_000,
-    buckets=2**18,
+    least=3,
     length=400,
     width=32,
     heads=2,
@@ -349,17 +366,19 @@ def imdb_best(
     std=0.1,
     fraction=0.1,
 ):
-    """The last 400 tokens of a review; the pairs are hashed, see `PairEmbedding`. The model after its last epoch."""
+    """The last 400 tokens of a review; pairs that occur at least `least` times. The model after its last epoch."""
     reviews = _raw_reviews(seed, fraction)
     parts = _read(reviews, tokenize, slice(-length, None), vocab_size)
+
+    codes = frequent_pairs(parts["train"][0], parts["vocab_size"], least)
 
     def make(V, pairs):
         dropouts = {"embedding_dropout": embedding_dropout, "dropout": dropout, "attention_dropout": 0.0}
         return make_classifier(V, width, heads, feedforward, pool="mean", std=std, pairs=pairs, **dropouts)
 
     runs = {
-        "words": Recipe(lambda V: make(V, 0), learning_rate, word_dropout=word_dropout),
-        "words and pairs": Recipe(lambda V: make(V, buckets), learning_rate, word_dropout=word_dropout),
+        "words": Recipe(lambda V: make(V, None), learning_rate, word_dropout=word_dropout),
+        "words and pairs": Recipe(lambda V: make(V, codes), learning_rate, word_dropout=word_dropout),
     }
     results, history = {}, {}
     for name in variants:
