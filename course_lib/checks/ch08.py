@@ -212,7 +212,7 @@ def _turned(x, offset=0, base=10000.0, sign=1, halves=False):
 @check(
     hints=(
         "Each pair (2j, 2j+1) of a vector is a point in a plane; turn it by its position times the pair's speed.",
-        "angles (T, K/2) of positions offset, offset + 1, ...; even, odd = x[..., 0::2], x[..., 1::2]; turn; interleave",
+        "angles (T, K/2) of positions from offset on; even, odd = x[..., 0::2], x[..., 1::2]; turn; interleave",
         "torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)",
     )
 )
@@ -311,7 +311,7 @@ def alibi_bias(student):
     raise Wrong(f"head {h + 1}, query {i}, key {j}: {got[h, i, j]:.4f}; wanted {_alibi(H, T, S)[h, i, j]:.4f}")
 
 
-# --- exercise 8.6: find the bugs of a cache -------------------------------------------------
+# --- exercise 8.7: find the bugs of a cache -------------------------------------------------
 
 
 @check(
@@ -322,7 +322,7 @@ def alibi_bias(student):
     )
 )
 def scores_with_cache(student):
-    """Exercise 8.6: feeding a sequence in parts gives the scores of the whole."""
+    """Exercise 8.7: feeding a sequence in parts gives the scores of the whole."""
     q, k = _draw(2, 3, 6, 4), _draw(2, 3, 6, 4, seed=1)
     whole = _turned(q) @ _turned(k).transpose(-1, -2) / 2.0  # sqrt(4)
     cache, rows = k[:, :, :0], []
