@@ -1,0 +1,180 @@
+"""Chapter 07's recorded runs: the data are apart, the measures are what they say, the record has what is drawn."""
+
+import math
+
+import pytest
+import torch
+
+from course_lib.experiments import ch07
+
+
+@pytest.fixture(scope="module")
+def task():
+    return ch07.coreference_task(sentences=400, seed=3)
+
+
+@pytest.fixture
+def model(task):
+    torch.manual_seed(0)
+    return ch07.TicketReader(len(task.vocab), width=8)
+
+
+def test_no_pair_of_nouns_is_on_both_sides(task):
+    """Fails if a pair of nouns is trained on and tested on, or twins were torn apart."""
+
+    def pairs(part):
+        rows = torch.arange(len(part.ids))
+        both = torch.stack([part.ids[rows, part.referent], part.ids[rows, part.distractor]], 1).sort(1).values
+        return {tuple(pair) for pair in both.tolist()}
+
+    assert len(task.train.ids) + len(task.test.ids) == 400
+    assert not pairs(task.train) & pairs(task.test)
+    first, second = task.test_sentences[::2], task.test_sentences[1::2]
+    assert all(
+        a.tokens[:-1] == b.tokens[:-1] and a.referent == b.distractor for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_tickets_are_all_different_and_drawn_anew():
+    """Fails if a sentence has a ticket twice, or all sentences have the same."""
+    tickets = ch07.draw_tickets(40, 13, torch.Generator().manual_seed(0))
+    assert tickets.shape == (40, 13)
+    assert all(len(set(row)) == 13 and 0 <= min(row) and max(row) < ch07.TICKETS for row in tickets.tolist())
+    assert len({tuple(row) for row in tickets.tolist()}) == 40
+
+
+def test_the_ticket_comes_through_the_reading_weights_alone(task, model):
+    """Fails if there is a second way for tickets: the output must be the weights' mean of projected tickets."""
+    ids, mask = task.test.ids[:4], task.test.mask[:4]
+    tickets = ch07.draw_tickets(*ids.shape, torch.Generator().manual_seed(1))
+    weights = model.weights(ids, mask)[-1].squeeze(1)  # one head
+    values = model.tickets(tickets) @ model.read.in_proj_weight[-8:].T + model.read.in_proj_bias[-8:]
+    expected = model.output(model.read.out_proj(weights @ values))
+    torch.testing.assert_close(model(ids, tickets, mask), expected)
+    changed = tickets.roll(1, dims=1)
+    torch.testing.assert_close(model.weights(ids, mask)[-1].squeeze(1), weights)
+    assert not torch.allclose(model(ids, changed, mask), expected, atol=1e-4)
+
+
+def test_padding_changes_nothing(task, model):
+    """Fails if a mask is not handed on in one of the layers."""
+    ids, mask = task.test.ids[:2], task.test.mask[:2]
+    tickets = ch07.draw_tickets(*ids.shape, torch.Generator().manual_seed(1))
+    longer = torch.nn.functional.pad(ids, (0, 3), value=5)
+    more = torch.nn.functional.pad(tickets, (0, 3), value=2)
+    real = torch.nn.functional.pad(mask, (0, 3))
+    T = ids.shape[1]
+    torch.testing.assert_close(model(longer, more, real)[:, :T], model(ids, tickets, mask))
+
+
+def test_causal_reader_cannot_tell_twins_apart(task):
+    """Fails if a word after "it" reaches it under the causal mask; the other model must see the difference."""
+    torch.manual_seed(0)
+    tickets = ch07.draw_tickets(1, task.test.ids.shape[1], torch.Generator().manual_seed(1)).expand(2, -1)
+    at = task.test.pronoun[0]
+    for causal in (True, False):
+        model = ch07.TicketReader(len(task.vocab), width=8, causal=causal)
+        a, b = model(task.test.ids[:2], tickets, task.test.mask[:2])[:, at]
+        assert torch.equal(a, b) == causal
+
+
+def test_scores_of_a_model_that_knows_and_one_that_does_not(task, model, monkeypatch):
+    """Fails if heads are compared with other words, chosen on the test sentences, or tickets of other rows are read."""
+
+    class Oracle:
+        """Head 0 looks at the first noun, head 1 at the referent; tells the ticket of the referent, or of the other."""
+
+        gather = None
+        training = False
+
+        def __init__(self, wanted):
+            self.wanted = wanted
+
+        def modules(self):
+            return ()
+
+        def eval(self):
+            return self
+
+        def part(self, ids):
+            return task.test if len(ids) == len(task.test.ids) else task.train
+
+        def __call__(self, ids, tickets, mask):
+            rows, part = torch.arange(len(ids)), self.part(ids)
+            told = tickets[rows, getattr(part, self.wanted)]
+            return torch.nn.functional.one_hot(told, ch07.TICKETS).float().unsqueeze(1).expand(-1, ids.shape[1], -1)
+
+        def weights(self, ids, mask):
+            part, T = self.part(ids), ids.shape[1]
+            looks = torch.stack([torch.minimum(part.referent, part.distractor), part.referent], 1)  # (B, 2)
+            return [torch.nn.functional.one_hot(looks, T).float().unsqueeze(2).expand(-1, -1, T, -1)]
+
+    knows = ch07.coreference_scores(Oracle("referent"), task)
+    assert knows == {
+        "accuracy": 1, "both_twins": 1, "head_at_referent": 1, "any_head_at_referent": 1,
+        "uniform": pytest.approx((1 / task.test.mask.sum(1)).mean().item()),
+    }  # fmt: skip
+    wrong = ch07.coreference_scores(Oracle("distractor"), task)
+    assert wrong["accuracy"] == wrong["both_twins"] == 0
+    monkeypatch.setattr(
+        Oracle, "weights", lambda self, ids, mask, whole=Oracle.weights: [whole(self, ids, mask)[0][:, :1]]
+    )
+    assert ch07.coreference_scores(Oracle("referent"), task)["head_at_referent"] == 0.5  # exactly half of all twins
+    assert ch07.share_of_best_head(model, task, 0, ch07.adjective_of)[1] in (0, 1)
+
+
+def test_adjective_is_the_last_real_word(task):
+    """Fails if padding is taken for the adjective."""
+    last = task.test.ids[torch.arange(len(task.test.ids)), ch07.adjective_of(task.test)]
+    assert [task.vocab.stoi[s.tokens[-1]] for s in task.test_sentences] == last.tolist()
+
+
+def test_training_learns_a_ticket(task):
+    """Fails if the loss does not fall below that of a guess among all tickets, or a seed gives two results."""
+
+    def train():
+        torch.manual_seed(0)
+        model = ch07.TicketReader(len(task.vocab), width=8)
+        return ch07.train_reader(model, task, epochs=4, batch_size=32)
+
+    history = train()
+    assert len(history) == 4
+    assert history[-1]["loss"] < math.log(ch07.TICKETS) < history[0]["loss"] + 0.5
+    assert train() == history
+
+
+def test_softmax_measures_against_autograd_and_by_hand():
+    """Fails if the Jacobian is not that of torch's softmax, or a measure is of the other scores."""
+    scores = torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    jacobian = torch.autograd.functional.jacobian(lambda a: a.softmax(0), scores)
+    torch.testing.assert_close(ch07.softmax_jacobian(scores.softmax(0)), jacobian)
+    one = ch07._of_softmax(torch.zeros(3, 4))
+    assert one["largest"] == pytest.approx(0.25)
+    assert one["choices"] == pytest.approx(4)
+    assert one["slope"] == pytest.approx(math.sqrt(4 * (3 / 16) ** 2 + 12 / 256))
+    assert one["flat"] == 0
+    assert ch07._of_softmax(torch.tensor([[0.0, 99.0]]))["flat"] == 1
+    found = ch07.softmax_by_width(256, 300, 7, torch.Generator().manual_seed(0))
+    assert found["without"]["score_std"] == pytest.approx(16, rel=0.1)
+    assert found["with the root"]["score_std"] == pytest.approx(1, rel=0.1)
+    assert found["without"]["cosine_std"] == pytest.approx(1 / 16, rel=0.1)
+
+
+def test_the_records_have_what_the_chapter_draws():
+    """Fails if a variant or metric is missing, or a seed gives two results."""
+    scaling = ch07.attention_scaling(seed=0, widths=(4, 9), queries=5, keys=3)["results"]
+    metrics = {"width", "cosine_std", "score_std", "largest", "choices", "slope", "flat"}
+    assert list(scaling) == ["with the root", "without"]
+    assert all(set(row) == metrics and all(len(values) == 2 for values in row.values()) for row in scaling.values())
+
+    def run():
+        return ch07.coreference_heads(seed=1, sentences=120, width=4, epochs=1)
+
+    outcome = run()
+    shares = {"parameters", "accuracy", "both_twins", "head_at_referent", "any_head_at_referent", "uniform"}
+    assert list(outcome["results"]) == list(ch07.READERS)
+    for name, row in outcome["results"].items():
+        assert shares <= set(row)
+        assert ("head_at_adjective" in row) == (name != "one layer")
+        assert len(outcome["history"][name]) == 1
+    assert run() == outcome
