@@ -65,6 +65,27 @@ def test_each_kind_of_answer_gets_its_own_words(answer, words):
     assert says(answer).startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("given", "meddle"),
+    [
+        ({"weight": torch.ones(2)}, lambda given: given["weight"].add_(1)),
+        ({"weight": torch.ones(2)}, lambda given: given.pop("weight")),
+        ([torch.ones(2), 3], lambda given: given.append(4)),
+        ([[torch.ones(2)]], lambda given: given[0][0].mul_(2)),
+        ([1, 2], lambda given: given.reverse()),
+    ],
+)
+def test_changes_inside_lists_and_dicts_are_seen(given, meddle):
+    """Fails if a changed entry passes unseen, or tensors in a container cannot be compared at all."""
+
+    @checks.check(hints=("a", "b", "c"))
+    def example(student):
+        student(given)
+
+    assert example._verdict(lambda given: None) == "passed: example"
+    assert example._verdict(meddle).startswith("not yet: your function changes its argument in place")
+
+
 def test_a_stub_is_not_attempted():
     def stub(x):
         raise NotImplementedError("replace this line with your code")

@@ -329,9 +329,21 @@ def _copy(value):
 
 
 def _changed(before, after):
+    """Whether a tensor, or a list, dict or set, with tensors in it or not, is no longer what it was."""
     if isinstance(before, torch.Tensor):
         return before.shape != after.shape or not torch.equal(before.nan_to_num(), after.nan_to_num())
-    return isinstance(before, (list, dict, set)) and before != after
+    if isinstance(before, dict):
+        return before.keys() != after.keys() or any(_differ(before[key], after[key]) for key in before)
+    if isinstance(before, list):
+        return len(before) != len(after) or any(map(_differ, before, after))
+    return isinstance(before, set) and before != after
+
+
+def _differ(before, after):
+    """The same of a value inside a list or dict."""
+    if type(before) is not type(after):
+        return True
+    return _changed(before, after) if isinstance(before, (torch.Tensor, dict, list)) else before != after
 
 
 @contextlib.contextmanager
