@@ -231,7 +231,7 @@ def assert_works(root, maps):
     live.locator(".ax-part").select_option("2")
     live.locator(".ax-layer").select_option("1")
     live.locator(".ax-head-choice").select_option("mean")
-    assert "cross" in live.locator("code").inner_text()
+    assert "cross" in live.locator(".ax-code").inner_text()
     assert keys.locator("b").all_inner_texts() == "das müde Tier schlief <pad>".split()
     mean = maps["cross"][1].mean(0)
     for seen, weight in zip(lines(), sorted(w for w in mean.flatten().tolist() if w >= 0.0105), strict=True):
