@@ -1,0 +1,240 @@
+"""Checks of chapter 10's exercises: operations and parameters counted by hand, and what an output depends on.
+
+Each check asks for the right answer first; if it fails, it looks for the usual mistakes and names the one it
+recognises. Right counts are measured on running layers, not taken from the formulas. Notebook: 10.
+"""
+
+import itertools
+
+import torch
+
+from course_lib.attention import MultiHeadAttention
+from course_lib.checks import Wrong, check, expect_number, expect_numbers, expect_tensor, near
+from course_lib.cost import count_operations
+from course_lib.tasks import number_of_parameters
+from course_lib.transformer import DecoderLayer, EncoderLayer
+
+# --- exercise 10.1: the operations of self-attention --------------------------------------
+
+SIZES = ((4, 5, 12, 3), (3, 11, 8, 2), (1, 7, 20, 5))
+
+
+@check(
+    hints=(
+        "A product of (n, m) and (m, p) has n p entries, each a sum of m products: 2 n m p operations.",
+        "Six products: three projections and the output's, (B T, D) times (D, D) each; the scores, for each of B H "
+        "pairs (T, K) times (K, T); the weighted mean, (T, T) times (T, K).",
+        "B H (2 T K T) is 2 B T^2 D, since H K = D; the weighted mean costs the same. Add 4 (2 B T D D).",
+    )
+)
+def attention_operations(student):
+    """Exercise 10.1: operations of multi-head self-attention."""
+    for B, T, D, H in SIZES:
+        got = expect_number(student(B, T, D, H), "the count")
+        wanted = count_operations(MultiHeadAttention(D, H), torch.ones(B, T, D), impl="math")
+        if got != wanted:
+            where = f" (B={B}, T={T}, D={D}, H={H}: torch counts {wanted:,})"
+            raise Wrong(_operations_diagnosis(got, B, T, D, H) + where)
+
+
+def _operations_diagnosis(got, B, T, D, H):
+    """What a wrong count of self-attention looks like."""
+    projection, quadratic = 2 * B * T * D * D, 2 * B * T * T * D
+    return {
+        0: "0 operations: nothing was added up",
+        2 * projection + quadratic: "a multiplication and its addition are 2 operations; you counted them as 1",
+        4 * projection: "the scores and the weighted mean are missing: only the projections are there",
+        2 * quadratic: "the four projections are missing: they have weights, and are products too",
+        3 * projection + 2 * quadratic: "one projection is missing: queries, keys, values, and the output's",
+        4 * projection + quadratic: "of the two products with T^2, scores and weighted mean, only one is there",
+        4 * projection + 2 * quadratic * H: "a head has width D / H, not D: you count the quadratic part H times",
+        4 * projection + 2 * quadratic // H: "there are H heads of width D / H: you count the quadratic part of one",
+        4 * projection * H + 2 * quadratic: "the projections are D by D for all heads together, not for each",
+        (4 * projection + 2 * quadratic) // B: "the batch is missing: every sequence is computed",
+    }.get(got, f"{got:,.0f} is not the count of this layer's six products")
+
+
+# --- exercise 10.2: three crossovers ------------------------------------------------------
+
+
+@check(
+    hints=(
+        "Write both sides with their constants; B, D and a factor T cancel, and T stands alone on one side.",
+        "Projections 8 T D^2, quadratic part 4 T^2 D, a GRU 3 (4 T D^2), feed-forward 4 T D F.",
+        "(a) 8 D + 4 T = 12 D.  (b) 4 T = 8 D.  (c) 4 T = 8 D + 4 F, and F = 2 D.",
+    )
+)
+def crossovers(answer):
+    """Exercise 10.2: where attention equals a GRU, its own projections, and the rest of its layer (D = 512)."""
+    D = 512
+    a, b, c = expect_numbers(answer, ("a", "b", "c"))
+    usual = {
+        "a": (D, {
+            3 * D: "(a) that leaves attention's projections out: 8 T D^2 beside 4 T^2 D",
+            D / 4: "(a) the GRU has 12 T D^2; you seem to have counted its products without the inputs' half, and more",
+            2 * D: "(a) that is the LSTM's, which has four gates' products; the GRU has three",
+            1.5 * D: "(a) the output projection is missing: four products of 2 T D^2, not three",
+        }),
+        "b": (2 * D, {
+            D: "(b) 4 T D^2 for the projections is two of the four, or a factor 2 is counted on one side only",
+            4 * D: "(b) the quadratic part has two products, scores and weighted mean: 4 T^2 D, not 2 T^2 D",
+            1.5 * D: "(b) the output projection is missing: four projections, not three",
+        }),
+        "c": (4 * D, {
+            6 * D: "(c) that is for F = 4 D; here F = 2 D",
+            2 * D: "(c) the rest has two parts, projections and feed-forward; one of them is missing",
+            3 * D: "(c) the feed-forward network has two matrices: 2 (2 T D F) = 4 T D F",
+        }),
+    }  # fmt: skip
+    for (name, (wanted, mistakes)), got in zip(usual.items(), (a, b, c), strict=True):
+        if not near(got, wanted):
+            for value, message in mistakes.items():
+                if near(got, value):
+                    raise Wrong(message)
+            if near(got, wanted / D):
+                raise Wrong(f"({name}) that is T / D; put in D = {D}")
+            raise Wrong(f"({name}) at T = {got:g} the two sides are not equal: compute both there")
+
+
+# --- exercise 10.3: the operations of cross-attention and a feed-forward network ------------
+
+
+@check(
+    hints=(
+        "Put in sizes that are all different and compare part by part: which sequence does each projection read?",
+        "Queries and output: T rows. Keys and values: S rows. A head's vectors: D / H numbers. Every product: twice.",
+        "2 (2 B T D D) + 2 (2 B S D D) + 2 (2 B T S D) + 2 (2 B T D F).",
+    )
+)
+def cross_operations(student):
+    """Exercise 10.3: a wrong count of cross-attention and feed-forward, repaired."""
+    for B, T, S, D, H, F in ((2, 5, 7, 12, 3, 17), (3, 8, 4, 10, 2, 9)):
+        got = expect_number(student(B, T, S, D, H, F), "the count")
+        layer, x, memory = MultiHeadAttention(D, H), torch.ones(B, T, D), torch.ones(B, S, D)
+        linear = torch.nn.Sequential(torch.nn.Linear(D, F), torch.nn.Linear(F, D))
+        wanted = count_operations(layer, x, memory, impl="math") + count_operations(linear, x)
+        if got == wanted:
+            continue
+        bugs = (
+            (4 * B * (T - S) * D * D, "keys and values are made from S vectors, not T"),
+            (4 * B * T * S * D * (H - 1), "a head has width D / H: all heads together cost what one of width D does"),
+            (-2 * B * T * D * F, "in the feed-forward network a multiplication with its addition is 2 operations too"),
+        )
+        for number in (1, 2, 3):
+            for left in itertools.combinations(bugs, number):
+                if got - wanted == sum(gap for gap, _ in left):
+                    raise Wrong(f"{number} of the 3 bugs left; look here: {left[0][1]}")
+        raise Wrong(f"with B={B}, T={T}, S={S}, D={D}, H={H}, F={F} torch counts {wanted:,}, you count {got:,.0f}")
+
+
+# --- exercise 10.4: the parameters of the original model ------------------------------------
+
+
+@check(
+    hints=(
+        "Write down the shapes first: four matrices D by D with biases; D by F and F by D with biases; norms.",
+        "Attention 4 (D^2 + D); network 2 D F + F + D; a norm 2 D. Encoder layer: attention, network, two norms. "
+        "Decoder layer: two attentions, network, three norms.",
+        "In the encoder layer: 1,050,624 + 2,099,712 + 2,048. The table has 37,000 rows of 512, once.",
+    )
+)
+def parameters_by_hand(answer):
+    """Exercise 10.4: parameters of an encoder layer, a decoder layer, the layers, the whole base model."""
+    names = ("encoder layer", "decoder layer", "twelve layers", "whole model")
+    got = expect_numbers(answer, names)
+    D, H, F, table = 512, 8, 2048, 37_000 * 512
+    with torch.device("meta"):  # shapes without numbers: nothing is allocated
+        in_encoder = number_of_parameters(EncoderLayer(D, H, F))
+        in_decoder = number_of_parameters(DecoderLayer(D, H, F))
+    layers = 6 * (in_encoder + in_decoder)
+    attention, norm = 4 * D * D + 4 * D, 2 * D
+    usual = [
+        (in_encoder, {
+            in_encoder - 4 * D - F - D: "the biases are missing: every linear map has one",
+            in_encoder - norm: "there are two norms, one after each sublayer, each with a gain and a shift",
+            in_encoder - 2 * norm: "the norms are missing: each has a gain and a shift for D numbers",
+            in_encoder + (H - 1) * attention: "heads have width D / H: eight of them need what one of width D needs",
+            in_encoder - D * D - D: "an attention has four projections: queries, keys, values, output",
+            in_encoder - D * F - D: "the feed-forward network has two matrices, D by F and F by D",
+        }),
+        (in_decoder, {
+            in_encoder: "that is an encoder layer: the cross-attention and its norm are missing",
+            in_decoder - norm: "a third sublayer needs a third norm",
+            in_encoder + norm: "the third norm is there, but the cross-attention's own projections are missing",
+        }),
+        (layers, {
+            in_encoder + in_decoder: "that is one layer of each kind; there are six",
+            12 * in_encoder: "the decoder's layers are larger than the encoder's",
+            layers + 2 * norm: "a norm at the end of each stack is in torch's nn.Transformer, not in the paper's model",
+        }),
+        (layers + table, {
+            layers: "the table of embeddings is missing",
+            layers + 2 * table: "the output layer and both inputs share one table: count it once",
+            layers + 3 * table: "the output layer and both inputs share one table: count it once",
+            layers + table + 37_000: "the output layer has no bias here",
+        }),
+    ]  # fmt: skip
+    for name, value, (wanted, mistakes) in zip(names, got, usual, strict=True):
+        if value != wanted:
+            message = mistakes.get(value, f"{value:,.0f} is {abs(value / wanted - 1):.2%} off; all digits are wanted")
+            raise Wrong(f"{name}: {message}")
+
+
+# --- exercise 10.5: what the last output depends on -----------------------------------------
+
+
+class _Reader:
+    """A model whose last output reads the positions in `rows[b]` of sequence b; every other output reads its own."""
+
+    def __init__(self, rows, scale):
+        self.rows, self.scale = rows, scale
+
+    def __call__(self, x):
+        weights = torch.zeros(x.shape[:2], dtype=x.dtype)
+        for b, places in enumerate(self.rows):
+            weights[b, list(places)] = self.scale
+        last = torch.einsum("bt,btd->bd", weights, x.tanh())
+        # Like the output of a LayerNorm: its entries add up to 0, whatever x is.
+        last = torch.stack([last[:, 0], -last[:, 0], last[:, 1], -last[:, 1]], -1)
+        return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
+
+
+@check(
+    hints=(
+        "Let x require a gradient, take the output at the last position, make one number of it, and differentiate.",
+        "last = model(x)[:, -1]; a random direction times last, summed; torch.autograd.grad gives (B, T, D). Where is "
+        "anything of it not 0?",
+        "(gradient != 0).any(-1).any(0), with gradient of (last * torch.randn(last.shape, dtype=last.dtype)).sum().",
+    )
+)
+def positions_seen(student):
+    """Exercise 10.5: the positions on which the last output depends."""
+    T = 7
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, T, 2, generator=generator, dtype=torch.float64)
+    for model, places, traps in (
+        (_Reader([{1, 2, 5}] * 3, 1.0), {1, 2, 5}, True),
+        (_Reader([{0, 4}, {4}, {4, 6}], 1.0), {0, 4, 6}, False),
+        (_Reader([{2, 3}] * 3, 1e-12), {2, 3}, False),
+    ):
+        got = expect_tensor(student(model, x), shape=(T,), name="the answer")
+        if got.dtype != torch.bool:
+            raise Wrong(f"the answer has dtype {got.dtype}; wanted bool, True where there is a dependence")
+        seen = set(got.nonzero().flatten().tolist())
+        if seen == places:
+            continue
+        if traps and seen == {0}:
+            raise Wrong("that is what the first output depends on: take the output at the last position, [:, -1]")
+        if traps and seen >= set(range(T - 1)):
+            raise Wrong("everything is seen: you differentiate all outputs at once, or compare with the wrong thing; "
+                        "only the last one is asked for")  # fmt: skip
+        if traps and seen == {T - 1 - place for place in places}:
+            raise Wrong("the order is turned round: entry t is for position t, not for t steps before the end")
+        if not seen and traps:
+            raise Wrong("nothing is seen: the entries of this output always add up to 0, like a LayerNorm's, so their "
+                        "plain sum has no gradient; take the sum in a random direction")  # fmt: skip
+        if model.scale < 1:
+            raise Wrong("a gradient of 1e-12 is a gradient: ask whether it is 0, not whether it is small")
+        if seen < places:
+            raise Wrong("a dependence in any row of the batch counts: you looked at one row, or asked for all of them")
+        raise Wrong(f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}")
