@@ -139,7 +139,7 @@ PLANTED = {
         ("exponent is j / D", table(exponent=1.0)),
         ("these are angles", table(waves=(lambda angles: angles, lambda angles: angles))),
         ("does not depend", lambda length, width: torch.ones(length, width)),
-        ("written into the code", lambda length, width: table()(length, 6 if width == 6 else width) * (length == 7)),
+        ("written into the code", lambda length, width: table()(length, width) * (length == 7)),
         ("shape", lambda length, width: table()(length, width).T),
     ],
     "shift_matrix": [
@@ -176,7 +176,7 @@ PLANTED = {
         ("one slope", alibi(flat=True)),
         ("0 everywhere", lambda H, T, S: torch.zeros(H, T, S)),
         ("shape", lambda H, T, S: alibi()(H, T, S)[0]),
-        ("head 1, query 0", lambda H, T, S: 2 * alibi()(H, T, S)),
+        ("head 1, query 2, key 0: -2", lambda H, T, S: 2 * alibi()(H, T, S)),
     ],
     "scores_with_cache": [
         ("new query and key", cached(query="zero", key="zero")),

@@ -30,13 +30,14 @@ def _rounds(x):
     return _attends(x) + 1e-12 * noise
 
 
-LAYERS = {  # name: (layer, is it equivariant, is it equivariant under a reversal)
+LAYERS = {  # name: (layer, is it equivariant)
     "self-attention": (_attends, True),
     "self-attention, up to rounding of 1e-12": (_rounds, True),
     "the same small network at every place": (lambda x: torch.tanh(3 * x), True),
     "a running sum": (lambda x: x.cumsum(1), False),
     "a layer that adds the place to each vector": (lambda x: x + torch.arange(x.shape[1]).view(1, -1, 1), False),
     "a layer that hands each vector on by one place": (lambda x: x.roll(1, 1), False),
+    "a layer that sorts the vectors": (lambda x: x.sort(1).values, False),
     "a layer that repeats the first vector": (lambda x: x[:, :1].expand_as(x), False),
     "the mean over the places, repeated": (lambda x: x.mean(1, keepdim=True).expand_as(x), True),
 }
@@ -326,7 +327,7 @@ def scores_with_cache(student):
     q, k = _draw(2, 3, 6, 4), _draw(2, 3, 6, 4, seed=1)
     whole = _turned(q) @ _turned(k).transpose(-1, -2) / 2.0  # sqrt(4)
     cache, rows = k[:, :, :0], []
-    for start, stop in ((0, 3), (3, 4), (4, 6)):
+    for start, stop in ((0, 3), (3, 5), (5, 6)):
         answer = student(q[:, :, start:stop], k[:, :, start:stop], cache, _turned)
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise Wrong(f"wanted a tuple (scores, cache), got {type(answer).__name__}")
@@ -335,7 +336,7 @@ def scores_with_cache(student):
             expect_tensor(answer[0], (2, 3, new, stop), name=f"the scores of {new} new and {start} old").double()
         )
         cache = expect_tensor(answer[1], (2, 3, stop, 4), name="the new cache").to(q.dtype)
-    wanted = [whole[:, :, start:stop, :stop] for start, stop in ((0, 3), (3, 4), (4, 6))]
+    wanted = [whole[:, :, start:stop, :stop] for start, stop in ((0, 3), (3, 5), (5, 6))]
     if all(close(row, part, 1e-4) for row, part in zip(rows, wanted, strict=True)):
         return
     if close(rows[0], 2 * wanted[0], 1e-4):
@@ -350,8 +351,8 @@ def scores_with_cache(student):
 
 
 def _explain_cache(q, k, second):
-    """Say which usual mistake the second part, one token after three, shows."""
-    old, new, query = _turned(k[:, :, :3]), k[:, :, 3:4], q[:, :, 3:4]
+    """Say which usual mistake the second part, two tokens after three, shows."""
+    old, new, query = _turned(k[:, :, :3]), k[:, :, 3:5], q[:, :, 3:5]
 
     def scores(query, keys):
         return query @ keys.transpose(-1, -2) / 2.0
@@ -387,5 +388,5 @@ def _explain_cache(q, k, second):
         if close(second, wrong, 1e-4):
             raise Wrong(message)
     raise Wrong(
-        "the first part is right; the second, one token after three cached ones, differs from the whole sequence"
+        "the first part is right; the second, two tokens after three cached ones, differs from the whole sequence"
     )

@@ -178,7 +178,7 @@ claim(
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 1
 #
-# Write the proof's claim as a test on tensors: does this layer permute its output as its input is permuted? The check gives your function eight layers, some of which only seem equivariant.
+# Write the proof's claim as a test on tensors: does this layer permute its output as its input is permuted? The check gives your function nine layers, some of which only seem equivariant.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex08-1-equivariant", "locked": false, "schema_version": 3, "solution": true, "task": false}
