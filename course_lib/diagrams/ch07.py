@@ -235,12 +235,12 @@ def multi_head():
     for y, length in ((4.9, "T"), (2.6, "S"), (1.6, "S")):
         arrow(ax, (4.13, y), (6.75, 3.25 + 0.55 * (y - 3.2)))
         label(ax, 5.4, 3.3 + 0.78 * (y - 3.2), f"(B, H, {length}, K)", size=9, background=True)
-    for shift in (0.36, 0.18, 0):
+    for shift in (0.24, 0.12, 0):
         box(ax, 8.1 + shift, 3.3 + shift, "", kind="attention", w=2.5, h=2.5)
-    label(ax, 8.1, 3.8, "attention", size=10.5)
-    label(ax, 8.1, 3.25, "in each head", size=9.5)
-    label(ax, 8.1, 2.75, "weights", kind="attention", size=9)
-    label(ax, 8.1, 2.35, "(B, H, T, S)", kind="attention", size=9)
+    label(ax, 8.2, 3.8, "attention", size=10.5)
+    label(ax, 8.2, 3.25, "in each head", size=9.5)
+    label(ax, 8.2, 2.75, "weights", kind="attention", size=9)
+    label(ax, 8.2, 2.35, "(B, H, T, S)", kind="attention", size=9)
     arrow(ax, (9.75, 3.4), (11.45, 3.4))
     label(ax, 10.65, 3.8, "(B, H, T, K)", size=9)
     box(ax, 12.15, 3.4, "merge", w=1.35, h=0.8, size=10)
