@@ -97,9 +97,12 @@ def cross(q="x", k="memory", v="memory", see="mask", dim=-1, scale=True, turn=Tr
         queries, keys = of[q] @ W[0], of[k] @ W[1]
         values = of[v] @ W[2] if project_v else of[v]
         scores = queries @ keys.mT / (5**0.5 if scale else 1)
-        visible = {"mask": memory_mask[:, None], "all": torch.tensor(True), "padding": ~memory_mask[:, None]}
-        visible["causal"] = torch.ones(scores.shape[1:], dtype=torch.bool).tril() & memory_mask[:, None]
-        return scores.masked_fill(~visible[see], -math.inf).softmax(dim).nan_to_num() @ values
+        visible = torch.ones(scores.shape[1:], dtype=torch.bool)
+        if see == "causal":
+            visible = visible.tril()
+        if see != "all":
+            visible = visible & (memory_mask ^ (see == "padding"))[:, None]
+        return scores.masked_fill(~visible, -math.inf).softmax(dim).nan_to_num() @ values
 
     return cross_attention
 
