@@ -78,7 +78,7 @@ def explore(tokens, maps, *, keys=None, title="Attention", alt, caption, part=No
             needs to name only the parts whose keys are not their queries.
         title: what stands at the top.
         alt: what a reader who cannot see it should know, as a sentence.
-        caption: its answer, as a sentence, below; $formulas$ work in notebooks.
+        caption: its answer, as a sentence, below; *stress* works, and $formulas$ do in notebooks.
         part: name of the part to begin with; None means the first.
         layer: index of the layer to begin with.
         head: index of the head to begin with, or "mean" for the mean over the heads.
@@ -196,8 +196,9 @@ class Explorer:
             "WIDTH": str(round(plots.PIXELS_PER_INCH * WIDTH)),
             "PNG": png,
         }
-        template = TEMPLATE.read_text(encoding="utf8")
-        return re.sub("@([A-Z]+)@", lambda name: html.escape(values[name[1]]), template)
+        values = {name: html.escape(value) for name, value in values.items()}
+        values["CAPTION"] = re.sub(r"\*([^*]+)\*", r"<b>\1</b>", values["CAPTION"])
+        return re.sub("@([A-Z]+)@", lambda name: values[name[1]], TEMPLATE.read_text(encoding="utf8"))
 
     def _still(self):
         """Draw the map that is shown first with its tokens, and all maps small beside it; return PNG in base64."""

@@ -90,6 +90,12 @@ def test_words_cannot_become_markup():
     assert [a["alt"] for tag, a in found.elements if tag == "img"] == ['Tokens "wild".']
 
 
+def test_a_word_of_the_caption_can_be_stressed():
+    """As in the captions of figures; fails if the reader sees asterisks, or if stress lets markup through."""
+    assert "<em>Point at <b>it</b>: 1 &lt; 2.</em>" in shown(caption="Point at *it*: 1 < 2.").html()
+    assert "<em><b>&lt;i&gt;</b></em>" in shown(caption="*<i>*").html()
+
+
 def test_it_asks_for_nothing_and_names_nothing():
     """Fails on an address of any kind (a network would be asked) or an id (two on one page would clash)."""
     it = shown()
