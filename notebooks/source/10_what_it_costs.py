@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 10 · What it costs
 #
-# Two lecture notes, one author, one table: how many parameters has a self-attention layer of width $d$ on a sequence of length $T$?
+# Two lecture notes print the same table and disagree in one entry: how many parameters has a self-attention layer of width $d$ on a sequence of length $T$?
 # The first says $T^2 d$, the second $d^2$. **Which one is right, and what is the other one?** Vote, then let the layer
 # decide: take the same layer to ever longer sequences and count what it has and what it does.
 
@@ -46,7 +46,10 @@ for T in (16, 64, 256):
     operations = cost.count_operations(layer, x, impl="math")
     scores_and_values = cost.count_operations(lambda q: attention(q, q, q, impl="math"), x)
     rows.append([T, number_of_parameters(layer), operations, scores_and_values])
-table(["T", "parameters", "operations", "of which scores and weighted mean"], rows)
+table(
+    ["T", "parameters", "operations", "of which scores and weighted mean"],
+    [[f"{number:,}" for number in row] for row in rows],
+)
 claim(
     "The parameters do not know T: 4 d^2 weights and 4 d biases at every length",
     all(row[1] == 4 * d**2 + 4 * d for row in rows),
@@ -59,7 +62,7 @@ claim(
 # %% [markdown]
 # So $d^2$ is right for the parameters, and $T^2 d$ stands in the wrong column: it counts *operations*. The mistake is easy to make, because
 # attention has two kinds of matrices. One kind is learned and has the size of a vector; the other is computed and
-# has the size of the sequence. This chapter takes every entry of that table, derives it, and then measures it on a layer that runs.
+# has the size of the sequence. (From the wrong entry one would conclude that the parameters are few only while $T < \sqrt d$. They are what they are at any T.) This chapter takes every entry of that table, derives it, and then measures it on a layer that runs.
 #
 # ## You will be able to
 #
@@ -111,7 +114,7 @@ diagrams.show("path_length")
 show_source(cost.rnn, cost._recurrent, cost.cnn, cost.attention)
 
 # %% [markdown]
-# Here are the constants. `operations` counts a multiplication and its addition as **2**, as torch does and as most papers since 2020 do; Vaswani's table would call our $4 B T D^2$ simply "$T D^2$". `activations` are numbers kept for the backward pass. We come to them in section 6.
+# Here are the constants. `operations` counts a multiplication and its addition as **2**, as torch does and as most papers since 2020 do; Vaswani's table writes "$T D^2$" for our $4 B T D^2$. `activations` are numbers kept for the backward pass. We come to them in section 6.
 #
 # ## 2 · ... and then measured
 #
@@ -202,7 +205,7 @@ table(
 )
 
 # %% [markdown]
-# The fast paths do the same products, inside kernels for which the counter (on a CPU) has no formula: what it does not know, it counts as 0, without a word. That
+# The fast paths do the same products, inside kernels for which the counter (on a CPU) has no formula: what it does not know, it counts as 0, without a word (of the attention only the projections are left). That
 # is why `cost.measure` refuses such a run, and why one counts on the `math` and `loop` paths and times the fast ones. With a causal mask the products of whole matrices compute the masked half too; a kernel may skip it.
 
 # %%
@@ -333,10 +336,12 @@ ax = plots.lines(
     markersize=4,
 )
 ax.set_xscale("log", base=2)
+ax.set_ylim(0, 108)
+ax.legend(loc="upper left")
 ax.axvline(D, color=plots.COLORS["muted"], linestyle=":")
-ax.annotate("T = D", (D, 88), xytext=(4, 0), textcoords="offset points", fontsize=9)
+ax.annotate("T = D", (D, 98), xytext=(4, 0), textcoords="offset points", fontsize=9)
 ax.axvline(6 * D, color=plots.COLORS["muted"], linestyle=":")
-ax.annotate("T = 6 D", (6 * D, 88), xytext=(4, 0), textcoords="offset points", fontsize=9)
+ax.annotate("T = 6 D", (6 * D, 98), xytext=(4, 0), textcoords="offset points", fontsize=9)
 show(
     ax,
     alt="Shares of an encoder layer's operations against T from 16 to 8192 at D = 256. The quadratic part is near 0 at the left, 14 % at T = D, "
@@ -568,7 +573,7 @@ for name, color in names.items():
     plots.band(ax, range(length), [run[:length] for run in runs], name, color)
 ax.set_yscale("log")
 ax.set(xlabel="distance d (steps)", ylabel="gradient (share of the largest)", ylim=(1e-9, 2))
-ax.legend(loc="upper right")
+ax.legend(loc="center right")
 show(
     ax,
     alt="Gradient against distance on a log scale. RNN and LSTM fall steeply, to 1e-9 within 20 to 60 steps; the CNN of 8 layers rises, falls and ends at 16 steps; attention stays level to 127.",
@@ -765,7 +770,10 @@ for T in lengths:
     counts = [cost.count_activations(layer, x, impl=impl) for impl in ("math", "sdpa")]
     formulas = [cost.multi_head(B, T, D, H, impl=impl).activations for impl in ("math", "sdpa")]
     rows.append([T, *counts, counts == formulas, counts[0] / counts[1]])
-table(["T", "kept, math", "kept, sdpa", "as the formulas say", "ratio"], rows)
+table(
+    ["T", "kept, math", "kept, sdpa", "as the formulas say", "ratio"],
+    [[T, f"{plain:,}", f"{fused:,}", *more] for T, plain, fused, *more in rows],
+)
 claim(
     "Kept: B H T^2 on the math path, B H T on the other, to the last number",
     all(row[3] and row[1] - row[2] == B * H * row[0] * (row[0] - 1) for row in rows),
@@ -842,8 +850,12 @@ recurrent = cost.rnn(1, T, D)
 table(
     [f"{T} tokens", "sequential steps", "operations"],
     [
-        ["Transformer, training", one_pass.steps, f"{one_pass.operations:,}"],
-        ["Transformer, writing, all anew for each token", one_pass.steps * T, f"{again:,}"],
+        ["Transformer (4 layers), training", one_pass.steps, f"{one_pass.operations:,}"],
+        [
+            "Transformer (4 layers), writing, all anew for each token",
+            one_pass.steps * T,
+            f"{again:,}",
+        ],
         ["RNN (one layer), training", recurrent.steps, f"{recurrent.operations:,}"],
         ["RNN (one layer), writing", recurrent.steps, f"{recurrent.operations:,}"],
     ],
@@ -929,11 +941,13 @@ table(
 
 # %%
 rows = [[H, *cost.multi_head(2, 50, 64, H)[:3]] for H in (2, 4, 8, 16)]
-table(["heads", "parameters", "operations", "numbers kept (math)"], rows)
+table(
+    ["heads", "parameters", "operations", "numbers kept (math)"],
+    [[f"{number:,}" for number in row] for row in rows],
+)
 claim(
     "Heads change neither parameters nor operations; what they multiply is the weights that are kept",
-    len({row[1:3] == rows[0][1:3] for row in rows}) == 1
-    and rows[-1][3] - rows[0][3] == 14 * 2 * 50**2,
+    all(row[1:3] == rows[0][1:3] for row in rows) and rows[-1][3] - rows[0][3] == 14 * 2 * 50**2,
 )
 
 # %% [markdown]
