@@ -335,7 +335,7 @@ def test_rows_of_an_encoders_inference(monkeypatch):
     monkeypatch.setattr(bench, "compare", fake_compare({"ours": 1.0, "ours, in order": 3.0, "torch.nn": 2.0}, calls))
     rows = bench.encoder_inference()
     found = [(row.measured, row.goal) for row in rows]
-    assert found == [(0.5, 1.03), (0.5, 1.05), (1.5, None)]
+    assert found == [(0.5, 1.03), (1.5, 1.05), (0.5, None)]
     real = [sorted(x.abs().sum(-1).count_nonzero().item() for x in batch) for batch in calls[1].values()]
     assert sum(real[0]) == sum(real[1])  # vectors that are not padding: as many in either order
     assert all(not x.requires_grad for batch in calls[1].values() for x in batch)
@@ -378,3 +378,16 @@ def test_generated_ids_are_like_reviews():
     assert ids.max() < 50_002
     assert (ids[ids != 1] < 224).float().mean() == pytest.approx(0.5, abs=0.05)  # half of the tokens: root of V words
     assert labels.sum() == 200
+
+
+def test_rows_of_the_paths_of_attention(monkeypatch):
+    """Fails if the paths are mixed up, one of them is another function, or a length is missing."""
+    calls = []
+    monkeypatch.setattr(bench, "compare", fake_compare({"math": 3.0, "sdpa": 2.0}, calls))
+    monkeypatch.setattr(bench, "peak_mb", lambda call: 7.0 if "'math'" in call else 5.0)
+    rows = bench.attention_paths()
+    assert [row.measured for row in rows] == [1.5, 7.0, 5.0] * 3
+    assert {row.goal for row in rows} == {None}
+    for results, T in zip(calls, (128, 512, 2048), strict=True):
+        assert {grad.shape[2] for grad in results["math"]} == {T}
+        torch.testing.assert_close(results["math"], results["sdpa"], rtol=1e-4, atol=1e-5)
