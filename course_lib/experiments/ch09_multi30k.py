@@ -29,7 +29,7 @@ def multi30k_transformer(
     width=256,
     heads=4,
     layers=3,
-    feedforward=512,
+    feedforward=1024,
     dropout=0.2,
     attention_dropout=0.1,
     residual="pre-ln",
