@@ -116,7 +116,7 @@ claim("The one line is right every time", accuracy["one_line"] == 1, accuracy=ac
 # %% [markdown]
 # ## 1 · From the GRU to attention in four steps
 #
-# Chapter 05 ended its GRU with a surprise: its state is a *weighted sum* of all candidates it ever made. Kyunghyun Cho's lectures take that sum as the starting point and free it, one step at a time.
+# Chapter 05 ended its GRU with a surprise: its state is a *weighted sum* of all candidates it ever made. Kyunghyun Cho's course takes that sum as the starting point and frees it, one step at a time.
 
 # %%
 diagrams.show("four_steps")
@@ -136,9 +136,8 @@ gru = gated.GRU(inputs, D, dtype=torch.float64)
 x = torch.randn(B, T, inputs, dtype=torch.float64)
 trace = {name: part.detach() for name, part in gru.trace(x).items()}
 z, n, h = (trace[name] for name in "znh")  # (B, T, D) each
-w = gated.unrolled_weights(z)[
-    :, :, 1:
-]  # (B, T, T, D): queries, candidates; the weight of h_0 = 0 left out
+# (B, T, T, D): states, candidates; the weight of h_0 = 0 is left out
+w = gated.unrolled_weights(z)[:, :, 1:]
 claim(
     "The weighted sum of candidates is the GRU's state, to 1e-12",
     torch.allclose((w * n.unsqueeze(1)).sum(2), h, atol=1e-12),
@@ -375,31 +374,6 @@ claim(
 # vectors have width 3. With $\sqrt 3$ the others get $e^{-57.7}$. And the second query cannot tell keys 3 and 4 apart: attention looks at content; that one of them came first it does not know.
 
 # %% [markdown]
-# ### Exercise 7.1 · Numbers by hand
-#
-# Difficulty ●●●○○ · 30 minutes · needs section 2; part (c) and (d) may be easier after section 3
-#
-# With paper and calculator, four numbers, three digits each.
-#
-# (a) `weight`: keys as above, query $(0, 0, 0.3)$, scores divided by $\sqrt 3$. The weight of key 3.
-#
-# (b) `length`: the query $(0, c, 0)$, same keys and scale. Which $c$ gives key 2 a weight of exactly 0.9?
-#
-# (c) `variance`: the entries of $q$ and $k$ are independent with mean 0; those of $q$ have variance 0.25, those of $k$ variance 9; $K = 16$. The variance of $q \cdot k$ (*before* the division).
-#
-# (d) `slope`: three weights are $w = (0.7, 0.2, 0.1)$. By how much does $w_1$ change for each unit that the *second* score $a_2$ grows: $\partial w_1 / \partial a_2$?
-
-# %% nbgrader={"grade": false, "grade_id": "ex07-1-numbers-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
-numbers = ...  # weight, length, variance, slope
-### BEGIN SOLUTION
-grown = math.exp(0.3 * 10 / math.sqrt(3))
-numbers = (grown / (2 * grown + 2), math.sqrt(3) * math.log(27) / 10, 16 * 0.25 * 9, -0.7 * 0.2)
-### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex07-1-numbers-by-hand-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
-ch07.numbers_by_hand(numbers)
-
-# %% [markdown]
 # ## 3 · The scaled dot product
 #
 # Chapter 06 scored with a small network. The dot product needs no parameters, and for all queries and keys at once it is one matrix product, the operation that computers do best:
@@ -467,7 +441,8 @@ for ax, metric, ylabel in zip(
 ):
     for way, color in zip(ways, ("gradient", "attention"), strict=True):
         runs = ledger.values("attention-scaling", way, metric)
-        plots.band(ax, widths, runs, way, color, marker="o")
+        name = "without the root" if way == "without" else way
+        plots.band(ax, widths, runs, name, color, marker="o")
     ax.set_xscale("log", base=4)
     ax.set_xticks(widths, widths)
     ax.set(xlabel="width K", ylabel=ylabel)
@@ -527,6 +502,31 @@ claim(
 
 # %% [markdown]
 # That last line is a good habit: *a mean of ones is one*. It finds a wrong axis, a lost normalisation and a wrong mask in one go.
+
+# %% [markdown]
+# ### Exercise 7.1 · Numbers by hand
+#
+# Difficulty ●●●○○ · 30 minutes · needs sections 2 and 3
+#
+# With paper and calculator, four numbers, three digits each.
+#
+# (a) `weight`: the four keys of section 2, query $(0, 0, 0.3)$, scores divided by $\sqrt 3$. The weight of key 3.
+#
+# (b) `length`: the query $(0, c, 0)$, same keys and scale. Which $c$ gives key 2 a weight of exactly 0.9?
+#
+# (c) `variance`: the entries of $q$ and $k$ are independent with mean 0; those of $q$ have variance 0.25, those of $k$ variance 9; $K = 16$. The variance of $q \cdot k$ (*before* the division).
+#
+# (d) `slope`: three weights are $w = (0.7, 0.2, 0.1)$. By how much does $w_1$ change for each unit that the *second* score $a_2$ grows: $\partial w_1 / \partial a_2$?
+
+# %% nbgrader={"grade": false, "grade_id": "ex07-1-numbers-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
+numbers = ...  # weight, length, variance, slope
+### BEGIN SOLUTION
+grown = math.exp(0.3 * 10 / math.sqrt(3))
+numbers = (grown / (2 * grown + 2), math.sqrt(3) * math.log(27) / 10, 16 * 0.25 * 9, -0.7 * 0.2)
+### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex07-1-numbers-by-hand-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+ch07.numbers_by_hand(numbers)
 
 # %% [markdown]
 # ## 4 · Who may look at whom
@@ -675,6 +675,12 @@ claim(
     "With our mask as it is, it looks at the padding of sentence 2 and nowhere else: no error",
     not torch.allclose(ours[1], inverted[1], atol=1e-2),
 )
+with torch.no_grad():
+    asked, _ = twin(x, x, x, key_padding_mask=real, need_weights=True)
+claim(
+    "Sentence 1, all hidden now, comes out as NaN if the twin is asked for its weights",
+    asked[0].isnan().all(),
+)
 q = torch.randn(1, 4, 8)
 ones_and_zeros = real[1].float().expand(1, 4, 4)  # 1.0 = may attend, 0.0 = hidden: meant as a mask
 added = F.scaled_dot_product_attention(q, q, q, attn_mask=ones_and_zeros)
@@ -687,7 +693,7 @@ claim(
 attention(q, q, q, mask=ones_and_zeros)
 
 # %% [markdown]
-# The library refuses instead of guessing. (A row of sentence 1 is fully hidden for the inverted twin: torch gives NaN there.) What is *meant* to be added has a name of its own, `bias`.
+# The library refuses instead of guessing. What is *meant* to be added has a name of its own, `bias`.
 
 # %% [markdown]
 # ### Exercise 7.2 · Scaled dot-product attention
@@ -1076,15 +1082,17 @@ claim(
 # All heads, all words: choose a layer and a head, point at a word. (A picture stands here where scripts do not run.)
 
 # %%
-tokens = pair[0].tokens
+tokens = pair[1].tokens
 explore(
     {"gather": tokens, "read": tokens},
-    {"gather": [first_layer[0]], "read": [second_layer[0]]},
+    {"gather": [first_layer[1]], "read": [second_layer[1]]},
     title="A trained reader",
-    alt="Attention maps of the trained reader on the twin that ends in 'tired': one layer gathers with two heads, one reads with one head.",
-    caption="Point at *it*: reading, it looks at its noun. The other words were never asked for theirs: their rows were not trained to mean anything.",
+    alt="Attention maps of the trained reader on the twin that ends in 'wide': one layer gathers "
+    "with two heads, one reads with one head.",
+    caption="Reading, 'it' looks at its noun. The other words were never asked for theirs: "
+    "their rows were not trained to mean anything.",
     part="read",
-    query=pair[0].pronoun,
+    query=pair[1].pronoun,
 )
 
 # %% [markdown]
@@ -1315,7 +1323,7 @@ table(["sharpness", "looks most at", "weight", "slope |J|"], rows)
 #
 # ## References
 #
-# - K. Cho, *Natural language processing with representation learning*, lecture notes: the GRU unrolled, and attention as the freeing of its weights. The four steps as slides: S. Kabongo, *The Transformer*, AMMI, 2020.
+# - K. Cho, course on natural language processing, African Master's in Machine Intelligence (AMMI): the GRU unrolled, and attention as the freeing of its weights; retold in the slides of S. Kabongo, *The Transformer: from RNN to attention*, AMMI, April 2020.
 # - A. Vaswani et al., *Attention is all you need*, NIPS 2017, arXiv:1706.03762: equation 1, footnote 4 (the variance of a dot product), section 3.2.2 (heads), 3.2.3 (three uses).
 # - D. Bahdanau, K. Cho, Y. Bengio, *Neural machine translation by jointly learning to align and translate*, ICLR 2015, arXiv:1409.0473: equations 5 and 6.
 # - K. Xu et al., *Show, attend and tell*, ICML 2015, arXiv:1502.03044: section 4.1 hard, 4.2 soft attention.
