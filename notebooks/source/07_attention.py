@@ -985,7 +985,7 @@ print(
 # %% [markdown]
 # ### A task that keeps attention honest
 #
-# What shall the model predict? If it were asked to *name the noun*, it could cheat: the adjective *tired* alone votes for all nouns that can be tired, the nouns present vote for themselves, and the sum of votes wins, without *it* ever looking at the right word. So we hand out **tickets**: in every sentence every word gets a random number from 0 to 15, none twice. The model must
+# What shall the model predict? Suppose it must *name the noun*. **How could it do that without *it* ever looking at the noun?** The adjective *tired* alone votes for all nouns that can be tired, the nouns present vote for themselves, and the sum of votes wins. So we hand out **tickets**: in every sentence every word gets a random number from 0 to 15, none twice. The model must
 # tell the ticket of the word that *it* stands for. A ticket says nothing about its word, so the only way to know it is to look there.
 #
 # The model has the parts of this chapter and no more:
@@ -1157,7 +1157,7 @@ claim(
 # %% [markdown]
 # Why can *one layer* not resolve it? Its query comes from the word *it* alone, its keys from single words: for each head the two nouns' weights have the same ratio in both twins. A look that depends on *another* word needs two layers, one to learn what to ask, one to ask.
 #
-# **What a map proves, and what not.** Read the row of the two reading heads:
+# **What a map proves, and what not.** Look at the row of the two reading heads in the table. **Does one of its heads always look at the referent when the model is right?**
 
 # %%
 two = recorded["two reading heads"]
@@ -1186,7 +1186,7 @@ claim(
 )
 
 # %% [markdown]
-# Two heads can share the work: say, one mostly at the first noun, one mostly at the second, and what decides is how *much* each of them looks. Then no single map shows it, though the same model, trained from another seed, lets each head look at the referent. With enough heads "some head looks at the right word" is true of nearly any model: choose the head *before* you look at the test sentences.
+# Two heads can share the work: say, one mostly at the first noun, one mostly at the second, and what decides is how *much* each of them looks. Then no single map shows it, though the same model, trained from another seed, lets a single head look at the referent nearly always. And the more heads there are, the less it means that *some* head looks at the right word: choose the head *before* you look at the test sentences.
 #
 # - A map shows which *values were mixed, and how much*. It is a fact about the computation: with our tickets, and one head, no other way exists.
 # - It does not show *why*. In a deep model the vector at position $s$ holds much more than word $s$ (layers below have mixed), a large weight on a value of length 0 brings nothing, and the residual $x + \ldots$ goes around the map.
