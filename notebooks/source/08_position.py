@@ -588,7 +588,7 @@ claim(
 
 # %%
 turn = RoPE(head_dim=2)  # one pair, one radian a token
-query, key = torch.tensor([[1.0, 0.2]]), torch.tensor([[0.5, 0.8]])
+query, key = torch.tensor([[1.0, 0.2]]), torch.tensor([[-0.8, 0.5]])
 axs = plots.grid(1, 2, height=3.4)[0]
 for ax, (i, j) in zip(axs, ((1, 0), (4, 3)), strict=True):
     for vector, place, name, color in ((query, i, "query", "attention"), (key, j, "key", "weight")):
@@ -769,28 +769,33 @@ table(
 # **Predict:** sinusoidal, RoPE, ALiBi on *latest value*. All three will be nearly perfect at 20 tokens. Sort them by accuracy at 40, and at 80.
 
 # %%
-live = {
-    name: lengths.train_and_test("latest value", name, seed=0)
-    for name in ("sinusoidal", "RoPE", "ALiBi")
-}
+live = {"sinusoidal": lengths.train_and_test("latest value", "sinusoidal", seed=0, steps=250)}
+
+# %%
+live["RoPE"] = lengths.train_and_test("latest value", "RoPE", seed=0, steps=250)
+
+# %%
+live["ALiBi"] = lengths.train_and_test("latest value", "ALiBi", seed=0, steps=250)
 chance = 1 / lengths.VALUES
 at = {k: {name: row[f"accuracy at {k}x"] for name, row in live.items()} for k in (1, 2, 4)}
 claim(
-    "At the training length all three are right on more than 95 of 100 questions",
-    min(at[1].values()) > 0.95,
+    "At the training length all three are right on more than 9 of 10 questions",
+    min(at[1].values()) > 0.9,
     **at[1],
 )
 claim(
     "At twice the length the sinusoidal model has lost most of what it knew",
-    at[2]["sinusoidal"] < 0.65,
+    at[2]["sinusoidal"] < 0.6,
     **at[2],
 )
 claim(
-    "At four times the length ALiBi still answers more than 85 of 100",
-    at[4]["ALiBi"] > 0.85,
+    "At four times the length ALiBi still answers more than 8 of 10, RoPE is near chance (1 in 4)",
+    at[4]["ALiBi"] > 0.8 and at[4]["RoPE"] < chance + 0.2,
     **at[4],
 )
-claim("... and RoPE is near chance (1 in 4)", at[4]["RoPE"] < chance + 0.2, rope=at[4]["RoPE"])
+
+# %% [markdown]
+# The ledger has the same for six schemes and both tasks, with 400 steps and three seeds each (`python -m course_lib.experiments position-extrapolation`). **Predict** for *fixed distance*: which scheme can go on, which cannot even begin?
 
 # %%
 recorded = {
