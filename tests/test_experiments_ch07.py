@@ -178,3 +178,22 @@ def test_the_records_have_what_the_chapter_draws():
         assert ("head_at_adjective" in row) == (name != "one layer")
         assert len(outcome["history"][name]) == 1
     assert run() == outcome
+
+
+def test_permuted_words_give_permuted_answers(task, model):
+    """Fails if a position enters somewhere: the chapter says that this model reads a bag of words."""
+    T = int(task.test.mask[0].sum())
+    ids, tickets = task.test.ids[:1, :T], ch07.draw_tickets(1, T, torch.Generator().manual_seed(1))
+    order = torch.randperm(T, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(model(ids[:, order], tickets[:, order]), model(ids, tickets)[:, order])
+
+
+def test_every_parameter_gets_a_gradient_and_a_saved_model_gives_the_same_bits(task, model):
+    """Fails if a part is not used, or something that decides the output is not saved."""
+    part = ch07.Sentences(*(field[:9] for field in task.train))
+    tickets = ch07.draw_tickets(*part.ids.shape, torch.Generator().manual_seed(1))
+    ch07.ticket_loss(model, (part, tickets))["loss"].backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+    twin = ch07.TicketReader(len(task.vocab), width=8)
+    twin.load_state_dict(model.state_dict())
+    assert torch.equal(twin(part.ids, tickets, part.mask), model(part.ids, tickets, part.mask))
