@@ -173,15 +173,19 @@ reactions = {name: reaction(function) for name, function in functions.items()}
 axes = plots.grid(1, 3, height=2.9)[0]
 ticks = [str(t + 1) for t in range(12)]
 for ax, (name, matrix) in zip(axes, reactions.items(), strict=True):
-    plots.heatmap(ax, matrix / matrix.max(), ticks, ticks, "share of the largest")
-    ax.set(title=name, xlabel="input s", ylabel="output t")
+    decades = (4 + (matrix / matrix.max()).log10()).clamp(
+        min=0
+    )  # 4: the largest; 0: 1/10,000 or nothing
+    label = "4 + log10(share of the largest)" if ax is axes[-1] else ""
+    plots.heatmap(ax, decades, ticks, ticks, label, xlabel="input s", ylabel="output t")
+    ax.set(title=name)
     ax.tick_params(labelsize=7)
 show(
     axes[0],
     alt="Three maps of 12 outputs by 12 inputs. Loop: below the diagonal only, fading quickly with the distance. Direct, "
-    "causal: below the diagonal only, strongest on it, about even elsewhere in a row. Direct, full: everywhere.",
+    "causal: on and below the diagonal only, strongest on it, about even elsewhere in a row. Direct, full: everywhere.",
     caption="What does an output react to? The loop: to the past, and to the distant past hardly at all. The causal direct function: "
-    "to every input before it, near or far. The full one: to everything.",
+    "to every input before it, near or far. The full one: to everything. (Shades are powers of ten.)",
 )
 
 
@@ -960,8 +964,8 @@ ax.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(45, 101))
 ax.legend(loc="center right")
 show(
     ax,
-    alt="Test accuracy on the toy reviews over ten epochs for mean, max and CLS pooling, three seeds each: all leave 50 percent after two or three epochs and end above 90.",
-    caption="Does it matter how one pools? Here little: after some epochs at the level of guessing, all three have found that order decides. The bands are the range of three seeds.",
+    alt="Test accuracy on the toy reviews over ten epochs for mean, max and CLS pooling, three seeds each: all leave 50 percent after some epochs and end far above; CLS is the slowest.",
+    caption="Does it matter how one pools? Here little: after some epochs at the level of guessing, all three find that order decides, CLS the last. The bands are the range of three seeds.",
 )
 
 # %% [markdown]
@@ -992,7 +996,7 @@ claim(
 )
 
 # %% [markdown]
-# The last row of the table above was *trained* without its mask. It learned to live with the padding that it saw, and is nearly as good as the first; only a comparison of two widths tells them apart. That is how such a bug survives. The test is one line: *pad further, and nothing may change* (section 7).
+# The last row of the table above was *trained* without its mask. It learned to live with the padding that it saw, and its score is not far from the first; only a comparison of two widths shows what is wrong. That is how such a bug survives. The test is one line: *pad further, and nothing may change* (section 7).
 #
 # **Common mistake · the maximum over padding.** Even with a right attention mask, the pooling has to know what is real. Our encoder returns zeros at padding, which look harmless. For a *mean* they are (if one divides by the number of real tokens). **And for a maximum?**
 
