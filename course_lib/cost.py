@@ -55,7 +55,7 @@ class Cost(NamedTuple):
 # --- formulas: layers over a sequence ---------------------------------------------
 
 
-def rnn(B, T, D, I=None):  # noqa: E741
+def rnn(B, T, D, input_size=None):
     r"""An Elman network; its input-to-state product is done for all steps at once, its state-to-state product is not.
 
     $$ \text{parameters} = D(I + D + 2), \quad \text{operations} = 2BTD(I + D), \quad
@@ -67,7 +67,7 @@ def rnn(B, T, D, I=None):  # noqa: E741
         B: batch.
         T: steps.
         D: width of the state.
-        I: width of the input; None is D.
+        input_size: I, width of the input; None is D.
 
     Returns:
         Cost.
@@ -82,10 +82,10 @@ def rnn(B, T, D, I=None):  # noqa: E741
     Source: Vaswani et al. (2017), "Attention Is All You Need", arXiv 1706.03762, table 1: T D^2 operations, T steps,
     path T. Notebook: 10, section 1.
     """
-    return _recurrent(B, T, D, I, gates=1, kept=T + 1, path=T)
+    return _recurrent(B, T, D, input_size, gates=1, kept=T + 1, path=T)
 
 
-def gru(B, T, D, I=None):  # noqa: E741
+def gru(B, T, D, input_size=None):
     """A GRU (reset-after): three products of the kind that `rnn` has one of.
 
     Its steps wait for one another like the RNN's, but the path is 1: once an input is in the state, the additive
@@ -96,7 +96,7 @@ def gru(B, T, D, I=None):  # noqa: E741
         B: batch.
         T: steps.
         D: width of the state.
-        I: width of the input; None is D.
+        input_size: I, width of the input; None is D.
 
     Returns:
         Cost.
@@ -110,10 +110,10 @@ def gru(B, T, D, I=None):  # noqa: E741
 
     Notebook: 10, section 3.
     """
-    return _recurrent(B, T, D, I, gates=3, kept=8 * T, path=1)
+    return _recurrent(B, T, D, input_size, gates=3, kept=8 * T, path=1)
 
 
-def lstm(B, T, D, I=None):  # noqa: E741
+def lstm(B, T, D, input_size=None):
     """An LSTM: four products of the kind that `rnn` has one of.
 
     The path is 1, along the cell, see `gru`.
@@ -123,7 +123,7 @@ def lstm(B, T, D, I=None):  # noqa: E741
         B: batch.
         T: steps.
         D: width of the state.
-        I: width of the input; None is D.
+        input_size: I, width of the input; None is D.
 
     Returns:
         Cost.
@@ -137,17 +137,17 @@ def lstm(B, T, D, I=None):  # noqa: E741
 
     Notebook: 10, section 3.
     """
-    return _recurrent(B, T, D, I, gates=4, kept=7 * T - 1, path=1)
+    return _recurrent(B, T, D, input_size, gates=4, kept=7 * T - 1, path=1)
 
 
-def _recurrent(B, T, D, I, gates, kept, path):  # noqa: E741
+def _recurrent(B, T, D, input_size, gates, kept, path):
     """Gates times the products of an RNN; `kept` numbers a unit beside the inputs."""
-    I = D if I is None else I  # noqa: E741
-    _check_sizes(B=B, T=T, D=D, I=I)
+    width = D if input_size is None else input_size
+    _check_sizes(B=B, T=T, D=D, input_size=width)
     return Cost(
-        parameters=gates * D * (I + D + 2),
-        operations=2 * B * T * gates * D * (I + D),
-        activations=B * T * I + B * D * kept,
+        parameters=gates * D * (width + D + 2),
+        operations=2 * B * T * gates * D * (width + D),
+        activations=B * T * width + B * D * kept,
         steps=T,
         path=path,
     )

@@ -453,7 +453,7 @@ def test_growth_exponent():
     [
         (lambda: cost.rnn(2, 0, 3), "T must be an integer of at least 1, got 0"),
         (lambda: cost.lstm(2, 3, 4.0), "D must be an integer of at least 1, got 4.0"),
-        (lambda: cost.gru(2, 3, 4, 0), "I must be an integer of at least 1, got 0"),
+        (lambda: cost.gru(2, 3, 4, 0), "input_size must be an integer of at least 1, got 0"),
         (lambda: cost.cnn(1, 2, 3, 0), "kernel must be an integer of at least 1, got 0"),
         (lambda: cost.cnn(1, 2, 3, 4, layers=0), "layers must be an integer of at least 1, got 0"),
         (lambda: cost.layers_to_cover(5, 1), "a kernel of 1 never sees another place"),
