@@ -447,7 +447,7 @@ for ax, metric, ylabel in zip(
     ax.set_xticks(widths, widths)
     ax.set(xlabel="width K", ylabel=ylabel)
     ax.set_ylim(0, None)
-panels[0].legend(loc="center right", fontsize=9)
+panels[1].legend(loc="lower left", fontsize=9)
 show(
     panels[0],
     alt="Three panels over the width K from 4 to 1024. Without the root the largest weight rises towards 1, the slope falls "
@@ -1089,8 +1089,8 @@ explore(
     title="A trained reader",
     alt="Attention maps of the trained reader on the twin that ends in 'wide': one layer gathers "
     "with two heads, one reads with one head.",
-    caption="Reading, 'it' looks at its noun. The other words were never asked for theirs: "
-    "their rows were not trained to mean anything.",
+    caption="Reading, 'it' looks at its noun. Most other words look there, too: they gather the "
+    "same adjective, and nobody ever asked them. A row that was not trained for a task says nothing.",
     part="read",
     query=pair[1].pronoun,
 )
