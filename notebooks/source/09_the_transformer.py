@@ -809,6 +809,19 @@ claim(
     "All models that can look back translate more than 95 of 100 sentences without a mistake, in every seed",
     min(exact["gru"] + exact["both"] + exact["prefix"]) > 0.95,
 )
+looking = [
+    ledger.summary(experiment, variant, "alignment")[0]
+    for experiment, variant in (
+        ("toy-translation", "attention"),
+        ("transformer-toy", "encoder-decoder"),
+    )
+]
+claim(
+    "The Transformer's cross-attention is on the true word more often than the GRU's attention",
+    looking[1] > looking[0] + 0.05,
+    gru=looking[0],
+    transformer=looking[1],
+)
 
 # %% [markdown]
 # The Transformers need fewer passes than the GRU. And look at the map again where it misses: *uno* must know the gender of the noun, *vokas* the tense that stands in *does*. As in chapter 06, the largest weight is on what the model needs, which is not always the word that is translated.
