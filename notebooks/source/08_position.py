@@ -834,7 +834,7 @@ for task in tasks:
 #
 # - **Sinusoidal and learned** break first: past the dashed line every token carries a vector that no layer has met. (On *fixed distance* the learned table is not even done at 20: each row must be learned by itself, and training was short.) That the sines *could* be continued by a linear map does not mean that a trained model does it.
 # - **RoPE** lasts a little longer. Its scores know only differences; but at 80 tokens there are differences up to 79, and slow clocks reach angles never seen below 20. This is why models are stretched by *slowing the clocks* (position interpolation, Chen et al. 2023): old angles for new positions.
-# - **ALiBi** goes on where *latest counts more*; on *fixed distance* a penalty that falls steadily cannot point at exactly three back, so the model must use other means, and it is behind where others are perfect.
+# - **ALiBi** goes on where *latest counts more*; on *fixed distance* a penalty that falls steadily cannot point at exactly three back, so the model must use other means: it is far behind the others from the start. What it can do there, it keeps at every length.
 # - **Relative bias** keeps the place "three back" for any length. What it loses is something else: beyond $M$ all keys share one number, their count grows, and softmax spreads its weight over them.
 # - **None** is no zero: a causal model counts (section 2), coarsely.
 
