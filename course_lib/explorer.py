@@ -282,16 +282,18 @@ def _masked_as_nan(matrix):
 
 
 def _mosaic(ax, parts):
-    """Draw all maps small: a row for each layer, a column for each head and, last, their mean."""
+    """Draw all maps small: a row for each layer, a column for each head and, last, for the mean of several."""
     rows = [(f"{part.name} layer {n}".strip(), layer) for part in parts for n, layer in enumerate(part.maps)]
     heads = max(len(layer) for _, layer in rows)
+    columns = [*range(heads), *(["mean"] if heads > 1 else [])]
     high, wide = (1 + max(layer.shape[axis] for _, layer in rows) for axis in (1, 2))
-    picture = torch.ones(high * len(rows) - 1, wide * (heads + 1) - 1, 3)
+    picture = torch.ones(high * len(rows) - 1, wide * len(columns) - 1, 3)
     for r, (_, layer) in enumerate(rows):
-        for c, m in enumerate([*layer, layer.mean(0)]):
+        shown = [*enumerate(layer), *([(heads, layer.mean(0))] if len(layer) > 1 else [])]  # (column, map)
+        for c, m in shown:
             picture[r * high : r * high + m.shape[0], c * wide : c * wide + m.shape[1]] = _colours(m)
     ax.imshow(picture.numpy(), interpolation="nearest")
-    ax.set_xticks([wide * c + (wide - 2) / 2 for c in range(heads + 1)], [*range(heads), "mean"])
+    ax.set_xticks([wide * c + (wide - 2) / 2 for c in range(len(columns))], columns)
     ax.set_yticks([high * r + (high - 2) / 2 for r in range(len(rows))], [name for name, _ in rows])
     ax.grid(visible=False)
     ax.tick_params(length=0)

@@ -179,6 +179,29 @@ def test_the_small_maps_stand_by_layer_and_head():
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "1", "mean"]
 
 
+def test_a_part_with_fewer_heads_leaves_its_columns_empty():
+    """Fails if its mean stands under the label of a head that it does not have, or one head has a mean of its own."""
+    maps = {
+        "wide": torch.eye(2).expand(1, 3, 2, 2),
+        "two": torch.eye(2).expand(1, 2, 2, 2),
+        "one": torch.eye(2)[None, None],
+    }
+    ax = plots.axes()
+    explorer._mosaic(ax, shown(dict.fromkeys(maps, "ab"), maps).parts)
+    picture = np.asarray(ax.images[0].get_array())
+    drawn = [[(picture[3 * r, 3 * c] < 0.5).any() for c in range(4)] for r in range(3)]  # the first entry of each map
+    assert drawn == [[True] * 4, [True, True, False, True], [True, False, False, False]]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "1", "2", "mean"]
+
+
+def test_one_head_alone_has_no_mean():
+    """As in the lists of the living one; fails if its map is drawn a second time as a mean."""
+    ax = plots.axes()
+    explorer._mosaic(ax, shown("ab", torch.eye(2)[None, None]).parts)
+    assert ax.images[0].get_array().shape == (2, 2, 3)
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0"]
+
+
 def test_a_map_that_is_masked_throughout_can_be_drawn():
     """Fails if the colour scale of an empty map, or a single token, stops the picture."""
     from PIL import Image
