@@ -113,7 +113,7 @@ def frequent_pairs(rows, vocab_size, least):
 class PairEmbedding(TokenEmbedding):
     r"""Tokens to vectors that also know the token before.
 
-    $$ x_t = \text{dropout}(s \, (E[w_t] + E'[w_{t-1} w_t]) + p_t) $$
+    $$ x_t = \text{dropout}(\text{LayerNorm}(s \, (E[w_t] + E'[w_{t-1} w_t]) + p_t)) $$
 
     The table E' has a row for each frequent pair, and zeros for all others.
 
@@ -135,7 +135,7 @@ class PairEmbedding(TokenEmbedding):
     def forward(self, ids, offset=0):
         """(B, T) ids to (B, T, D)."""
         x = (self.embedding(ids) + self.pairs(self.rows(ids))) * self.scale
-        return self.norm(drop(self.position.add(x, offset), self.dropout, self.training))
+        return drop(self.norm(self.position.add(x, offset)), self.dropout, self.training)
 
     def rows(self, ids):
         """(B, T) the row of each token's pair, 0 if it has none."""
@@ -145,14 +145,26 @@ class PairEmbedding(TokenEmbedding):
 
 
 def make_classifier(
-    vocab_size, width, heads, feedforward, *, pool, embedding_dropout, dropout, attention_dropout, std, pairs=None
+    vocab_size,
+    width,
+    heads,
+    feedforward,
+    *,
+    pool,
+    embedding_dropout,
+    dropout,
+    attention_dropout,
+    std,
+    scale=1.0,
+    pairs=None,
 ):
     """A Post-LN Transformer of one layer with sinusoidal positions.
 
-    `std` is that of the embeddings at the start; `pairs`, if given, the codes of `frequent_pairs`.
+    `std` is that of the tables at the start, `scale` what their rows are multiplied by; `pairs` are the codes of
+    `frequent_pairs`, or None.
     """
     layer = EncoderLayer(width, heads, feedforward, dropout, attention_dropout=attention_dropout)
-    options = {"position": Sinusoidal(width), "dropout": embedding_dropout, "scale": 1.0, "norm": True}
+    options = {"position": Sinusoidal(width), "dropout": embedding_dropout, "scale": scale, "norm": True}
     model = TransformerClassifier(vocab_size, TransformerEncoder([layer]), pool=pool, **options)
     if pairs is not None:
         model.embedding = PairEmbedding(vocab_size, width, pairs, **options)
@@ -173,8 +185,7 @@ class Recipe:
         learning_rate: AdamW's; the highest one if `mended`.
         mended: True: fused AdamW, warm-up over a tenth of the steps, then decay, and clipping. False: AdamW alone.
         length: every batch is padded to so many tokens; None: similar lengths stand together, padded to the longest.
-        word_dropout: share of the words taken out of a review in training, others in each epoch.
-        hide: True puts <unk> in their place, which keeps neighbours; False leaves them out, which is faster.
+        word_dropout: share of the words hidden behind <unk> in training, others in each epoch.
     """
 
     make: object
@@ -182,16 +193,14 @@ class Recipe:
     mended: bool = True
     length: int | None = None
     word_dropout: float = 0.0
-    hide: bool = False
 
     def batches(self, rows, labels, batch_size):
         """A function of a generator: the training batches (ids, mask, labels) of an epoch."""
         if self.length:
             padded = *pad_batch(rows, self.length), torch.tensor(labels)
             return lambda generator: _rectangles(padded, batch_size, generator)
-        change = _hidden if self.hide else _left_out
         return lambda generator: batches(
-            change(rows, self.word_dropout, generator), labels, batch_size, generator=generator
+            _hidden(rows, self.word_dropout, generator), labels, batch_size, generator=generator
         )
 
     def learning(self, model, steps):
@@ -215,12 +224,6 @@ def _rectangles(padded, batch_size, generator):
 def _hidden(rows, share, generator):
     """The rows with a share of the words hidden behind <unk>."""
     return [row.masked_fill(torch.rand(len(row), generator=generator) < share, UNK) for row in rows]
-
-
-def _left_out(rows, share, generator):
-    """The rows without a share of the words, never the first: what is not there need not be computed."""
-    chances = (torch.rand(len(row), generator=generator) for row in rows)
-    return [torch.cat([row[:1], row[1:][chance[1:] >= share]]) for row, chance in zip(rows, chances, strict=True)]
 
 
 # --- the recorded runs --------------------------------------------------------------
@@ -273,7 +276,7 @@ def imdb_transformer(
     tutorial_dropout=0.1,
     tutorial_rate=1e-3,
     learning_rate=3e-3,
-    embedding_dropout=0.3,
+    embedding_dropout=0.4,
     dropout=0.0,
     word_dropout=0.3,
     std=0.1,
@@ -285,10 +288,15 @@ def imdb_transformer(
 
     "mask added" is `imdb_tutorial` with the mask in attention and maximum; so batches may hold reviews of similar
     length, padded to their longest. "mended" has punctuation as tokens of its own, the last 200 tokens in
-    place of the first, the mean in place of the maximum, dropout of words, embeddings and sublayers but not of
-    attention weights, small embeddings to start with, and AdamW with warm-up, decay and clipping.
-    "training step" compares times: all train on the same reviews in turn, see `_step_times`. The runs of the
-    other two variants are `imdb_mask` and `imdb_attention_dropout`.
+    place of the first, the mean in place of the maximum, dropout of words and embeddings but not of attention
+    weights, small embeddings to start with, and AdamW with warm-up, decay and clipping.
+
+    Chosen on validation reviews: 0.87 to 0.89 of them are right with all that was tried, which was mean and maximum
+    side by side, Pre-LN without the LayerNorm of the embeddings (worse), weaker positions, other shares of dropout,
+    dropout of the sublayers (as good, slower) and leaving words out of reviews instead of hiding them (faster,
+    worse). Three of these settings were recorded in full before, test scores included; validation and time
+    decided between them. "training step" compares times: all train on the same reviews in turn, see `_step_times`.
+    The runs of the other two variants are `imdb_mask` and `imdb_attention_dropout`.
     """
     reviews = _raw_reviews(seed, fraction)
     sizes, p = (width, heads, feedforward), tutorial_dropout
@@ -306,7 +314,10 @@ def imdb_transformer(
         "tutorial": (_tutorial(length, sizes, p, tutorial_rate), first),
         "mask added": (Recipe(masked, tutorial_rate, mended=False), first),
         "mended": (Recipe(mended, learning_rate, word_dropout=word_dropout), last),
-        "mended, attention dropout": (Recipe(lambda V: mended(V, p), learning_rate, word_dropout=word_dropout), last),
+        "mended, attention dropout": (
+            Recipe(lambda V: mended(V, p), learning_rate, word_dropout=word_dropout),
+            last,
+        ),
     }
     results, history = {}, {}
     for name in variants:
@@ -360,33 +371,38 @@ def imdb_best(
     seed,
     variants=("words", "words and pairs"),
     vocab_size=50_000,
-    least=3,
-    length=400,
+    least=2,
+    length=512,
     width=32,
     heads=2,
     feedforward=128,
-    epochs=4,
+    epochs=6,
     batch_size=128,
     learning_rate=3e-3,
-    embedding_dropout=0.3,
+    embedding_dropout=0.5,
     dropout=0.1,
-    word_dropout=0.2,
+    word_dropout=0.4,
     std=0.1,
+    scale=4.0,
     fraction=0.1,
 ):
-    """The last 400 tokens of a review; pairs that occur at least `least` times. The model after its last epoch."""
+    """The last 512 tokens of a review; "words and pairs" adds a table for pairs. The model after its last epoch.
+
+    Chosen on validation reviews (of 7,500, after training on 17,500; seed 0): 400 tokens and pairs hashed to 2^18
+    rows 0.902, 512 tokens and a row for each pair that occurs three times 0.910, from two times and with weaker
+    positions 0.910 to 0.914 with more dropout. In exploring, 5 epochs were as good as more.
+    """
     reviews = _raw_reviews(seed, fraction)
     parts = _read(reviews, tokenize, slice(-length, None), vocab_size)
-
     codes = frequent_pairs(parts["train"][0], parts["vocab_size"], least)
 
     def make(V, pairs):
         dropouts = {"embedding_dropout": embedding_dropout, "dropout": dropout, "attention_dropout": 0.0}
-        return make_classifier(V, width, heads, feedforward, pool="mean", std=std, pairs=pairs, **dropouts)
+        return make_classifier(V, width, heads, feedforward, pool="mean", std=std, scale=scale, pairs=pairs, **dropouts)
 
     runs = {
-        "words": Recipe(lambda V: make(V, None), learning_rate, word_dropout=word_dropout, hide=True),
-        "words and pairs": Recipe(lambda V: make(V, codes), learning_rate, word_dropout=word_dropout, hide=True),
+        "words": Recipe(lambda V: make(V, None), learning_rate, word_dropout=word_dropout),
+        "words and pairs": Recipe(lambda V: make(V, codes), learning_rate, word_dropout=word_dropout),
     }
     results, history = {}, {}
     for name in variants:
