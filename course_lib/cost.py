@@ -342,7 +342,7 @@ def multi_head(B, T, D, H, S=None, *, causal=False, impl="math"):
     _check_heads(D, H, B=B, T=T, S=keys)
     kept = 5 * B * T * D if S is None else 3 * B * (T + S) * D
     if S is None and H == 1 and impl == "math":
-        kept += B * T * D  # keys and values are then views of the packed projection, whose queries are kept along
+        kept += B * T * D  # keys and values are then views of the packed projection: kept whole
     kept += B * H * T * _kept_a_query(keys, impl)
     if causal and impl == "math":
         kept += (B * H + 2) * T * keys
@@ -379,7 +379,8 @@ def feed_forward(B, T, D, F):
     Notebook: 10, section 3.
     """
     _check_sizes(B=B, T=T, D=D, F=F)
-    return Cost(2 * D * F + F + D, 4 * B * T * D * F, B * T * (D + F), steps=2, path=2 if T == 1 else None)
+    path = 2 if T == 1 else None
+    return Cost(2 * D * F + F + D, 4 * B * T * D * F, B * T * (D + F), steps=2, path=path)
 
 
 def encoder_layer(B, T, D, H, F, *, causal=False, impl="math"):
@@ -412,7 +413,8 @@ def encoder_layer(B, T, D, H, F, *, causal=False, impl="math"):
     Source: Kaplan et al. (2020), "Scaling Laws for Neural Language Models", arXiv 2001.08361, section 2.1 and table 1.
     Notebook: 10, section 3.
     """
-    parts = [multi_head(B, T, D, H, causal=causal, impl=impl), feed_forward(B, T, D, F), *[_norm(B, T, D)] * 2]
+    attending = multi_head(B, T, D, H, causal=causal, impl=impl)
+    parts = [attending, feed_forward(B, T, D, F), _norm(B, T, D), _norm(B, T, D)]
     return _added(parts, path=3 if T > 1 else 0)
 
 
@@ -584,12 +586,13 @@ def measure(model, *inputs, **options):
 
     Notebook: 10, section 2.
     """
+    path = path_length(model, *inputs, **options) if inputs[0].is_floating_point() else None
     return Cost(
         parameters=number_of_parameters(model) if isinstance(model, nn.Module) else 0,
         operations=count_operations(model, *inputs, **options),
         activations=count_activations(model, *inputs, **options),
         steps=sequential_steps(_first(model(*_leaves(inputs), **options))),
-        path=path_length(model, *inputs, **options) if inputs[0].is_floating_point() else None,
+        path=path,
     )
 
 
@@ -678,7 +681,8 @@ def sequential_steps(output):
     """
     steps = {}
     for node in _graph(output):  # inputs come before what is made of them
-        counts = [steps[before] + _multiplied(node, i) for i, (before, _) in enumerate(node.next_functions) if before]
+        inputs = enumerate(node.next_functions)
+        counts = [steps[before] + _multiplied(node, i) for i, (before, _) in inputs if before]
         steps[node] = max(counts, default=0)
     return steps[output.grad_fn]
 
@@ -712,11 +716,12 @@ def path_length(model, x, *others, **options):
     if isinstance(model, nn.Module):
         model = copy.deepcopy(model).double()
     inputs = [t.double() if t.is_floating_point() else t for t in (x, *others)]
-    whole, small, smaller = (_scaled_gradient(model, inputs, options, eps) for eps in (1.0, 2.0**-10, 2.0**-11))
+    factors = 1.0, 2.0**-10, 2.0**-11
+    whole, small, smaller = (_scaled_gradient(model, inputs, options, eps) for eps in factors)
     if whole == 0:
         return None
     if smaller < sys.float_info.min:
-        raise ValueError("the path is so long that its gradient underflows: measure a shorter sequence")
+        raise ValueError("the path is so long that its gradient underflows: take a shorter T")
     return round(math.log2(small / smaller))
 
 

@@ -84,7 +84,7 @@ def path_length():
 )
 def two_kinds_of_matrices():
     """Draw the projections above, scores and weighted mean below."""
-    ax = canvas(17, 9.4)
+    ax = canvas(17.6, 9.4)
     long, wide = 2.9, 1.5  # T and D
 
     def matrix(x, y, name, size, kind, w, h):
@@ -102,16 +102,16 @@ def two_kinds_of_matrices():
     label(ax, 9.6, y - 0.35, "$D^2$ parameters", align="left", size=10.5, kind="weight")
     y = 2.3
     label(ax, 0.3, 4.4, "computed: these two, for the heads together", align="left", weight="bold")
-    matrix(1.2, y, "$Q$", "T × D", "hidden", wide, long)
-    label(ax, 2.3, y, "×", size=13)
-    matrix(4.1, y, "$K^T$", "D × T", "hidden", long, wide)
+    matrix(1.05, y, "$Q$", "T × D", "hidden", wide, long)
+    label(ax, 2.2, y, "×", size=13)
+    matrix(4.05, y, r"$K^\top$", "D × T", "hidden", long, wide)
     label(ax, 5.9, y, "=", size=13)
-    matrix(7.8, y, "scores", "T × T", "attention", long, long)
-    label(ax, 9.65, y, "→", size=13)
-    matrix(11.5, y, "weights", "T × T", "attention", long, long)
+    matrix(7.75, y, "scores", "T × T", "attention", long, long)
+    label(ax, 9.6, y, "→", size=13)
+    matrix(11.45, y, "weights", "T × T", "attention", long, long)
     label(ax, 13.3, y, "×", size=13)
-    matrix(14.4, y, "$V$", "T × D", "hidden", wide, long)
-    label(ax, 15.35, y, "=", size=13)
-    matrix(16.25, y, "out", "T × D", "output", 1.2, long)
+    matrix(14.45, y, "$V$", "T × D", "hidden", wide, long)
+    label(ax, 15.6, y, "=", size=13)
+    matrix(16.75, y, "out", "T × D", "output", wide, long)
     label(ax, 9.6, 4.4, "$4T^2D$ operations, 0 parameters", align="left", size=10.5)
     return ax
