@@ -46,11 +46,21 @@ def _operations_diagnosis(got, B, T, D, H):
         4 * projection: "the scores and the weighted mean are missing: only the projections are there",
         2 * quadratic: "the four projections are missing: they have weights, and are products too",
         3 * projection + 2 * quadratic: "one projection is missing: queries, keys, values, and the output's",
-        4 * projection + quadratic: "of the two products with T^2, scores and weighted mean, only one is there",
+        4 * projection + quadratic: "two products have T^2, scores and weighted mean, 2 B T^2 D operations each; "
+        "one of them, or its factor 2, is missing",
+        2 * projection + 2 * quadratic: "four projections of 2 B T D^2 operations each; you have half of that",
         4 * projection + 2 * quadratic * H: "a head has width D / H, not D: you count the quadratic part H times",
         4 * projection + 2 * quadratic // H: "there are H heads of width D / H: you count the quadratic part of one",
         4 * projection * H + 2 * quadratic: "the projections are D by D for all heads together, not for each",
+        4 * projection // H + 2 * quadratic: "the projections are D by D, not D by D / H: they serve all heads",
+        (4 * projection + 2 * quadratic) * H: "you count everything H times, but a head has width D / H, not D",
+        4 * projection + 2 * quadratic + 4 * B * T * D: "adding a bias is no matrix product: it does not count here",
+        4 * projection + 2 * quadratic + 8 * B * T * D: "adding a bias is no matrix product: it does not count here",
+        4 * D * D + 4 * D: "that is the number of parameters",
+        4 * D * D: "that is the number of weights",
         (4 * projection + 2 * quadratic) // B: "the batch is missing: every sequence is computed",
+        4 * projection // B + 2 * quadratic: "the projections work on B T vectors, not on T",
+        4 * projection + 2 * quadratic // B: "every sequence of the batch has scores of its own: B is missing there",
     }.get(got, f"{got:,.0f} is not the count of this layer's six products")
 
 
@@ -71,9 +81,9 @@ def crossovers(answer):
     usual = {
         "a": (D, {
             3 * D: "(a) that leaves attention's projections out: 8 T D^2 beside 4 T^2 D",
-            D / 4: "(a) the GRU has 12 T D^2; you seem to have counted its products without the inputs' half, and more",
-            2 * D: "(a) that is the LSTM's, which has four gates' products; the GRU has three",
-            1.5 * D: "(a) the output projection is missing: four products of 2 T D^2, not three",
+            4 * D: "(a) the factor 2 is on one side only: 8 T D^2 + 4 T^2 D against 12 T D^2",
+            2 * D: "(a) that comes of four gates (an LSTM's) in place of three, or of one T^2 product instead of two",
+            1.5 * D: "(a) a projection is missing: with the output's they are four products of 2 T D^2, not three",
         }),
         "b": (2 * D, {
             D: "(b) 4 T D^2 for the projections is two of the four, or a factor 2 is counted on one side only",
@@ -83,6 +93,8 @@ def crossovers(answer):
         "c": (4 * D, {
             6 * D: "(c) that is for F = 4 D; here F = 2 D",
             2 * D: "(c) the rest has two parts, projections and feed-forward; one of them is missing",
+            3.5 * D: "(c) a projection is missing: with the output's they are four",
+            8 * D: "(c) the quadratic part has two products, scores and weighted mean: 4 T^2 D, not 2 T^2 D",
             3 * D: "(c) the feed-forward network has two matrices: 2 (2 T D F) = 4 T D F",
         }),
     }  # fmt: skip
@@ -120,6 +132,15 @@ def cross_operations(student):
             (4 * B * T * S * D * (H - 1), "a head has width D / H: all heads together cost what one of width D does"),
             (-2 * B * T * D * F, "in the feed-forward network a multiplication with its addition is 2 operations too"),
         )
+        new = {
+            2 * B * (S - T) * D * D: "three projections read the S vectors; only keys and values do",
+            4 * B * (S - T) * D * D: "all projections read the S vectors; queries and output have T rows",
+            -2 * B * T * S * D: "two products have T S, scores and weighted mean; you have half of their operations",
+            4 * B * T * D * F: "in the feed-forward network there are two products of 2 B T D F, not four",
+            wanted // B - wanted: "the batch is missing",
+        }
+        if got - wanted in new:
+            raise Wrong(new[got - wanted])
         for number in (1, 2, 3):
             for left in itertools.combinations(bugs, number):
                 if got - wanted == sum(gap for gap, _ in left):
@@ -151,8 +172,11 @@ def parameters_by_hand(answer):
     usual = [
         (in_encoder, {
             in_encoder - 4 * D - F - D: "the biases are missing: every linear map has one",
+            in_encoder - 3 * D: "the biases of queries, keys and values are missing",
+            in_encoder - F - D: "the biases of the feed-forward network are missing",
+            in_encoder - 9 * D - F: "these are the large matrices; biases and norms are missing",
             in_encoder - norm: "there are two norms, one after each sublayer, each with a gain and a shift",
-            in_encoder - 2 * norm: "the norms are missing: each has a gain and a shift for D numbers",
+            in_encoder - 2 * norm: "4 D are missing: the norms' (each a gain and a shift), or the projections' biases",
             in_encoder + (H - 1) * attention: "heads have width D / H: eight of them need what one of width D needs",
             in_encoder - D * D - D: "an attention has four projections: queries, keys, values, output",
             in_encoder - D * F - D: "the feed-forward network has two matrices, D by F and F by D",
@@ -161,6 +185,7 @@ def parameters_by_hand(answer):
             in_encoder: "that is an encoder layer: the cross-attention and its norm are missing",
             in_decoder - norm: "a third sublayer needs a third norm",
             in_encoder + norm: "the third norm is there, but the cross-attention's own projections are missing",
+            in_decoder - 4 * D: "4 D are missing: the biases of one of the two attentions, or two norms",
         }),
         (layers, {
             in_encoder + in_decoder: "that is one layer of each kind; there are six",
@@ -176,7 +201,8 @@ def parameters_by_hand(answer):
     ]  # fmt: skip
     for name, value, (wanted, mistakes) in zip(names, got, usual, strict=True):
         if value != wanted:
-            message = mistakes.get(value, f"{value:,.0f} is {abs(value / wanted - 1):.2%} off; all digits are wanted")
+            off = 100 * abs(value / wanted - 1)
+            message = mistakes.get(value, f"{value:,.0f} is {off:.3f} % off; all digits are wanted")
             raise Wrong(f"{name}: {message}")
 
 
@@ -184,16 +210,21 @@ def parameters_by_hand(answer):
 
 
 class _Reader:
-    """A model whose last output reads the positions in `rows[b]` of sequence b; every other output reads its own."""
+    """A model whose last output reads the positions in `rows[b]` of sequence b; every other output reads its own.
 
-    def __init__(self, rows, scale):
-        self.rows, self.scale = rows, scale
+    With `split`, the first half of its entries reads the first position alone, the other half the others.
+    """
+
+    def __init__(self, rows, scale, split=False):
+        self.rows, self.scale, self.split = rows, scale, split
 
     def __call__(self, x):
-        weights = torch.zeros(x.shape[:2], dtype=x.dtype)
+        weights = torch.zeros_like(x)
         for b, places in enumerate(self.rows):
             weights[b, list(places)] = self.scale
-        last = torch.einsum("bt,btd->bd", weights, x.tanh())
+            if self.split:
+                weights[b, min(places), 1], weights[b, list(places - {min(places)}), 0] = 0, 0
+        last = (weights * x.tanh()).sum(1)
         # Like the output of a LayerNorm: its entries add up to 0, whatever x is.
         last = torch.stack([last[:, 0], -last[:, 0], last[:, 1], -last[:, 1]], -1)
         return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
@@ -216,6 +247,7 @@ def positions_seen(student):
         (_Reader([{1, 2, 5}] * 3, 1.0), {1, 2, 5}, True),
         (_Reader([{0, 4}, {4}, {4, 6}], 1.0), {0, 4, 6}, False),
         (_Reader([{2, 3}] * 3, 1e-12), {2, 3}, False),
+        (_Reader([{1, 2, 5}] * 3, 1.0, split=True), {1, 2, 5}, False),
     ):
         got = expect_tensor(student(model, x), shape=(T,), name="the answer")
         if got.dtype != torch.bool:
@@ -233,6 +265,9 @@ def positions_seen(student):
         if not seen and traps:
             raise Wrong("nothing is seen: the entries of this output always add up to 0, like a LayerNorm's, so their "
                         "plain sum has no gradient; take the sum in a random direction")  # fmt: skip
+        if model.split and seen < places:
+            raise Wrong("a dependence of any of the E entries of the output, on any of the D of the input, counts: you "
+                        "looked at one entry, or asked for all of them")  # fmt: skip
         if model.scale < 1:
             raise Wrong("a gradient of 1e-12 is a gradient: ask whether it is 0, not whether it is small")
         if seen < places:

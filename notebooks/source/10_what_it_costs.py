@@ -107,8 +107,8 @@ diagrams.show("path_length")
 # | CNN, dilated until it sees T | $k D^2 \log_k T$ | $k T D^2 \log_k T$ | $\log_k T$ | $\log_k T$ |
 # | self-attention (with projections) | $D^2$ | $T^2 D$ (and $T D^2$) | $1$ | $1$ |
 #
-# You may meet this table with sequential steps $T$ and path $T$ for the CNN, "since the kernels overlap they cannot run in parallel". They overlap in what they *read*; none reads what another of
-# its layer *writes*, so a convolution over any T is one step. What grows with T is the number of *layers*: with kernel k, $\lceil (T-1)/(k-1) \rceil$ of them, or $\lceil \log_k T \rceil$ if layer n leaves gaps of $k^n$ (WaveNet's dilation).
+# You may meet this table with sequential steps $T$ and path $T$ for the CNN, with the reason that overlapping kernels would have to wait for one another. They overlap in what they *read*; none reads what another of
+# its layer *writes*, so a convolution over any T is one step. What grows with T is the number of *layers*: with kernel k, $\lceil (T-1)/(k-1) \rceil$ of them, or $\lceil \log_k T \rceil$ if layer n = 0, 1, … takes every $k^n$-th place only (WaveNet's dilation).
 
 # %%
 show_source(cost.rnn, cost._recurrent, cost.cnn, cost.attention)
@@ -254,7 +254,7 @@ ch10.attention_operations(attention_operations)
 # %% [markdown]
 # ## 3 · Where T = D stands, and where it does not
 #
-# $T^2 D$ against $T D^2$: they are equal at $T = D$. So attention has fewer operations than an RNN while the sequence is shorter than the width, the sentence of every lecture. **Predict:** does it survive once constants and projections are counted? For which T has a real multi-head layer fewer operations than an RNN of the same width? Than a GRU, than an LSTM?
+# $T^2 D$ against $T D^2$: they are equal at $T = D$. So attention has fewer operations than an RNN while the sequence is shorter than the width, as one often reads. **Predict:** does it survive once constants and projections are counted? For which T has a real multi-head layer fewer operations than an RNN of the same width? Than a GRU, than an LSTM?
 
 
 # %%
@@ -291,13 +291,14 @@ table(
     [f"D = {D}: more operations than", "bare attention from T =", "multi-head from T ="],
     [[name, *row] for name, row in found.items()],
 )
+every = range(1, 20 * D + 1)
 claim(
-    "Bare attention and RNN: equal at T = D exactly, more from T = D + 1",
-    bare(D) == others["RNN"](D) and found["RNN"][0] == D + 1,
+    "Bare attention has fewer operations than the RNN below T = D, as many at T = D, more above",
+    all((bare(T) > others["RNN"](T)) == (T > D) for T in every) and bare(D) == others["RNN"](D),
 )
 claim(
     "With its projections, attention has more operations than the RNN at every T",
-    found["RNN"][1] == 1,
+    all(whole(T) > others["RNN"](T) for T in every),
 )
 claim(
     "With its projections, it crosses the GRU after T = D and the LSTM after T = 2 D",
@@ -305,8 +306,8 @@ claim(
 )
 
 # %% [markdown]
-# The famous crossover belongs to a comparison of the *bare* products with an RNN (two D × D products a step: $4TD^2$ against $4T^2D$). The projections cost as much as two RNNs, $8TD^2$, before the first score is
-# computed. What T = D does tell is *where the quadratic part begins to matter*. In a whole encoder layer with F = 4D:
+# The famous crossover belongs to a comparison of the *bare* products with an RNN (two D × D products a step: $4TD^2$ against $4T^2D$). The projections alone cost as much as two RNNs, $8TD^2$. So you will find both "fewer operations
+# than an RNN" and "more operations than an RNN" in print: it depends on what is counted, on the kind of RNN, and on T. What T = D does tell is *where the quadratic part begins to matter*. In a whole encoder layer with F = 4D:
 #
 # $$ \text{operations} = \underbrace{8BTD^2}_{\text{projections}} + \underbrace{4BT^2D}_{\text{scores, means}} + \underbrace{16BTD^2}_{\text{feed-forward}}, \qquad
 #    \text{quadratic share} = \frac{T}{6D + T}. $$
@@ -346,7 +347,7 @@ show(
     ax,
     alt="Shares of an encoder layer's operations against T from 16 to 8192 at D = 256. The quadratic part is near 0 at the left, 14 % at T = D, "
     "50 % at T = 6 D and 84 % at the right; feed-forward and projections fall, always two to one.",
-    caption="Which part of an encoder layer does the work (D = 256, F = 4D)? Up to some hundred positions the feed-forward network; the quadratic part reaches a half at T = 6D.",
+    caption="Which part of an encoder layer does the work (D = 256, F = 4D)? Up to T = 4D mostly the feed-forward network, beyond it the quadratic part, which reaches a half at T = 6D.",
 )
 claim(
     "At T = D the quadratic part is one seventh of the layer",
@@ -370,9 +371,9 @@ body = [
 table(
     ["positions", "parameters of the classifier"],
     [
-        ["none, or any scheme without weights", body[0]],
-        ["learned, up to 200", body[1]],
-        ["learned, up to 400", body[2]],
+        ["none, or any scheme without weights", f"{body[0]:,}"],
+        ["learned, up to 200", f"{body[1]:,}"],
+        ["learned, up to 400", f"{body[2]:,}"],
     ],
 )
 claim(
@@ -445,7 +446,7 @@ ch10.cross_operations(cross_operations)
 # %% [markdown]
 # ## 4 · The parameters of a whole Transformer
 #
-# A layer is a sum of four kinds of parts, and nothing else has parameters: linear maps with their biases, norms with a gain and a shift for each of D numbers, tables of embeddings, and (perhaps) positions.
+# A Transformer is put together from four kinds of parts, and nothing else has parameters: linear maps with their biases, norms with a gain and a shift for each of D numbers, tables of embeddings, and (perhaps) positions.
 
 # %%
 show_source(cost.multi_head, cost.feed_forward, cost.encoder_layer)
@@ -481,10 +482,11 @@ ch10.parameters_by_hand(by_hand)
 # The paper's table 3 gives 65 million for the base model and 213 million for the big one (D = 1024, H = 16, F = 4096). **Predict before you run:** how far does our formula miss them? And what would three separate tables cost?
 
 # %%
-rows = []
+rows, vocabularies = [], {}
 for name, D, H, F, published in (("base", 512, 8, 2048, 65e6), ("big", 1024, 16, 4096, 213e6)):
     layers = cost.transformer(1, 1, 1, D, H, F, 6).parameters
     rows.append([name, layers, layers + 37_000 * D, layers + 3 * 37_000 * D, published])
+    vocabularies[name] = [(published + rounding - layers) / D for rounding in (-0.5e6, 0.5e6)]
 table(
     ["model", "layers", "with one shared table", "with three tables", "table 3 of the paper"],
     [[row[0], *(f"{n / 1e6:.1f} M" for n in row[1:])] for row in rows],
@@ -492,6 +494,11 @@ table(
 claim(
     "The formula with one shared table is within 3 % of the paper for both models; three tables miss it by more than a third",
     all(abs(row[2] / row[4] - 1) < 0.03 and row[3] / row[4] > 4 / 3 for row in rows),
+)
+claim(
+    "No single vocabulary gives both published numbers, even within their rounding: base needs over 39,000 rows, big under 37,000",
+    vocabularies["base"][0] > 39_000 and vocabularies["big"][1] < 37_000,
+    **vocabularies,
 )
 theirs = nn.Transformer(12, 4, 2, 2, 20, batch_first=True)
 claim(
@@ -501,6 +508,8 @@ claim(
 )
 
 # %% [markdown]
+# The paper says "about 37,000" and not what its table counts, so the last 3 % stay open; that it has one table and not three does not.
+#
 # Small vocabularies of subwords and shared tables are no detail. Look at the sentiment classifier of the tutorial behind chapter 09: one layer of width 32, and a table of 50,002 words.
 
 # %%
@@ -531,8 +540,8 @@ claim(
 # %% [markdown]
 # ## 5 · Gradient against distance
 #
-# Path length is a count. Does it matter? The gradient of the last output with respect to each input tells how much the output would be moved by what stood d steps before. Three untrained layers of equal width.
-# **Predict** the three curves: where is each at d = 10, where at d = 60?
+# Path length is a count. Does it matter? The gradient of the last output with respect to each input tells how much the output would be moved by what stood d steps before. Four untrained layers of equal width: RNN, LSTM, CNN, attention.
+# **Predict** the four curves: where is each at d = 10, where at d = 60?
 
 # %%
 T, D = 64, 32
@@ -576,8 +585,8 @@ ax.set(xlabel="distance d (steps)", ylabel="gradient (share of the largest)", yl
 ax.legend(loc="center right")
 show(
     ax,
-    alt="Gradient against distance on a log scale. RNN and LSTM fall steeply, to 1e-9 within 20 to 60 steps; the CNN of 8 layers rises, falls and ends at 16 steps; attention stays level to 127.",
-    caption="How much arrives from d steps back in an untrained layer? The RNN and the LSTM forget exponentially, the CNN's window ends at 8 (3 - 1) = 16 steps, attention hears all distances alike. "
+    alt="Gradient against distance on a log scale. RNN and LSTM fall steeply, to 1e-8 within 20 to 40 steps; the CNN of 8 layers rises, falls and ends at 16 steps; attention drops from 1 at d = 0 to a tenth at d = 1 and stays level to 127.",
+    caption="How much arrives from d steps back in an untrained layer? The RNN and the LSTM forget exponentially, the CNN's window ends at 8 (3 - 1) = 16 steps, attention hears all earlier inputs alike. "
     "(The attention layer has no positions, so it cannot even tell them apart: chapter 08.)",
 )
 claim(
@@ -590,8 +599,30 @@ claim(
 )
 
 # %% [markdown]
+# Two shapes want a reason. The CNN is strongest in the middle of its window, since most ways through eight layers lead there. And in attention d = 0 stands out, since the last input is also the *query*, which
+# moves all weights at once. Stop the gradient there, and the step is gone:
+
+
+# %%
+def without_query(x):
+    """The layer with no gradient through the queries."""
+    return attending(x.detach(), x, x)
+
+
+torch.manual_seed(0)
+attending, x = MultiHeadAttention(D, 4), torch.randn(8, T, D)
+steps = [cost.gradient_by_distance(layer, x) for layer in (attending, without_query)]
+ratios = [(norms[0] / norms[1:].mean()).item() for norms in steps]
+claim(
+    "The last input counts over 3 times as much as the mean of the others, but less than 1.5 times with the query's way closed",
+    ratios[0] > 3 and ratios[1] < 1.5,
+    with_query=ratios[0],
+    without=ratios[1],
+)
+
+# %% [markdown]
 # The LSTM is a warning against counting alone: its shortest path holds one product, and yet its gradient fades, because fresh gates stand near one half and the cell is halved at each step. The difference is that gates can *learn* to be 1
-# (chapter 05), while a tanh network has no such way out. And "cannot vanish or explode", which you may read of attention, is true *along the sequence*, within one layer. Along the depth, from layer to layer, a Transformer's gradients have troubles of their own: chapter 11.
+# (chapter 05), while a tanh network has no such way out. And "cannot vanish or explode", which you may read of attention, is true *along the sequence*, within one layer (as long as its softmax is not saturated: chapter 07). Along the depth, from layer to layer, a Transformer's gradients have troubles of their own: chapter 11.
 
 # %% [markdown]
 # ### Exercise 10.5 · Implement: what does the last output depend on?
@@ -677,7 +708,7 @@ claim(
 )
 
 # %% [markdown]
-# The whole sweep, recorded on one core (forward and backward, B = 8, D = 64):
+# The whole sweep, recorded on one core of one machine (forward and backward, B = 8, D = 64). All recorded times below are of that machine; compare them with one another, not with yours:
 
 # %%
 kinds = {
@@ -709,8 +740,8 @@ ax.set(xlabel="length T (steps, log scale)", ylabel="time of a training step (ms
 ax.legend(loc="upper left", ncols=2)
 show(
     ax,
-    alt="Time of a training step against T, both axes logarithmic. CNN lowest, RNNs and LSTM rise in straight lines of slope 1; attention starts as low as the others and rises with slope 2, math above sdpa.",
-    caption="Which layer is fastest? At every length the convolution. Attention is ahead of the RNN on short sequences and behind on long ones; where the lines cross is the crossover in time.",
+    alt="Time of a training step against T, both axes logarithmic. CNN lowest throughout; RNNs and LSTM rise in straight lines of slope 1, the LSTM below the RNN from T = 32 on; attention starts below them and rises towards slope 2, math above sdpa.",
+    caption="Which layer is fastest on this machine? At every length the convolution, one layer that sees 3 places. Attention is ahead of the recurrent layers on short sequences and behind on long ones; where the lines cross is the crossover in time.",
 )
 markdown(ledger.table("layer-cost", ["exponent"], [f"time, {name}" for name in kinds]))
 
@@ -721,13 +752,15 @@ def exponents(name):
 
 
 claim(
-    "Recurrent layers and CNN grow about like T (power below 1.4), attention's math path like T squared (above 1.6)",
+    "On this machine recurrent layers and CNN grow about like T (power below 1.4), attention's math path like T squared (above 1.6)",
     max(value for name in list(kinds)[:4] for value in exponents(name)) < 1.4
     and min(exponents("attention, math")) > 1.6,
 )
 
 # %% [markdown]
-# And where is the crossover, in *seconds*, of attention (sdpa) with an RNN (fused) of the same width?
+# The fused LSTM does four times the operations of the fused RNN, in less time. Nothing is wrong with either count: torch calls another kernel for it. A crossover in seconds is one of two *kernels*.
+#
+# Where is it, on this machine, for attention (sdpa, 4 heads) and the RNN (fused) of the same width? **Predict:** does it move with D, as T = D says?
 
 # %%
 widths = (32, 64, 128)
@@ -744,18 +777,17 @@ ratios = {
 }
 at = {T: ledger.values("layer-cost", "crossover, width 32", "T")[0].index(T) for T in (32, 512)}
 claim(
-    "By the clock, at every width and in every run, attention is ahead at T = 32 and behind at T = 512",
+    "On this machine, at every width and in every run, attention is ahead at T = 32 and behind at T = 512",
     all(run[at[32]] < 1 < run[at[512]] for runs in ratios.values() for run in runs),
 )
 claim(
-    "The crossover in time does not move with D: four times the width, and it stays within a factor of 3",
-    max(max(found) for found in crossings.values())
-    < 3 * min(min(found) for found in crossings.values()),
+    "The crossover in time does not follow T = D: from D = 32 to D = 128, T / D falls to less than a half",
+    max(crossings[128]) / 128 < 0.5 * min(crossings[32]) / 32,
 )
 
 # %% [markdown]
-# By operations this attention is *never* cheaper than the RNN (section 3). By the clock it is, even on one core of an ordinary processor, as long as the sequence is short: the RNN's products are small and come one after the other, and each step costs some time whatever its size.
-# So the clock's crossover is a fact about a machine and its kernels, not about T and D alone. On hardware with thousands of units in parallel it lies much further out, for there what counts is the number of steps that must wait. Measure on yours.
+# By operations this attention is *never* cheaper than the RNN (section 3). By the clock of this machine it is, even on one core, as long as the sequence is short: the RNN's products are small and come one after the other, and each step costs some time whatever its size.
+# So the clock's crossover is a fact about a machine and its kernels, not about T and D alone. On hardware with thousands of units in parallel expect it much further out (it is not measured here), for there the steps that must wait count most. Measure on yours.
 #
 # ### The memory of T² numbers a head
 #
@@ -807,22 +839,23 @@ metrics = {
     "peak_mb": ("peak memory beside the inputs (MB)", 1),
 }
 for ax, (metric, (ylabel, unit)) in zip(panels, metrics.items(), strict=True):
-    for impl, color in {"math": "gradient", "sdpa": "attention"}.items():
+    for impl, linestyle in {"math": "--", "sdpa": "-"}.items():
         lengths = ledger.values("attention-time", impl, "T")[0]
         runs = [
             [max(unit * v, 0.05) for v in run]
             for run in ledger.values("attention-time", impl, metric)
         ]
-        plots.band(ax, lengths, runs, impl, color, marker="o", markersize=4)
+        style = {"linestyle": linestyle, "marker": "o", "markersize": 4}
+        plots.band(ax, lengths, runs, impl, "attention", **style)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(lengths, lengths)
     ax.set(xlabel="length T (positions)", ylabel=ylabel)
-panels[0].legend()
+panels[0].legend(loc="upper left")
 show(
     panels[0],
     alt="Two log-log panels against T from 64 to 2048. Left, time: both rise, math ever steeper, sdpa several times below it at the right. Right, peak memory: math rises with slope 2 to several hundred megabytes, sdpa with slope 1 to about twenty.",
-    caption="What does the kernel save (causal, B = 2, H = 4, K = 64, one core)? Time by a growing factor, and nearly all of the memory: the math path's peak grows like T squared.",
+    caption="What does the kernel save on this machine (causal, B = 2, H = 4, K = 64, one core)? Time, and nearly all of the memory: the math path's peak grows like T squared.",
 )
 markdown(ledger.table("attention-time", ["exponent"], ["math", "sdpa"]))
 faster = ledger.values("attention-time", "at the longest", "math_over_sdpa")
@@ -830,7 +863,7 @@ math_peak, sdpa_peak = (
     ledger.values("attention-time", impl, "peak_mb") for impl in ("math", "sdpa")
 )
 claim(
-    "At T = 2048 sdpa is more than twice as fast, and its peak less than a tenth, in every run",
+    "On this machine, at T = 2048, sdpa is more than twice as fast, and its peak less than a tenth, in every run",
     min(faster) > 2 and all(10 * s[-1] < m[-1] for m, s in zip(math_peak, sdpa_peak, strict=True)),
     times_faster=faster,
     math_mb=[m[-1] for m in math_peak],
@@ -923,7 +956,7 @@ table(
 )
 
 # %% [markdown]
-# So why "almost"? Because the RNN's unbounded memory was hardly ever *learned*: truncation takes the gradient at the edge of each chunk, and vanishing has taken it before. Both are taught within a chunk; attention uses all of it. The whole bill:
+# So why "almost"? Because the RNN's unbounded memory is seldom *learned*: truncation takes the gradient at the edge of each chunk, and vanishing has taken it before. Both are taught within a chunk; attention uses all of it. The whole bill:
 #
 # | | RNN | self-attention |
 # |---|---|---|
@@ -989,7 +1022,7 @@ claim("Repaired: a table as long as the longest sequence", repaired.shape == (1,
 # %% [markdown]
 # **Mistake 4 · comparing $O(T^2 D)$ with $O(T D^2)$ as if they were numbers.** With the constants the order of two layers at your sizes may be the other way round: section 3.
 #
-# **Mistake 5 · taking a count for a time.** By count a multi-head layer is never cheaper than an RNN; by the clock it often is: section 6.
+# **Mistake 5 · taking a count for a time.** By count a multi-head layer is never cheaper than an RNN; by the clock it may be: section 6. And a fused LSTM may beat a fused RNN.
 
 # %% [markdown]
 # ### Exercise 10.6 · Explore and explain: when would you still choose an RNN?
