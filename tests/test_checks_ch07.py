@@ -152,6 +152,10 @@ PLANTED = {
         ("think of the sign", (WEIGHT, LENGTH, VARIANCE, 0.14)),
         ("its own score", (WEIGHT, LENGTH, VARIANCE, 0.21)),
         ("two digits", (0.42, 0.57, 36, -0.14)),
+        ("uniform weights", (0.25, LENGTH, VARIANCE, SLOPE)),
+        ("two things", (WEIGHT, math.log(9) / 10, VARIANCE, SLOPE)),
+        ("w_2 w_3", (WEIGHT, LENGTH, VARIANCE, -0.02)),
+        ("i and j differ here", (WEIGHT, LENGTH, VARIANCE, -0.112)),
     ],
     "shapes": [
         ("another order", ARROWS | {"queries": (8, 17, 6, 16)}),
@@ -163,6 +167,8 @@ PLANTED = {
         ("outputs are stacked", ARROWS | {"in_proj_weight": (96, 288)}),
         ("one sentence", ARROWS | {"numbers": 17136 // 8}),
         ("one head", ARROWS | {"numbers": 17136 // 6}),
+        ("the layer's parameters", ARROWS | {"numbers": 4 * 96 * 96}),
+        ("side by side again", ARROWS | {"output": (8, 6, 17, 16)}),
         ("no entry 'weights'", {name: shape for name, shape in ARROWS.items() if name != "weights"}),
     ],
 }

@@ -39,6 +39,7 @@ def numbers_by_hand(answer):
             (g / (g + 3), "key 4 has the same score as key 3: two of the four terms are large"),
             (0.5, "keys 1 and 2 have a score of 0, and e^0 is 1: they get weight, too"),
             (g, "this is e^s; divide by the sum over all four keys"),
+            (0.25, "these would be uniform weights, but the scores differ: 0, 0, s, s"),
         ),
         "length": (
             (math.log(27) / 10, "you left out the division of the scores by sqrt(3)"),
@@ -46,6 +47,7 @@ def numbers_by_hand(answer):
             (s * math.log(9) / 10, "three other keys have a score of 0, not one: e^s / (e^s + 3) = 0.9"),
             (s * math.log(27), "this is the length that a query needs with keys of length 1; they have length 10"),
             (math.log(27), "this is the score that is needed; which c gives it?"),
+            (math.log(9) / 10, "two things: three other keys have a score of 0, and scores are divided by sqrt(3)"),
         ),
         "variance": (
             (16.0, "this holds for entries of variance 1; here they have variances 0.25 and 9"),
@@ -62,6 +64,8 @@ def numbers_by_hand(answer):
             (-0.07, "this is the answer to the third score"),
             (0.0, "w_1 does depend on a_2: it stands in the denominator of the softmax"),
             (-0.2, "the factor w_1 is missing"),
+            (-0.02, "this is w_2 w_3: how the second weight answers to the third score"),
+            (-0.112, "for i = j there is a factor 1 - w_i; i and j differ here"),
         ),
     }
     if all(math.isclose(got[n], right[n], rel_tol=2e-2) for n in names) and not all(
@@ -349,6 +353,8 @@ def shapes(answer):
             raise Wrong("weights: every head has its own; where is H?")
         if name == "weights" and got in ((8, 6, 17, 17), (8, 6, 21, 21)):
             raise Wrong("weights: this is self-attention; here queries and keys come from two sentences")
+        if name == "output" and len(got) == 4:
+            raise Wrong("output: this is before the heads are put side by side again; where does D come back?")
         if name == "output" and 21 in got:
             raise Wrong("output: one vector for each query, and English asks")
         if name == "in_proj_weight" and got == (96, 288):
@@ -360,6 +366,8 @@ def shapes(answer):
             raise Wrong("numbers: this is for one sentence; the batch holds 8")
         if numbers == _NUMBERS / 6:
             raise Wrong("numbers: this is for one head; there are 6")
+        if numbers in (3 * 96 * 96, 4 * 96 * 96, 4 * 96 * 97):
+            raise Wrong("numbers: these are the layer's parameters; asked for are the attention weights of a batch")
         raise Wrong(f"numbers: {numbers:g} is not the product of the sizes of the weights")
 
 
