@@ -165,7 +165,8 @@ def hard_attention(q, k, v, mask=None, causal=False):
     scores, visible = attention_scores(q, k).detach(), _visible(mask, causal, q, k)
     if visible is not None:
         scores = scores.masked_fill(~visible, -torch.inf)
-    chosen = F.one_hot(scores.argmax(-1), k.shape[-2]) * (scores.amax(-1, keepdim=True) > -torch.inf)  # (..., T, S)
+    sees = scores.amax(-1, keepdim=True) > -torch.inf  # False: a query that may attend to nothing
+    chosen = F.one_hot(scores.argmax(-1), k.shape[-2]) * sees  # (..., T, S)
     return chosen.to(v.dtype) @ v
 
 

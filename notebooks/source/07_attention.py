@@ -126,8 +126,8 @@ diagrams.show("four_steps")
 #
 # $$ h_t = \sum_{i=1}^{t} w_{ti} \odot n_i, \qquad w_{ti} = (1 - z_i) \odot \prod_{j=i+1}^{t} z_j. $$
 #
-# (Slides show this product with other indices, such as $\prod_{j=i}^{t-i+1} z_j \prod_{k=1}^{i-1} (1 - z_k)$. Test at $t = 2$: the weight of $n_1$ must be $(1 - z_1)\, z_2$. It is not. Nor are *hidden states* summed, as sometimes said, but candidates.)
-# The weights are **dependent**. **Predict:** take two old candidates, $n_1$ and $n_2$. As the GRU reads on, can it raise the weight of $n_1$ and lower that of $n_2$?
+# The weights are **dependent**: they are made of each other's gates. (Slides that retell this print the weight of $n_i$ as $\prod_{j=i}^{t-i+1} z_j \prod_{k=1}^{i-1} (1 - z_k)$, and say that *hidden states* are summed. It is candidates; and at $t = 2$ that product gives
+# $n_1$ the weight $z_1 z_2$ in place of $(1 - z_1)\, z_2$. The cell tries both.) **Predict:** take two old candidates, $n_1$ and $n_2$. As the GRU reads on, can it raise the weight of $n_1$ and lower that of $n_2$?
 
 # %%
 set_seed(1)
@@ -141,6 +141,15 @@ w = gated.unrolled_weights(z)[:, :, 1:]
 claim(
     "The weighted sum of candidates is the GRU's state, to 1e-12",
     torch.allclose((w * n.unsqueeze(1)).sum(2), h, atol=1e-12),
+)
+t = 2
+printed = torch.stack(  # the product as the slides have it; z[:, j - 1] is z_j
+    [z[:, i - 1 : t - i + 1].prod(1) * (1 - z[:, : i - 1]).prod(1) for i in (1, 2)], dim=1
+)  # (B, 2, D)
+claim(
+    "With the indices of the slides it is not: already h_2 comes out wrong, by more than 0.01",
+    ((printed * n[:, :2]).sum(1) - h[:, 1]).abs().max() > 0.01,
+    largest_error=((printed * n[:, :2]).sum(1) - h[:, 1]).abs().max(),
 )
 ratio = w[:, 1:, 0] / w[:, 1:, 1]  # (B, T - 1, D): n_1 against n_2 at steps 2 .. T
 claim(
@@ -353,12 +362,21 @@ claim("Soft attention has a slope", q.grad.norm() > 0.01, norm=q.grad.norm())
 k = torch.tensor([[10.0, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]])
 v = torch.tensor([[1.0, 0, 0], [10, 0, 0], [100, 5, 0], [1000, 6, 0]])
 q = torch.tensor([[0.0, 10, 0], [0, 0, 10], [10, 10, 0]])
-weights, output = attention_weights(attention_scores(q, k)), attention(q, k, v)
+scores = attention_scores(q, k)  # (3, 4): dot products of 100 or 0, divided by sqrt(3)
+weights, output = attention_weights(scores), attention(q, k, v)
+
+
+def rounded(row):
+    return [round(c, 4) for c in row.tolist()]
+
+
 table(
-    ["query", "weights", "output"],
-    [[[int(c) for c in a], [round(c, 4) for c in b.tolist()], [round(c, 4) for c in d.tolist()]]
-     for a, b, d in zip(q.tolist(), weights, output, strict=True)],
-)  # fmt: skip
+    ["query", "scores", "weights", "output"],
+    [
+        [[int(c) for c in q[t]], *map(rounded, (scores[t], weights[t], output[t]))]
+        for t in range(3)
+    ],
+)
 claim("A query equal to one key returns its value", torch.allclose(output[0], v[1]))
 claim(
     "Equal keys share the weight: the output is the mean of their values",
@@ -368,10 +386,17 @@ claim(
     "A query between two keys returns the mean of their values",
     torch.allclose(output[2], v[:2].mean(0)),
 )
+softer = attention_weights(q[:1] @ k.T / math.sqrt(64))
+claim(
+    "Divided by sqrt(64), as if the vectors had width 64, the first query gives the other keys a millionth or more",
+    1e-6 < softer[0, 0] < 1e-5,
+    weights=softer[0],
+    output=softer[0] @ v,
+)
 
 # %% [markdown]
-# Two remarks for those who compare. The well-known notebook from which this example comes prints $3.7 \cdot 10^{-6}$ for the other keys in the first row, where we get 0.0000: it divides by $\sqrt{64}$, the head width of *its module* (512 / 8), though these
-# vectors have width 3. With $\sqrt 3$ the others get $e^{-57.7}$. And the second query cannot tell keys 3 and 4 apart: attention looks at content; that one of them came first it does not know.
+# By hand, the first row: key 2 has the score $100 / \sqrt 3 = 57.7$, the others 0, so each of these gets $e^{-57.7}$ of key 2's weight: nothing that four digits show. The notebook from which this example comes (NYU, see the references) prints larger
+# numbers, those of the last claim: it divides by $\sqrt{64}$, the head width of *its module* (512 / 8), though these vectors have width 3. And the second query cannot tell keys 3 and 4 apart: attention looks at content; which of them came first it does not know.
 
 # %% [markdown]
 # ## 3 · The scaled dot product
@@ -389,31 +414,63 @@ diagrams.show("scaled_dot_product")
 show_source(attention_scores, attention_weights)
 
 # %% [markdown]
-# `bias` is for chapter 08. No nonlinearity stands between $x$ and the scores, but the softmax makes the whole far from linear.
+# `bias` is for chapter 08. No activation function stands between $x$ and the scores, yet the layer is far from linear: scores are products of two projections of $x$, and the softmax follows.
 #
 # **Why $\sqrt K$?** Let the entries of $q$ and $k$ be independent, with mean 0 and variance 1. Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ is a sum of $K$ of them: variance $K$, standard deviation $\sqrt K$. At the same time the *cosine* of
-# the two vectors shrinks: their lengths are about $\sqrt K$ each, so the cosine has a standard deviation of about $\sqrt K / (\sqrt K \sqrt K) = 1 / \sqrt K$. In high dimensions random vectors are **nearly orthogonal**, which is good news for a dictionary: many keys fit in without getting
-# in each other's way. **Predict:** without the division, how much of the weight will the largest of 32 random keys get at $K = 1024$?
+# the two vectors shrinks: their lengths are about $\sqrt K$ each, so the cosine has a standard deviation of about $\sqrt K / (\sqrt K \sqrt K) = 1 / \sqrt K$. In high dimensions random vectors are **nearly orthogonal**. **Predict:** of 1,000 random keys, how large is the cosine of the *two most similar* ones at $K = 4$, and at $K = 1024$?
 
 # %%
-generator = torch.Generator().manual_seed(0)
 widths = [4, 16, 64, 256, 1024]
+generator = torch.Generator().manual_seed(0)
+cosines = {}
+for K in widths:
+    keys = F.normalize(torch.randn(1000, K, generator=generator), dim=1)
+    above = torch.ones(1000, 1000, dtype=torch.bool).triu(1)  # every pair once
+    cosines[K] = (keys @ keys.T)[above]
+left, right = plots.grid(1, 2, height=3.0)[0]
+for K, kind in ((4, "muted"), (64, "input"), (1024, "attention")):
+    heights, edges = torch.histogram(cosines[K], bins=100, range=(-1, 1), density=True)
+    left.stairs(heights, edges, color=plots.COLORS[kind], label=f"K = {K}", linewidth=1.8)
+left.set(xlabel="cosine of two random keys", ylabel="density")
+left.legend(loc="upper left", fontsize=9)
+largest = [cosines[K].max().item() for K in widths]
+right.plot(widths, largest, color=plots.COLORS["gradient"], marker="s")
+right.plot(widths, [cosines[K].std().item() for K in widths], color=plots.COLORS["attention"], marker="o")
+right.annotate("most similar\nof 1,000 keys", (64, largest[2]), (6, 8), textcoords="offset points", fontsize=9)
+right.annotate("standard deviation", (4, 0.5), (-2, -42), textcoords="offset points", fontsize=9)
+right.set_xscale("log", base=4)
+right.set_xticks(widths, widths)
+right.set(xlabel="width K", ylabel="cosine", ylim=(0, 1.05))
+show(
+    left,
+    alt="Left, the distribution of the cosine of two random keys: broad at K = 4, narrow around 0 at K = 64, a needle at K = 1024. Right, over K "
+    "from 4 to 1024: its standard deviation falls from one half towards 0, and the cosine of the two most similar of 1,000 keys falls from 1 to below one quarter.",
+    caption="How orthogonal are random vectors? The wider, the more: the spread of the cosine falls as $1/\\sqrt K$, and of 1,000 wide keys no two are alike.",
+)
+claim(
+    "From K = 4 to K = 1024 the cosine's standard deviation is 1 / sqrt(K), within a twentieth",
+    all(abs(cosines[K].std().item() * K**0.5 - 1) < 0.05 for K in widths),
+    std=[cosines[K].std() for K in widths],
+)
+claim(
+    "Of 1,000 keys the two most similar have a cosine above 0.95 at K = 4 and below 0.25 at K = 1024",
+    largest[0] > 0.95 and largest[-1] < 0.25,
+    largest=largest,
+)
+
+# %% [markdown]
+# Good news for a dictionary: many keys fit into a wide space without getting in each other's way, far more than $K$ of them nearly so. The bad news is the other half of the argument: undivided *scores* grow. **Predict:** without the division, how much of the weight will the largest of 32 random keys get at $K = 1024$?
+
+# %%
 drawn = [heads.softmax_by_width(width, 200, 32, generator) for width in widths]
 ways = ("without", "with the root")
-columns = ["cosine_std", "score_std", "largest", "choices", "slope", "flat"]
+columns = ["score_std", "largest", "choices", "slope", "flat"]
 for way in ways:
     markdown(f"**{way}**" if way == "with the root" else "**without the root**")
     table(
         ["K", *columns],
         [[K, *(row[way][c] for c in columns)] for K, row in zip(widths, drawn, strict=True)],
     )
-claim(
-    "The cosine of random vectors has a standard deviation of 1 / sqrt(K), within a tenth",
-    all(
-        abs(row["without"]["cosine_std"] * K**0.5 - 1) < 0.1
-        for K, row in zip(widths, drawn, strict=True)
-    ),
-)
 claim(
     "Undivided scores have a standard deviation of sqrt(K), within a tenth; divided ones of 1",
     all(
@@ -481,7 +538,7 @@ claim(
 )
 
 # %% [markdown]
-# Two cautions. The argument is about the *start*, when queries and keys are unrelated; a trained model may make its scores as large as it likes, and often does. And the assumption matters: exercise 7.1 (c) has other variances. (Additive attention needs no such division: its scores are sums of bounded tanh's.)
+# Two cautions. The argument is about the *start*, when queries and keys are unrelated; a trained model may make its scores as large as it likes, and often does. And the assumption matters: exercise 7.1 (c) has other variances. (Additive attention needs no such division: each of its hidden units is bounded by the tanh, however wide the queries.)
 #
 # **Common mistake · softmax over the wrong axis.** In a square matrix of scores `softmax(dim=-2)` raises no error:
 
@@ -636,8 +693,14 @@ table(
     [[name, *out[:, 0].tolist()] for name, out in answers.items()],
 )
 claim(
-    "-inf gives NaN, which will poison every weight at the first update",
+    "-inf gives NaN",
     answers["fill with -inf"][1].isnan().all(),
+)
+leaf = v.clone().requires_grad_()
+(scores.masked_fill(~mask, -math.inf).softmax(-1) @ leaf)[0].sum().backward()
+claim(
+    "Even if nobody reads that row: the gradients of all values are NaN, and so would be W_v after one update",
+    leaf.grad.isnan().all(),
 )
 claim(
     "-1e9 gives the mean of the hidden values, without a word",
@@ -667,13 +730,15 @@ with torch.no_grad():
     ours = layer(x, mask=real)
     same, _ = twin(x, x, x, key_padding_mask=~real, need_weights=False)
     inverted, _ = twin(x, x, x, key_padding_mask=real, need_weights=False)
+    at_padding = layer(x, mask=~real)
 claim(
     "With ~mask the twin computes the same at all real words",
     torch.allclose(ours[real], same[real], atol=1e-6),
 )
 claim(
     "With our mask as it is, it looks at the padding of sentence 2 and nowhere else: no error",
-    not torch.allclose(ours[1], inverted[1], atol=1e-2),
+    torch.allclose(inverted[1], at_padding[1], atol=1e-6)
+    and not torch.allclose(ours[1], inverted[1], atol=1e-2),
 )
 with torch.no_grad():
     asked, _ = twin(x, x, x, key_padding_mask=real, need_weights=True)
@@ -736,7 +801,7 @@ ch07.dot_product_attention(dot_product_attention)
 # %% [markdown]
 # ## 5 · Many heads
 #
-# $H$ heads of width $K = D / H$ cost as much as one of width $D$: the same matrices, cut differently.
+# $H$ heads of width $K = D / H$ have the parameters and the multiplications of one head of width $D$: the same matrices, cut differently. (There are $H$ times as many weights, and as many softmaxes.)
 
 # %%
 diagrams.show("multi_head")
@@ -907,7 +972,7 @@ ch07.merge(merge)
 # Difficulty ●●○○○ · 15 minutes · needs section 5
 #
 # Cross-attention in a translator: batches of $B = 8$, German sentences of $S = 21$ words are the memory, English ones of $T = 17$ words ask. $D = 96$, $H = 6$. Give the shapes, as tuples: of the queries and of the keys after splitting, of the weights, of the
-# output of the layer, and of `in_proj_weight`. Last, how many numbers the weights of one such layer hold for the whole batch.
+# output of the layer, and of `in_proj_weight`. Last, `numbers`: how many attention weights (not parameters) one such layer computes for the whole batch.
 
 # %% nbgrader={"grade": false, "grade_id": "ex07-4-shapes", "locked": false, "schema_version": 3, "solution": true, "task": false}
 arrows = ...  # {"queries": (...), "keys": (...), "weights": (...), "output": (...), "in_proj_weight": (...), "numbers": ...}
@@ -936,7 +1001,7 @@ ch07.shapes(arrows)
 # | to write | mix into the state, for ever | append |
 # | to read | whatever is left | weigh by the question |
 # | way from step $i$ to step $t$ | $t - i$ steps | one step |
-# | price of a read | $D^2$ | $S D$ |
+# | price of a read, of the order of | $D^2$ | $S D$ |
 #
 # And self-attention makes each *word* sensitive to its context. Before it, a word's vector is its embedding, the same in every sentence. After it, it is a mean over this sentence:
 
@@ -1060,23 +1125,47 @@ by_adjective = {}
 for word in sorted(set(last_words)):
     rows = torch.tensor([each == word for each in last_words])
     shares = at_adjective[rows].float().mean(0).tolist()
-    by_adjective[word] = [*shares, right[rows].float().mean().item()]
+    neither = (~at_adjective[rows].any(1)).float().mean().item()
+    by_adjective[word] = [*shares, neither, right[rows].float().mean().item()]
 table(
-    ["adjective", "gather, head 0 looks there", "gather, head 1", "right answers"],
+    ["adjective", "gather, head 0 looks there", "gather, head 1", "neither", "right answers"],
     [[word, *row] for word, row in by_adjective.items()],
 )
 
+# %% [markdown]
+# Look down the column *neither* (which adjectives have a large number there depends on the training): is the model wrong at those? In the trainings that we tried, hardly ever. How can that be? With two candidates, "I have *not* seen *wide*" is as good as "I have seen *tired*". Not to look can be an answer, too. Remember it when you miss a look in somebody's map.
+#
+# So a missing look is no proof, and neither is a look. What would be one? Change the computation. **Predict:** hide the adjective from `gather`, and from nothing else: in how many sentences is the model still right?
+
 # %%
-never = [word for word, (a, b, _) in by_adjective.items() if max(a, b) < 0.5]
+@torch.no_grad()
+def accuracy_without(hidden):
+    """Share of right tickets if no word can gather from the positions in hidden (B,), an index a sentence."""
+    test = task.test
+    B, T = test.ids.shape
+    x, rows = model.words(test.ids), torch.arange(B)
+    visible = test.mask & (torch.arange(T) != hidden.unsqueeze(1))  # (B, T)
+    h = x + model.gather(x, mask=visible)
+    tickets = heads.draw_tickets(1, T, torch.Generator().manual_seed(0)).expand(B, T)
+    told = model.output(model.read(h, x, model.tickets(tickets), mask=test.mask))[rows, test.pronoun]
+    return (told.argmax(1) == tickets[rows, test.referent]).float().mean().item()
+
+
+without_adjective = accuracy_without(heads.adjective_of(task.test))
+without_too = accuracy_without(heads.adjective_of(task.test) - 1)  # "too", in every sentence
 claim(
-    "There are adjectives at which both heads look most in fewer than half of the sentences, "
-    "and the answers to most of these are right all the same",
-    len(never) > 0 and all(by_adjective[word][2] > 0.5 for word in never),
-    adjectives=never,
+    "With the adjective hidden from the first layer, the model is right in about half of the sentences, a guess between two nouns",
+    0.3 < without_adjective < 0.6,
+    accuracy=without_adjective,
+)
+claim(
+    "With the word before it hidden, 'too', it is right in more than 3 of 4",
+    without_too > 0.75,
+    accuracy=without_too,
 )
 
 # %% [markdown]
-# How can that be? With two candidates, "I have *not* seen *wide*" is as good as "I have seen *tired*". Not to look can be an answer, too. Remember it when you miss a look in somebody's map.
+# Now we know that the answer goes *through* the adjective, whatever the maps look like.
 
 # %% [markdown]
 # All heads, all words: choose a layer and a head, point at a word. (A picture stands here where scripts do not run.)
@@ -1089,7 +1178,7 @@ explore(
     title="A trained reader",
     alt="Attention maps of the trained reader on the twin that ends in 'wide': one layer gathers "
     "with two heads, one reads with one head.",
-    caption="Reading, 'it' looks at its noun. Most other words look there, too: they gather the "
+    caption="Reading, *it* looks at its noun. Most other words look there, too: they gather the "
     "same adjective, and nobody ever asked them. A row that was not trained for a task says nothing.",
     part="read",
     query=pair[1].pronoun,
@@ -1157,7 +1246,9 @@ claim(
 # %% [markdown]
 # Why can *one layer* not resolve it? Its query comes from the word *it* alone, its keys from single words: for each head the two nouns' weights have the same ratio in both twins. A look that depends on *another* word needs two layers, one to learn what to ask, one to ask.
 #
-# **What a map proves, and what not.** Look at the row of the two reading heads in the table. **Does one of its heads always look at the referent when the model is right?**
+# ### What a map proves, and what it does not
+#
+# Look at the row of the two reading heads in the table. **Does one of its heads always look at the referent when the model is right?**
 
 # %%
 two = recorded["two reading heads"]
@@ -1188,9 +1279,46 @@ claim(
 # %% [markdown]
 # Two heads can share the work: say, one mostly at the first noun, one mostly at the second, and what decides is how *much* each of them looks. Then no single map shows it, though the same model, trained from another seed, lets a single head look at the referent nearly always. And the more heads there are, the less it means that *some* head looks at the right word: choose the head *before* you look at the test sentences.
 #
-# - A map shows which *values were mixed, and how much*. It is a fact about the computation: with our tickets, and one head, no other way exists.
-# - It does not show *why*. In a deep model the vector at position $s$ holds much more than word $s$ (layers below have mixed), a large weight on a value of length 0 brings nothing, and the residual $x + \ldots$ goes around the map.
-# - Jain and Wallace (2019) found quite different weights with nearly the same predictions, and weak agreement with gradients: *attention is not explanation*. Wiegreffe and Pinter (2019) answered that it depends on what an explanation must do, and gave tests: *attention is not not explanation*. A map is a hypothesis. Test it: change the word it points at.
+# There is a limit that no choice of heads removes. The output has $E$ entries; with more keys than that, $S > E + 1$, *other* weights give the very same output (Brunner et al. 2020). **Predict:** 12 keys, values of width 4, most of the weight on one key. How much weight can move without changing the output?
+
+# %%
+set_seed(0)
+S, E = 12, 4
+v = torch.randn(S, E, dtype=torch.float64)
+w = attention_weights(1.5 * torch.randn(S, dtype=torch.float64))
+kept = torch.cat([v, torch.ones(S, 1, dtype=torch.float64)], dim=1)  # output and sum: E + 1 conditions
+change = -F.one_hot(w.argmax(), S).double()  # take weight from the key that has most ...
+change = change - kept @ torch.linalg.lstsq(kept, change.unsqueeze(1)).solution.squeeze(1)  # ... and keep those
+step = (w / -change)[change < 0].min()  # until the first weight is 0
+other = w + step * change
+ax = plots.axes(height=1.9)
+maps, names = torch.stack([w, other]), ["one map", "another"]
+plots.heatmap(ax, maps, range(S), names, "weight", annotate=True, xlabel="key")
+show(
+    ax,
+    alt="Two rows of twelve weights. In the first, key 5 has most of the weight; in the second the weight is spread over nearly all keys.",
+    caption="Which of the two maps is the explanation? Their outputs are the same to the last digits.",
+)
+claim(
+    "Both maps are positive and add up to 1, and their outputs are equal to 1e-12",
+    other.min() > -1e-12
+    and abs(other.sum() - 1) < 1e-12
+    and torch.allclose(w @ v, other @ v, atol=1e-12),
+)
+claim(
+    "More than two fifths of the weight have moved, and the first map's favourite has lost more than half",
+    (other - w).abs().sum() / 2 > 0.4 and other[w.argmax()] < w.max() / 2,
+    moved=(other - w).abs().sum() / 2,
+)
+
+# %% [markdown]
+# So, plainly.
+#
+# **A map proves** which values were mixed at this layer and how much of each: it is a step of the computation. What has weight 0 contributed nothing *here*. With our tickets, which stand at one word each and have no way around the one reading head, that settles where the answer came from.
+#
+# **A map does not prove** *why*, nor that the model needs the word, nor that it "understands": the vector at position $s$ of a deep layer holds much more than word $s$; a large weight on a short value brings nothing; the residual $x + \ldots$ goes around the map; a word that is not looked at can decide, too (the column *neither*); other weights may give the same output.
+#
+# Jain and Wallace (2019) found quite different weights with nearly the same predictions, and weak agreement with gradients: *attention is not explanation*. Wiegreffe and Pinter (2019) answered that it depends on what an explanation must do, and gave tests: *attention is not not explanation*. A map is a hypothesis. Test it by changing the computation: hide the word, as we did, or move what it points at.
 
 # %%
 weaker = torch.tensor([s.distractor for s in pair])
@@ -1280,8 +1408,9 @@ rows = []
 for sharpness in (0.1, 1, 10):
     with torch.no_grad():
         x, h = model.context(twins.ids, twins.mask)
-        q, k = (F.linear(part, W, b) for part, W, b in zip(
-            (h, x), model.read.in_proj_weight.split(32), model.read.in_proj_bias.split(32), strict=False))  # fmt: skip
+        W_q, W_k, _ = model.read.in_proj_weight.split(32)
+        b_q, b_k, _ = model.read.in_proj_bias.split(32)
+        q, k = F.linear(h, W_q, b_q), F.linear(x, W_k, b_k)  # one head; of two, split_heads first
         looks = attention_weights(attention_scores(sharpness * q, k), twins.mask.unsqueeze(1))[
             0, pair[0].pronoun
         ]
@@ -1313,9 +1442,9 @@ table(["sharpness", "looks most at", "weight", "slope |J|"], rows)
 #
 # 1. A GRU's state is a weighted sum with dependent weights. Free the weights, then the candidates, part keys from values, ask with several heads: multi-head attention, computed without a loop over time.
 # 2. Attention is a soft dictionary: a query is compared with all keys, and the weighted mean of the values comes back. Soft, because the hard choice has no slope.
-# 3. Scores of width $K$ have a standard deviation of $\sqrt K$; divided by it, the softmax does not start saturated.
+# 3. Dot products of random vectors of width $K$ have a standard deviation of $\sqrt K$ (and cosines of $1/\sqrt K$: near-orthogonality); divided by $\sqrt K$, the softmax does not start saturated.
 # 4. Masks say who may look at whom: True = may attend here, the opposite in `nn.MultiheadAttention`; with a cache the triangle is aligned at the end; a row that sees nothing gives zeros.
-# 5. Heads can resolve what *it* means, if the task leaves no way around them and two layers let the question depend on the context. A map shows what was mixed, not why.
+# 5. Heads can resolve what *it* means, if the task leaves no way around them and two layers let the question depend on the context. A map shows what was mixed, not why: it is a hypothesis, and hiding a word is a test.
 #
 # ## Where next
 #
@@ -1329,5 +1458,5 @@ table(["sharpness", "looks most at", "weight", "slope |J|"], rows)
 # - K. Xu et al., *Show, attend and tell*, ICML 2015, arXiv:1502.03044: section 4.1 hard, 4.2 soft attention.
 # - M.-T. Luong, H. Pham, C. Manning, *Effective approaches to attention-based neural machine translation*, EMNLP 2015, arXiv:1508.04025: equation 8, dot-product scores.
 # - J. Uszkoreit, *Transformer: a novel neural network architecture for language understanding*, Google Research blog, 2017: the animal and the street. H. Levesque, E. Davis, L. Morgenstern, *The Winograd schema challenge*, KR 2012.
-# - S. Jain, B. Wallace, *Attention is not explanation*, NAACL 2019, arXiv:1902.10186. S. Wiegreffe, Y. Pinter, *Attention is not not explanation*, EMNLP 2019, arXiv:1908.04626.
+# - S. Jain, B. Wallace, *Attention is not explanation*, NAACL 2019, arXiv:1902.10186. S. Wiegreffe, Y. Pinter, *Attention is not not explanation*, EMNLP 2019, arXiv:1908.04626. G. Brunner et al., *On identifiability in Transformers*, ICLR 2020, arXiv:1908.04211.
 # - Videos: *Attention and the Transformer* with its practicum (NYU Deep Learning), https://www.youtube.com/watch?v=f01J0Dri-6k, the recipe book; *LSTM is dead. Long live Transformers!*, https://www.youtube.com/watch?v=S27pHKBEp30, from recurrence to attention.
