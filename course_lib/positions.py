@@ -255,7 +255,7 @@ class RoPE(NoPositions):
         tensor([[[[1.0000, 0.0000],
                   [0.5403, 0.8415]]]])
 
-    Source: Su et al. (2021), "RoFormer", arXiv:2104.09864, equations 12, 14 and 15. Notebook: 08.
+    Source: Su et al. (2021), "RoFormer", arXiv:2104.09864, equations 12 and 14 to 16. Notebook: 08.
     """
 
     def __init__(self, head_dim, base=10000.0):

@@ -93,6 +93,16 @@ def alibi(sign=-1, first=None, start=1, power=None, flat=False, signed=False):
     return bias
 
 
+def one_sided(ahead):
+    """ALiBi's bias with one value for all keys ahead of the query."""
+
+    def bias(H, T, S):
+        later = torch.ones(T, S, dtype=torch.bool).triu(S - T + 1)
+        return alibi()(H, T, S).masked_fill(later, ahead)
+
+    return bias
+
+
 def cached(query="past", key="past", again=False, front=False, scale=True, add=0, plain=False):
     """Attention with a cache, with mistakes to choose from."""
 
@@ -137,6 +147,7 @@ PLANTED = {
         ("its own speed", own_speeds),
         ("start at 1", table(first=1)),
         ("exponent is j / D", table(exponent=1.0)),
+        ("clocks speed up", table(exponent=-2.0)),
         ("these are angles", table(waves=(lambda angles: angles, lambda angles: angles))),
         ("does not depend", lambda length, width: torch.ones(length, width)),
         ("written into the code", lambda length, width: table()(length, width) * (length == 7)),
@@ -174,6 +185,8 @@ PLANTED = {
         ("slopes are 2 ** -h", alibi(power="H")),
         ("keeps its sign", alibi(signed=True)),
         ("one slope", alibi(flat=True)),
+        ("the causal form", one_sided(0.0)),
+        ("are masked", one_sided(-math.inf)),
         ("0 everywhere", lambda H, T, S: torch.zeros(H, T, S)),
         ("shape", lambda H, T, S: alibi()(H, T, S)[0]),
         ("head 1, query 2, key 0: -2", lambda H, T, S: 2 * alibi()(H, T, S)),
