@@ -32,23 +32,37 @@ def norm(dim=-1, unbiased=False, place="inside", gain=True, offset=True, centre=
 
 
 def block(
-    see="mask", form="post", width="K", relu=True, merge=True, order=(0, 1, 2), dim=-1, second=True, norms=(1, 2)
+    see="mask",
+    form="post",
+    width="K",
+    activation=torch.relu,
+    merge=True,
+    order=(0, 1, 2),
+    dim=-1,
+    second=True,
+    norms=(1, 2),
+    split=True,
+    project=True,
 ):
     def encoder_block(x, mask, p, num_heads):
         B, T, D = x.shape
 
         def attend(x):
             parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
-            q, k, v = (parts[i].view(B, T, num_heads, -1).transpose(1, 2) for i in order)
+            q, k, v = (
+                parts[i].view(B, T, num_heads, -1).transpose(1, 2) if split else parts[i].reshape(B, num_heads, T, -1)
+                for i in order
+            )
             scores = q @ k.mT / {"K": D // num_heads, "D": D, "1": 1}[width] ** 0.5
             keys = {"mask": mask, "all": mask | True, "padding": ~mask}[see]
             heads = scores.masked_fill(~keys[:, None, None], -math.inf).softmax(dim) @ v
             heads = heads.transpose(1, 2) if merge else heads
-            return F.linear(heads.reshape(B, T, D), p["out_weight"], p["out_bias"])
+            heads = heads.reshape(B, T, D)
+            return F.linear(heads, p["out_weight"], p["out_bias"]) if project else heads
 
         def feed(x):
             hidden = F.linear(x, p["weight1"], p["bias1"])
-            return F.linear(hidden.relu() if relu else hidden, p["weight2"], p["bias2"])
+            return F.linear(activation(hidden), p["weight2"], p["bias2"])
 
         a, b = norms
 
@@ -61,6 +75,9 @@ def block(
         if form == "pre":
             x = x + attend(norm1(x))
             return x + feed(norm2(x))
+        if form == "norm first":
+            x = x + norm1(attend(x))
+            return x + norm2(feed(x))
         if form == "bare":
             x = x + attend(x)
             return x + feed(x)
@@ -123,6 +140,17 @@ def write(last=-1, whole=True, append=True, stop_at=True, keep_stop=False, promp
     return continue_greedily
 
 
+def doubled(model, prompt, stop, max_new):
+    """Appends the best word after every position, not after the last alone."""
+    ids = torch.tensor([prompt])
+    for _ in range(max_new):
+        words = model(ids)[0].argmax(-1)
+        if words[-1] == stop:
+            break
+        ids = torch.cat([ids, words[None]], 1)
+    return ids[0, len(prompt) :].tolist()
+
+
 PLANTED = {
     "layer_norm": [
         ("eps and the variance are both off", norm(unbiased=True, place="outside")),
@@ -138,6 +166,9 @@ PLANTED = {
         ("gain (weight) is missing", norm(gain=False)),
         ("mean is not subtracted", norm(centre=False)),
         ("divide by its root", norm(place="no root")),
+        ("the squares are added up", lambda x, w, b, eps: (
+            lambda c: w * c / ((c**2).sum(-1, keepdim=True) + eps).sqrt() + b)(x - x.mean(-1, keepdim=True))),
+        ("the gain multiplies the bias too", lambda x, w, b, eps: w * (norm(gain=False)(x, w, b, eps))),
         ("wanted (2, 3, 5)", lambda x, weight, bias, eps: x.mean(-1)),
     ],
     "residuals_by_hand": [
@@ -148,7 +179,9 @@ PLANTED = {
         ("pre: the residual must be x", (1.414, 4.243, 12, 4.243)),
         ("pre: this is f(norm(x)) alone", (1.414, 2.828, 12, 4.243)),
         ("rezero: this is x", (1.414, 8.828, 6, 4.243)),
+        ("rezero: this is x + f(x)", (1.414, 8.828, 18, 4.243)),
         ("rezero: alpha multiplies f(x)", (1.414, 8.828, 9, 4.243)),
+        ("replaced: this is f(norm(x)) alone", (1.414, 8.828, 12, 2.828)),
         ("replaced: this is the proper Pre-LN", (1.414, 8.828, 12, 8.828)),
         ("three digits", (1.4, 8.8, 12, 4.2)),
         ("expected 4 numbers", (1.414, 8.828, 12)),
@@ -158,13 +191,17 @@ PLANTED = {
         ("the wrong way round", lambda x, mask, p, H: torch.where(
             mask.all(1)[:, None, None], 0 * x, block(see="padding")(x, mask, p, H))),
         ("this is Pre-LN", block(form="pre")),
+        ("only what a sublayer gives is normalised", block(form="norm first")),
+        ("split in the wrong order", block(split=False)),
+        ("output projection is missing", block(project=False)),
+        ("another activation", block(activation=F.gelu)),
         ("the residuals are missing", block(form="none")),
         ("the second residual is missing", block(form="first")),
         ("nothing is normalised", block(form="bare")),
         ("divided by sqrt(D)", block(width="D")),
         ("not scaled", block(width="1")),
         ("merged in the wrong order", block(merge=False)),
-        ("no relu", block(relu=False)),
+        ("no relu", block(activation=lambda hidden: hidden)),
         ("feed-forward is missing", block(second=False)),
         ("order of the projections", block(order=(1, 0, 2))),
         ("softmax runs over the queries", block(dim=-2)),
@@ -183,6 +220,9 @@ PLANTED = {
         ("the second residual is missing", lambda x, a, f, n, m: f(m(x + a(n(x))))),
         ("the first norm is missing", lambda x, a, f, n, m: (lambda y: y + f(m(y)))(x + a(x))),
         ("the second norm is missing", lambda x, a, f, n, m: (lambda y: y + f(y))(x + a(n(x)))),
+        ("the other way round", lambda x, a, f, n, m: (lambda y: y + f(m(y)))(n(x) + a(x))),
+        ("normalise what the sublayers give", lambda x, a, f, n, m: (lambda y: y + m(f(y)))(x + n(a(x)))),
+        ("norm1 and norm2 have changed places", lambda x, a, f, n, m: (lambda y: y + f(n(y)))(x + a(m(x)))),
         ("norm1 is used twice", lambda x, a, f, n, m: (lambda y: y + f(n(y)))(x + a(n(x)))),
     ],
     "cross_attention": [
@@ -202,11 +242,12 @@ PLANTED = {
         ("the prompt is among your words", write(prompt_too=True)),
         ("the stop token (3) is among them", write(keep_stop=True)),
         ("goes on after the stop token", write(stop_at=False)),
-        ("one round too early", write(rounds=-1)),
+        ("a round too early", write(rounds=-1)),
         ("the first position", write(last=0)),
         ("only the newest token", write(whole=False)),
         ("least likely", write(sign=-1)),
         ("the same word every time", write(append=False)),
+        ("append one word in each round", doubled),
         ("list of the new tokens", lambda model, prompt, stop, max_new: "words"),
     ],
 }  # fmt: skip

@@ -72,6 +72,9 @@ def layer_norm(student):
         "the gain is applied, the bias is missing": _normalise(x, weight, zero, eps),
         "the bias is added, the gain (weight) is missing": _normalise(x, one, bias, eps),
         "the mean is not subtracted: that is nearly RMSNorm, another norm": weight * x / (variance + eps).sqrt() + bias,
+        "the squares are added up; the variance is their mean, the sum divided by D":
+            weight * (x - x.mean(-1, keepdim=True)) / (5 * variance + eps).sqrt() + bias,
+        "the gain multiplies the bias too: the bias is added last": weight * _normalise(x, one, bias, eps),
         "you divide by the variance; divide by its root":
             weight * (x - x.mean(-1, keepdim=True)) / (variance + eps) + bias,
         "that is x itself: nothing has been normalised": x,
@@ -103,7 +106,7 @@ def residuals_by_hand(answer):
     if near(got[0], unbiased) or near(got[1], 6 + 2 * unbiased):
         raise Wrong("you divided the squares by D - 1 = 2; LayerNorm divides by D = 3: the variance is 24 / 3")
     post, pre, rezero, replaced = got
-    if near(post, 3 * unit) and not near(replaced, 3 * unit):
+    if near(post, 3 * unit):
         raise Wrong("post: norm(x) + f(norm(x)) is the form in the last question; Post-LN adds first, then normalises")
     if near(post, 2 * unit) or near(post, 4.0):
         raise Wrong("post: is the residual x added, and then all of it normalised? norm(x + f(x)) = norm(3x)")
@@ -117,12 +120,16 @@ def residuals_by_hand(answer):
         raise Wrong(f"pre: x + f(norm(x)) does not begin with {pre:.3g}; only what f reads is normalised")
     if near(rezero, 6.0):
         raise Wrong("rezero: this is x, what it gives with alpha = 0, at the start; here alpha = 0.5")
+    if near(rezero, 18.0):
+        raise Wrong("rezero: this is x + f(x); alpha = 0.5 multiplies f(x)")
     if near(rezero, 9.0):
         raise Wrong("rezero: alpha multiplies f(x) = 2x, not x: 6 + 0.5 * 12")
     if not near(rezero, want[2]):
         raise Wrong(f"rezero: x + alpha f(x) does not begin with {rezero:.3g}; there is no norm in it")
     if near(replaced, want[1]):
         raise Wrong("replaced: this is the proper Pre-LN; here x was overwritten by norm(x) before it was added")
+    if near(replaced, 2 * unit):
+        raise Wrong("replaced: this is f(norm(x)) alone; norm(x) is added to it")
     raise Wrong(f"replaced: norm(x) + f(norm(x)) does not begin with {replaced:.3g}")
 
 
@@ -136,18 +143,23 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv"):
+def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True, project=True):
     """Self-attention with the parameters of a block, or a mistaken form of it."""
     B, T, D = x.shape
     parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
     parts = dict(zip(order, parts, strict=True))
-    q, k, v = (parts[name].view(B, T, _H, D // _H).transpose(1, 2) for name in "qkv")
+    q, k, v = (parts[name] for name in "qkv")
+    if split:
+        q, k, v = (part.view(B, T, _H, D // _H).transpose(1, 2) for part in (q, k, v))
+    else:
+        q, k, v = (part.reshape(B, _H, T, D // _H) for part in (q, k, v))
     scores = q @ k.transpose(-2, -1) / (D // _H if width is None else width) ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None, None], -math.inf)
     heads = scores.softmax(axis) @ v
     heads = heads.transpose(1, 2) if merge else heads
-    return F.linear(heads.reshape(B, T, D), p["out_weight"], p["out_bias"])
+    heads = heads.reshape(B, T, D)
+    return F.linear(heads, p["out_weight"], p["out_bias"]) if project else heads
 
 
 def _feed_forward(x, p, activation=F.relu):
@@ -160,6 +172,9 @@ def _block(x, mask, p, attend=_attend, feed=_feed_forward, add="post", norms=(1,
     if add == "pre":
         x = x + attend(norm1(x), mask, p, **options)
         return x + feed(norm2(x), p)
+    if add == "norm first":
+        x = x + norm1(attend(x, mask, p, **options))
+        return x + norm2(feed(x, p))
     keep = 0 if add == "none" else x
     x = norm1(keep + attend(x, mask, p, **options))
     if add == "first only":
@@ -202,9 +217,12 @@ def encoder_block(student):
         raise Wrong("the result holds nan: a whole row of scores is minus infinity. Hide the padding keys, the last "
                     "axis of (B, H, T, T), and no query")  # fmt: skip
     wrong = {
-        "the mask is not used: real tokens attend to padding": _block(x, None, p),
+        "real tokens attend to padding: the mask is not used, or it hides padded queries in place of padded keys, the "
+        "last axis of (B, H, T, T)": _block(x, None, p),
         "this is Pre-LN: you normalise what a sublayer reads. Wanted is Post-LN: normalise the sum":
             _block(x, mask, p, add="pre"),
+        "only what a sublayer gives is normalised; Post-LN normalises the sum: norm(x + attention)":
+            _block(x, mask, p, add="norm first"),
         "the residuals are missing: add what each sublayer read to what it gives, then normalise":
             _block(x, mask, p, add="none"),
         "the second residual is missing: the feed-forward's output is added to what it read":
@@ -215,6 +233,12 @@ def encoder_block(student):
         "the scores are not scaled: divide by sqrt(K)": _block(x, mask, p, width=1),
         "the heads are merged in the wrong order: (B, H, T, K) must become (B, T, H, K) before the reshape":
             _block(x, mask, p, merge=False),
+        "the heads are split in the wrong order: view as (B, T, H, K) first, then exchange axes 1 and 2":
+            _block(x, mask, p, split=False),
+        "the output projection is missing: after the merge come out_weight and out_bias":
+            _block(x, mask, p, project=False),
+        "the feed-forward has another activation than relu": _block(x, mask, p, feed=lambda x, p:
+            _feed_forward(x, p, F.gelu)),
         "the feed-forward has no relu: two linear layers without it are one": _block(x, mask, p, feed=lambda x, p:
             _feed_forward(x, p, lambda hidden: hidden)),
         "the feed-forward is missing": _block(x, mask, p, feed=lambda x, p: 0 * x),
@@ -280,6 +304,11 @@ def pre_ln_block(student):
         "the first norm is missing: the attention must read norm1(x)":
             (x + attend(x)) + feed_forward(norm2(x + attend(x))),
         "the second norm is missing: the feed-forward must read norm2 of what comes in": h + feed_forward(h),
+        "in the first half the residual carries norm1(x) and the attention reads x: the other way round":
+            (n + attend(x)) + feed_forward(norm2(n + attend(x))),
+        "you normalise what the sublayers give; Pre-LN normalises what they read":
+            (x + norm1(attend(x))) + norm2(feed_forward(x + norm1(attend(x)))),
+        "norm1 and norm2 have changed places": (x + attend(norm2(x))) + feed_forward(norm1(x + attend(norm2(x)))),
         "norm1 is used twice; the feed-forward has a norm of its own": h + feed_forward(norm1(h)),
     })  # fmt: skip
     raise Wrong("with sublayers that give 0 a Pre-LN block returns x as it came; what yours returns is neither that "
@@ -289,10 +318,10 @@ def pre_ln_block(student):
 # --- exercise 9.5: cross-attention -------------------------------------------------------------
 
 
-def _cross(queries, keys, values, mask, scale=True, axis=-1):
+def _cross(queries, keys, values, mask, scale=True, axis=-1, hide=-math.inf):
     scores = queries @ keys.transpose(1, 2) / (queries.shape[-1] ** 0.5 if scale else 1)
     if mask is not None:
-        scores = scores.masked_fill(~mask[:, None], -math.inf)
+        scores = scores.masked_fill(~mask[:, None], hide)
     return scores.softmax(axis) @ values
 
 
@@ -329,6 +358,8 @@ def cross_attention(student):
         "a causal mask in cross-attention: the source is known as a whole, every target position may see all of it":
             causal,
         "the scores are not divided by sqrt(D)": _cross(q, k, v, mask, scale=False),
+        "padding has the score 0 and still gets weight, exp(0); its score must be minus infinity":
+            _cross(q, k, v, mask, hide=0.0),
         "W_k and W_v are exchanged": _cross(q, v, k, mask),
         "W_q and W_k are exchanged": _cross(x @ W_k.T, memory @ W_q.T, v, mask),
         "the projections are applied as x @ W; row vectors need x @ W.T, as nn.Linear does it":
@@ -365,6 +396,8 @@ class _CausalModel:
             raise ValueError(f"the model wants ids (B, T), got {type(ids).__name__} {getattr(ids, 'shape', '')}")
         if ids.shape[1] == 0:
             raise ValueError("the model was given no token")
+        if ids.shape[1] > 60:
+            raise ValueError(f"the model was given {ids.shape[1]} tokens: append one word in each round")
         self.given.append(ids.clone())
         state, rows = torch.zeros(len(ids), dtype=torch.int64), []
         for tokens in ids.unbind(1):
@@ -415,7 +448,8 @@ def continue_greedily(student):
         if got == _write(_CausalModel(), prompt, _STOP, limit, obey=False):
             raise Wrong(f"it goes on after the stop token ({_STOP})")
         if got and got == right[:-1]:
-            raise Wrong("the last word is missing: the loop ended one round too early")
+            raise Wrong("the last word is missing: does the loop end a round too early, or count the prompt? max_new "
+                        "is for new tokens alone")  # fmt: skip
         for options, message in (
             ({"last": False}, "you read the logits of the first position; the next word is predicted at the last one"),
             ({"whole": False}, "the model reads only the newest token and has forgotten the rest: it keeps no state, "

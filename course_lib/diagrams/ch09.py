@@ -115,7 +115,7 @@ def _three(ax, x, y, kind, names="qkv", spread=0.95):
     for i, name in enumerate(names):
         place = x + spread * (i - (len(names) - 1) / 2)
         _line(ax, [(x, y - 0.52), (place, y - 0.52), (place, y - 0.02)], kind, lw=2.0)
-        label(ax, place + 0.2, y - 0.25, f"${name}$", kind=kind, size=9.5)
+        label(ax, place + 0.3, y - 0.25, f"${name}$", kind=kind, size=9.5)
 
 
 def _encoder_block(ax, x, y):
@@ -144,7 +144,7 @@ def _decoder_block(ax, x, y, memory):
         points = [(place, level), (place, cross - 0.45)]
         turns = [(start_x, start_y - 0.14 * i), (bend - 0.14 * i, start_y - 0.14 * i), (bend - 0.14 * i, level)]
         _line(ax, [*turns, *points], CROSS, lw=2.0)
-        label(ax, place + 0.2, cross - 0.62, f"${name}$", kind=CROSS, size=9.5)
+        label(ax, place + 0.3, cross - 0.6, f"${name}$", kind=CROSS, size=9.5)
     top = _sublayer(ax, x, cross, "cross-attention", CROSS)
     arrow(ax, (x, top), (x, top + 1.0))
     return _sublayer(ax, x, top + 1.45, "feed-forward", "weight")
@@ -298,7 +298,7 @@ def full_transformer():
     x = 3.2
     _frame(ax, 0.9, 4.3, 5.1, 6.65, "")
     label(ax, 0.45, 7.6, "N ×", size=11, weight="bold")
-    for y, text, kind in ((0.55, "source ids", "input"), (1.75, "embedding", "weight")):
+    for y, text, kind in ((0.55, "source ids", "input"), (1.75, r"embedding × $\sqrt{D}$", "weight")):
         box(ax, x, y, text, kind=kind, w=3.0, h=0.7, size=9.5)
         arrow(ax, (x, y + 0.36), (x, y + 0.84 if y < 1 else y + 0.9))
     box(ax, x, 3.0, "+", kind="plain", w=0.7, h=0.7, size=12)
@@ -312,8 +312,8 @@ def full_transformer():
     label(ax, 4.9, 11.85, "memory (B, S, D)", kind=CROSS, size=9.5)
     x = 11.6
     _frame(ax, 8.9, 4.3, 5.7, 9.65, "")
-    label(ax, 14.95, 9.1, "× N", size=11, weight="bold")
-    for y, text, kind in ((0.55, "target ids, shifted", "input"), (1.75, "embedding", "weight")):
+    label(ax, 15.2, 9.1, "× N", size=11, weight="bold")
+    for y, text, kind in ((0.55, "target ids, shifted", "input"), (1.75, r"embedding × $\sqrt{D}$", "weight")):
         box(ax, x, y, text, kind=kind, w=3.4, h=0.7, size=9.5)
         arrow(ax, (x, y + 0.36), (x, y + 0.84 if y < 1 else y + 0.9))
     box(ax, x, 3.0, "+", kind="plain", w=0.7, h=0.7, size=12)
