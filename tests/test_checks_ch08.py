@@ -53,6 +53,12 @@ def blocks(times=None, equal=False, transpose=False):
     return matrix
 
 
+def unsigned(k, width):
+    """Both sines of each block with one sign."""
+    right = blocks()(k, width)
+    return right.tril() + right.tril(-1).T
+
+
 def from_one_row(k, width):
     """A matrix that takes row 0 to row k, and no other row to the right place."""
     rows = positions.sinusoidal_table(k + 1, width)
@@ -138,6 +144,7 @@ PLANTED = {
         ("allows no rounding", lambda layer, x, order: torch.equal(layer(x[:, order]), layer(x)[:, order])),
         ("cannot see which", lambda layer, x, order: close(layer(x[:, order]).sum(1), layer(x).sum(1))),
         ("not the batch", lambda layer, x, order: close(layer(x[[2, 0, 1]]), layer(x)[[2, 0, 1]])),
+        ("sets the last vector to 0", lambda layer, x, order: close(layer(x[:, order])[:, 0], layer(x)[:, order[0]])),
         ("no layer passes", lambda layer, x, order: False),
         ("is a Tensor", lambda layer, x, order: layer(x[:, order]) - layer(x)[:, order]),
     ],
@@ -155,6 +162,7 @@ PLANTED = {
     ],
     "shift_matrix": [
         ("transposed", blocks(transpose=True)),
+        ("a sign is missing", unsigned),
         ("shift by 1", blocks(times=1)),
         ("all blocks are equal", blocks(equal=True)),
         ("identity", lambda k, width: torch.eye(width)),
@@ -187,6 +195,7 @@ PLANTED = {
         ("one slope", alibi(flat=True)),
         ("the causal form", one_sided(0.0)),
         ("are masked", one_sided(-math.inf)),
+        ("reverse order", lambda H, T, S: alibi()(H, T, S).flip(0)),
         ("0 everywhere", lambda H, T, S: torch.zeros(H, T, S)),
         ("shape", lambda H, T, S: alibi()(H, T, S)[0]),
         ("head 1, query 2, key 0: -2", lambda H, T, S: 2 * alibi()(H, T, S)),

@@ -39,6 +39,10 @@ LAYERS = {  # name: (layer, is it equivariant)
     "a layer that hands each vector on by one place": (lambda x: x.roll(1, 1), False),
     "a layer that sorts the vectors": (lambda x: x.sort(1).values, False),
     "a layer that repeats the first vector": (lambda x: x[:, :1].expand_as(x), False),
+    "a layer that sets the last vector to 0": (
+        lambda x: x * (torch.arange(x.shape[1]) < x.shape[1] - 1)[:, None],
+        False,
+    ),
     "the mean over the places, repeated": (lambda x: x.mean(1, keepdim=True).expand_as(x), True),
 }
 
@@ -189,6 +193,10 @@ def shift_matrix(student):
         raise Wrong("that is the shift by 1; the angles must be multiplied by k")
     if close(got[:2, :2], _shift(k, D)[:2, :2], 1e-4) and close(got[2:4, 2:4], got[:2, :2], 1e-4):
         raise Wrong("all blocks are equal; each pair turns by its own angle, k / 10000 ** (2j / D)")
+    if close(got.diagonal(), _shift(k, D).diagonal(), 1e-4) and close(got, got.T, 1e-4) and got.trace() != got.sum():
+        raise Wrong(
+            "a sign is missing: both sines of a block have the same one; cos(a + b) = cos a cos b - sin a sin b"
+        )
     if close(table[:1] @ got, table[k : k + 1], 1e-4):
         raise Wrong("right for i = 0 only: M may not depend on one row; is it built from P[k] alone?")
     outside = got[torch.block_diag(*[torch.ones(2, 2)] * (D // 2)) == 0]
@@ -302,6 +310,9 @@ def alibi_bias(student):
         "the slopes start at 1: h runs from 1 to H, so the first is 2 ** (-8 / H)": _alibi(H, T, S, shift=1),
         "the slopes are 2 ** -h; with H heads they are 2 ** (-8 h / H)": _alibi(H, T, S, power=H),
         "all heads have one slope; each has its own, 2 ** (-8 h / H)": _alibi(H, T, S)[:1].expand(H, T, S),
+        "the slopes stand in reverse order: the first head is the steepest": (
+            _alibi(H, T, S) * 2.0 ** (8 * torch.arange(1 - H, H, 2, dtype=torch.float64) / H)[:, None, None]
+        ),
     }  # fmt: skip
     for message, bias in mistakes.items():
         if close(got, bias):

@@ -178,7 +178,7 @@ claim(
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 1
 #
-# Write the proof's claim as a test on tensors: does this layer permute its output as its input is permuted? The check gives your function nine layers, some of which only seem equivariant.
+# Write the proof's claim as a test on tensors: does this layer permute its output as its input is permuted? The check gives your function ten layers, some of which only seem equivariant.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex08-1-equivariant", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -708,12 +708,13 @@ plots.lines(
     "distance (tokens)",
     "factor on the weight",
 )
+axs[0].legend(loc="center right", bbox_to_anchor=(1.0, 0.55), labelspacing=0.2)
 plots.heatmap(axs[1], ALiBi(8).bias(8, 8)[1], range(8), range(8), "bias", "diverging", xlabel="key j", ylabel="query i")  # fmt: skip
 axs[1].set_title("head 2 of 8")
 show(
     axs[0],
     alt="Left: four curves that fall from 1 with distance, the steepest is near 0 after 8 tokens, the flattest still above 0.7 after 64. Right: an 8 by 8 matrix, 0 on the diagonal, more and more negative away from it.",
-    caption="How far does a head look? Steep heads a few tokens, flat ones hundreds. The bias (right, the second head) is the same line in every row.",
+    caption="How far does a head look? Steep heads a few tokens, flat ones hundreds. The bias (right, the second head) falls alike to both sides of the diagonal, in every row.",
 )
 claim(
     "For 8 heads the slopes are 1/2, 1/4, ... 1/256",
