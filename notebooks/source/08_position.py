@@ -93,8 +93,8 @@ claim(
 # %%
 sighted, sighted_accuracy = classifier(RoPE(head_dim=8), epochs=6)
 claim(
-    "With positions the same Transformer is right on more than 9 of 10 reviews",
-    sighted_accuracy > 0.9,
+    "With positions the same Transformer is right on more than 8 of 10 reviews",
+    sighted_accuracy > 0.8,
     accuracy=sighted_accuracy,
 )
 
@@ -510,7 +510,7 @@ claim(
 # %% [markdown]
 # ## 5 · Learned: a row for each position
 #
-# Why choose the vectors at all? Draw a table $(L, D)$ at random and learn it, as the word embeddings: $x_i \leftarrow x_i + p_i$. Gehring et al. (2017) did so for convolutions, BERT and GPT-2 do for Transformers; Vaswani et al. found nearly the same BLEU with either.
+# Why choose the vectors at all? Draw a table $(L, D)$ at random and learn it, as the word embeddings: $x_i \leftarrow x_i + p_i$. Sukhbaatar et al. (2015) did so for a memory of sentences, Gehring et al. (2017) for convolutions, BERT and GPT-2 do for Transformers; Vaswani et al. found nearly the same BLEU with either.
 
 # %%
 show_source(Learned)
@@ -898,8 +898,11 @@ claim(
     0.2 < fixed["none"][1] < fixed["ALiBi"][1] < 0.6,
 )
 claim(
-    "At 80 tokens of 'latest value' no positions at all beat sinusoidal, learned and rotary ones",
-    all(latest["none"][4] > latest[name][4] + 0.1 for name in ("sinusoidal", "learned", "RoPE")),
+    "On 'latest value' none is right on more than 19 of 20 at 20 tokens, and at 80 it beats sinusoidal, learned and rotary positions",
+    latest["none"][1] > 0.95
+    and all(
+        latest["none"][4] > latest[name][4] + 0.1 for name in ("sinusoidal", "learned", "RoPE")
+    ),
 )
 ranking = ["sinusoidal", "RoPE", "relative bias", "ALiBi"]
 claim(
@@ -1053,6 +1056,7 @@ ch08.scores_with_cache(scores_with_cache)
 #
 # - A. Vaswani et al., *Attention is all you need*, NIPS 2017, arXiv:1706.03762: section 3.5 (sinusoidal, and why a shift is linear), 3.4 (scaled embeddings), table 3 row E (learned instead).
 # - J. Gehring et al., *Convolutional sequence to sequence learning*, ICML 2017, arXiv:1705.03122: section 3.1 (learned positions).
+# - S. Sukhbaatar et al., *End-to-end memory networks*, NIPS 2015, arXiv:1503.08895: section 4.1 (learned "temporal encoding").
 # - P. Shaw, J. Uszkoreit, A. Vaswani, *Self-attention with relative position representations*, NAACL 2018, arXiv:1803.02155: section 3.2 (clipped distances).
 # - C. Raffel et al., *Exploring the limits of transfer learning with a unified text-to-text transformer* (T5), JMLR 2020, arXiv:1910.10683: section 2.1 (relative bias, buckets).
 # - J. Su et al., *RoFormer: enhanced transformer with rotary position embedding*, 2021, arXiv:2104.09864: equations 12 to 16 (the rotation, and why only the distance is left).
