@@ -814,10 +814,11 @@ def _first(output):
 
 
 def seconds(functions, rounds=5, least=0.02):
-    """Time functions side by side, on the CPU.
+    """Time functions side by side, on one core of the CPU.
 
     Each round calls each function, in reversed order every other round, so that other work on the machine meets all of
-    them. The clock is that of the process: with one thread it stands still while others run.
+    them. The clock is that of the process, and torch has one thread meanwhile: so the clock stands still while other
+    processes run, and no thread that waits for another one moves it.
 
     Args:
         functions: dict of name to function without arguments.
@@ -839,11 +840,16 @@ def seconds(functions, rounds=5, least=0.02):
     """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")
-    repeats = {name: _repeats(function, least) for name, function in functions.items()}
     samples = {name: [] for name in functions}
-    for number in range(rounds):
-        for name in list(functions) if number % 2 == 0 else reversed(functions):
-            samples[name].append(_timed(functions[name], repeats[name]))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        repeats = {name: _repeats(function, least) for name, function in functions.items()}
+        for number in range(rounds):
+            for name in list(functions) if number % 2 == 0 else reversed(functions):
+                samples[name].append(_timed(functions[name], repeats[name]))
+    finally:
+        torch.set_num_threads(threads)
     return {name: statistics.median(found) for name, found in samples.items()}
 
 

@@ -415,6 +415,21 @@ def test_seconds_repeats_short_calls():
     assert 0 < found["append"] < 0.001
 
 
+def test_timing_has_one_thread_and_gives_the_others_back():
+    """Fails if threads that wait move the clock, or the timing, or an error in it, leaves torch with one thread."""
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        cost.seconds({"look": lambda: seen.append(torch.get_num_threads())}, rounds=1, least=1e-6)
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError):
+            cost.seconds({"error": lambda: 1 / 0})
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak memory of a process is read on Linux")
 def test_peak_memory_of_tensors():
     """Fails if what was there before counts, what is freed is used for the next one, or only the end is seen."""

@@ -41,13 +41,8 @@ def layer_cost(
     to the input d steps before, relative to the largest; "reached" is the distance at which a thousandth of it is left.
     """
     torch.manual_seed(seed)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        results = times(lengths, width, batch_size, heads, kernel, rounds)
-        results |= crossovers(crossover_widths, lengths, batch_size, heads, rounds)
-    finally:
-        torch.set_num_threads(threads)
+    results = times(lengths, width, batch_size, heads, kernel, rounds)
+    results |= crossovers(crossover_widths, lengths, batch_size, heads, rounds)
     for name, norms in distances(reach, width, batch_size, heads, conv_layers).items():
         reached = max(d for d, norm in enumerate(norms) if norm >= 1e-3)
         results[f"gradient, {name}"] = {"by_distance": norms, "reached": reached, "least": min(norms)}
@@ -156,16 +151,11 @@ def attention_time(
     shape = f"{batch_size}, {heads}, T, {head_width}"
     generator = torch.Generator().manual_seed(seed)
     found = {}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for T in lengths:
-            q, k, v = torch.randn(3, batch_size, heads, T, head_width, generator=generator).unbind()
-            steps = {impl: attention_step(q, k, v, causal, impl) for impl in ("math", "sdpa")}
-            for impl, value in cost.seconds(steps, rounds).items():
-                found.setdefault(impl, []).append(value)
-    finally:
-        torch.set_num_threads(threads)
+    for T in lengths:
+        q, k, v = torch.randn(3, batch_size, heads, T, head_width, generator=generator).unbind()
+        steps = {impl: attention_step(q, k, v, causal, impl) for impl in ("math", "sdpa")}
+        for impl, value in cost.seconds(steps, rounds).items():
+            found.setdefault(impl, []).append(value)
     results = {}
     for impl, values in found.items():
         setup = (

@@ -82,7 +82,7 @@ diagrams.show("two_kinds_of_matrices")
 # ## 1 · The table, derived
 #
 # Three layers turn T vectors into T vectors of the same width D. Five questions to each: how many numbers does it *learn*, how many operations does it *do*, how much must it
-# *remember* for the backward pass, how many operations must *wait* for one another, and how *far* is it from the first input to the last output?
+# *remember* for the backward pass, how many operations must *wait* for one another, and how *far* is it from the first input to the last output? **Predict:** for which layer does which of the five grow with T, and for which faster than T?
 #
 # **RNN.** One step multiplies a vector of D numbers by $W_{ih}$ and one by $W_{hh}$, D × D both: $2D^2$ multiplications, each with an addition. T steps
 # do it with the same weights. Each step waits for the state of the one before: T sequential steps, and the first input passes T products before it is in the last state.
@@ -486,7 +486,9 @@ rows, vocabularies = [], {}
 for name, D, H, F, published in (("base", 512, 8, 2048, 65e6), ("big", 1024, 16, 4096, 213e6)):
     layers = cost.transformer(1, 1, 1, D, H, F, 6).parameters
     rows.append([name, layers, layers + 37_000 * D, layers + 3 * 37_000 * D, published])
-    vocabularies[name] = [(published + rounding - layers) / D for rounding in (-0.5e6, 0.5e6)]
+    vocabularies[name] = [
+        round((published + rounding - layers) / D) for rounding in (-0.5e6, 0.5e6)
+    ]
 table(
     ["model", "layers", "with one shared table", "with three tables", "table 3 of the paper"],
     [[row[0], *(f"{n / 1e6:.1f} M" for n in row[1:])] for row in rows],
@@ -906,7 +908,7 @@ claim(
 # ### T is the length of a chunk
 #
 # On a long text an RNN is trained by truncated backpropagation (chapter 04): the text comes in chunks; the state's numbers cross from one to the next, its gradient does not. A Transformer reads chunks as well. So the T of our table is the
-# length of a *chunk*, and typical sizes in the days of that comparison were T = 64 with D of 256 and more: well below T = D.
+# length of a *chunk*, and typical sizes in the days of that comparison were T = 64 with D of 256 and more: well below T = D. **Predict:** one RNN layer waits for its 64 steps; how many encoder layers can run in as many?
 
 # %%
 T, D = 64, 256
