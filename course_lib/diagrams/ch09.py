@@ -299,7 +299,7 @@ def full_transformer():
     _frame(ax, 0.9, 4.3, 5.1, 6.65, "")
     label(ax, 0.45, 7.6, "N ×", size=11, weight="bold")
     for y, text, kind in ((0.55, "source ids", "input"), (1.75, r"embedding × $\sqrt{D}$", "weight")):
-        box(ax, x, y, text, kind=kind, w=3.0, h=0.7, size=9.5)
+        box(ax, x, y, text, kind=kind, w=3.4, h=0.7, size=9.5)
         arrow(ax, (x, y + 0.36), (x, y + 0.84 if y < 1 else y + 0.9))
     box(ax, x, 3.0, "+", kind="plain", w=0.7, h=0.7, size=12)
     box(ax, 0.95, 3.0, "position", kind="hidden", w=1.7, h=0.66, size=9.5)

@@ -1012,8 +1012,8 @@ ax.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(45, 101))
 ax.legend(loc="center right")
 show(
     ax,
-    alt="Test accuracy on the toy reviews over ten epochs for mean, max and CLS pooling, three seeds each: all leave 50 percent after some epochs and end far above; CLS is the slowest.",
-    caption="Does it matter how one pools? Here little: after some epochs at the level of guessing, all three find that order decides, CLS the last. The bands are the range of three seeds.",
+    alt="Test accuracy on the toy reviews over ten epochs for mean, max and CLS pooling, three seeds each: all leave 50 percent after some epochs and end near or above 90; max rises first, mean and CLS later.",
+    caption="Does it matter how one pools? Here little: after some epochs at the level of guessing, all three find that order decides, the maximum first. The bands are the range of three seeds.",
 )
 
 # %% [markdown]
@@ -1274,39 +1274,52 @@ ax.tick_params(axis="x", labelsize=8)
 show(
     ax,
     alt="Test accuracy on IMDB of the tutorial's Transformer as it was, with a mask, mended, of the best Transformers from scratch, and of the bag of words with pairs.",
-    caption="What do the repairs buy on real reviews? At the same size the mended model is well above the tutorial's (red), in less of its time. In grey, the bag of words with pairs.",
+    caption="What do the repairs buy on real reviews? The mask alone, nothing. All repairs together, at the same size, far more than the tutorial's model has (red), "
+    "and longer reviews with word pairs more again. The bag of words with pairs (grey) is still ahead.",
 )
 average = {name: sum(values) / len(values) for name, values in accuracy.items()}
 seconds = {name: ledger.summary(*imdb[name], "train_seconds")[0] for name in shares}
 claim(
+    "As it was, it repeats the 0.822 that the tutorial reported, to within 1.5 points",
+    abs(average["as it was"] - 0.822) < 0.015,
+    as_it_was=average["as it was"],
+)
+claim(
+    "The mask alone does not raise the accuracy",
+    average["mask added"] < average["as it was"] + 0.005,
+    gain=average["mask added"] - average["as it was"],
+)
+claim(
     "At the tutorial's size the mended model reaches 0.86, more than 2 points above it as it was",
     average["mended"] >= 0.86 and average["mended"] > average["as it was"] + 0.02,
     mended=average["mended"],
-    as_it_was=average["as it was"],
-    mask_alone=average["mask added"],
+    gain=average["mended"] - average["as it was"],
 )
 claim(
-    "Its training takes less than two thirds of the time, whether ten epochs are compared or single steps in turn",
-    max(shares["mended"], seconds["mended"] / seconds["as it was"]) < 2 / 3,
+    "Its training takes less than half of the time, whether ten epochs are compared or single steps in turn",
+    max(shares["mended"], seconds["mended"] / seconds["as it was"]) < 1 / 2,
     share_of_ten_epochs=seconds["mended"] / seconds["as it was"],
     share_of_a_step=shares["mended"],
 )
 claim(
-    "Dropping no attention weights makes a step cheaper and costs less than 1 point of accuracy",
-    shares["mended"] < shares["mended, attention dropout"]
-    and average["mended"] > average["mended, attention dropout"] - 0.01,
-    share_with=shares["mended, attention dropout"],
-    share_without=shares["mended"],
-    accuracy_with=average["mended, attention dropout"],
-    accuracy_without=average["mended"],
+    "Dropping attention weights too would make its steps half as long again, and change the accuracy by less than 1 point",
+    shares["mended, attention dropout"] > 1.5 * shares["mended"]
+    and abs(average["mended"] - average["mended, attention dropout"]) < 0.01,
+    steps=shares["mended, attention dropout"] / shares["mended"],
+    gain=average["mended, attention dropout"] - average["mended"],
 )
+best = max(average["best, words"], average["best, words and pairs"])
 claim(
-    "The best Transformer from scratch reaches 0.90",
-    max(average["best, words"], average["best, words and pairs"]) >= 0.90,
-    words=average["best, words"],
-    words_and_pairs=average["best, words and pairs"],
-    bag=average["bag of words and pairs"],
+    "The best Transformer from scratch reaches 0.90, and the bag of words with pairs is more than 1 point better",
+    round(best, 2) >= 0.90 and average["bag of words and pairs"] > best + 0.01,
+    best=best,
+    behind=average["bag of words and pairs"] - best,
 )
+
+# %% [markdown]
+# Was the mask a mistake, then, if it gains nothing? The tutorial's model met the same padding in training and in the test, and learned to live with it, like the unmasked one of section 8. The mask buys
+# verdicts that do not depend on the padding, and batches without needless columns. And 25,000 reviews are few: what a model *knows beforehand* counts for more than its kind, which is why chapter 12 trains on text without labels first. (CPU seconds
+# of whole runs were taken while the machine did other work, too; the steps were timed in turn, which is the fairer comparison. Most rows are single runs.)
 
 # %% [markdown]
 # **Multi30k.** German to English with the protocol of chapter 06: lower-cased, pieces by byte-pair encoding, ten epochs, the epoch with the lowest validation loss, scores on the test captions of 2016. Sizes and learning rates were chosen by the validation captions, for each kind of model by itself, so the models differ in size. `bleu` is sacrebleu's with greedy decoding, `bleu_beam` has a beam of 4 with $\alpha = 0.6$; `perplexity` is teacher-forced, per piece. Recorded by `python -m course_lib.experiments multi30k-transformer`.
