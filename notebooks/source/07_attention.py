@@ -1266,7 +1266,7 @@ shared = [
     for right, at in zip(two["accuracy"], two["head_at_referent"], strict=True)
 ]
 claim(
-    "Two reading heads, one seed: right in more than 9 of 10, its best head at the referent in fewer than 3 of 4",
+    "Two reading heads, in one seed: right in over 9 of 10, but its best head is there in under 3 of 4",
     any(shared),
     accuracy=two["accuracy"],
     head_at_referent=two["head_at_referent"],
@@ -1324,9 +1324,9 @@ claim(
 #
 # **A map proves** which values were mixed at this layer and how much of each: it is a step of the computation. What has weight 0 contributed nothing *here*. With our tickets, which stand at one word each and have no way around the one reading head, that settles where the answer came from.
 #
-# **A map does not prove** *why*, nor that the model needs the word, nor that it "understands": the vector at position $s$ of a deep layer holds more than word $s$; a large weight on a short value brings little; the residual $x + \ldots$ goes around the map; a word not looked at can decide, too (the column *neither*); other weights may give the same output.
+# **A map does not prove** *why*, nor that the model needs the word: the vector at position $s$ of a deep layer holds more than word $s$; a large weight on a short value brings little; the residual $x + \ldots$ goes around the map; a word not looked at can decide, too (the column *neither*); other weights may give the same output.
 #
-# Jain and Wallace (2019) found very different weights with nearly the same predictions: *attention is not explanation*. Wiegreffe and Pinter (2019) answered that it depends on what an explanation must do: *attention is not not explanation*. A map is a hypothesis. Test it by changing the computation: hide the word, as we did, or move what it points at.
+# Jain and Wallace (2019) found very different weights with nearly the same predictions: *attention is not explanation*. Wiegreffe and Pinter (2019) answered that it depends on what an explanation must do: *attention is not not explanation*. A map is a hypothesis. Test it: hide the word, as we did, or move what it points at.
 
 # %%
 weaker = torch.tensor([s.distractor for s in pair])
