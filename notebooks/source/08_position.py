@@ -862,7 +862,7 @@ claim(
 # %% [markdown]
 # So the model has to do it by other means: scores that also depend on the tokens, two layers, feed-forward networks. In 400 steps they do not get far. A steeper slope or more training might give more; this we did not measure.
 #
-# - **None** is far from zero: a causal model learns something of order from its mask (section 2). On *latest value* that is nearly enough at 20 tokens, so this task asks for less position than it seems, and at 80 tokens no positions do better than sinusoidal, learned or rotary ones. On *fixed distance*, where nothing but the position helps, it fails from the start.
+# - **None** is far from zero: a causal model learns something of order from its mask (section 2). On *latest value* that is nearly enough at 20 tokens, so this task asks for less position than it seems, and at 80 tokens a model without positions does better than one with sinusoidal, learned or rotary ones. On *fixed distance*, where nothing but the position helps, it fails from the start.
 
 
 # %%
@@ -890,9 +890,10 @@ claim(
 )
 claim(
     "RoPE, perfect at 20 tokens, is near chance at 80 on both tasks",
-    latest["RoPE"][4] < chance + 0.2 and fixed["RoPE"][4] < 0.125 + 0.2,
+    min(latest["RoPE"][1], fixed["RoPE"][1]) > 0.99
+    and latest["RoPE"][4] < chance + 0.2
+    and fixed["RoPE"][4] < 0.125 + 0.2,
 )
-
 claim(
     "On 'fixed distance' ALiBi and none have not learned the task at 20 tokens, though both are above chance (1 in 8)",
     0.2 < fixed["none"][1] < fixed["ALiBi"][1] < 0.6,
@@ -906,7 +907,7 @@ claim(
 )
 ranking = ["sinusoidal", "RoPE", "relative bias", "ALiBi"]
 claim(
-    "On 'latest value' at twice the length the order is sinusoidal, RoPE, relative bias, ALiBi",
+    "On 'latest value' at twice the length the order from worst to best is sinusoidal, RoPE, relative bias, ALiBi",
     sorted(ranking, key=lambda name: latest[name][2]) == ranking,
 )
 
