@@ -170,7 +170,9 @@ claim(
 )
 claim(
     "softmax(P A P^T) = P softmax(A) P^T, to the last digits of float64",
-    torch.allclose((P @ scores @ P.T).softmax(-1), P @ scores.softmax(-1) @ P.T, atol=1e-15),
+    torch.allclose(
+        (P @ scores @ P.T).softmax(-1), P @ scores.softmax(-1) @ P.T, rtol=0, atol=1e-14
+    ),
 )
 
 # %% [markdown]
