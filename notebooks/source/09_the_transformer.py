@@ -1319,7 +1319,7 @@ claim(
 # %% [markdown]
 # Was the mask a mistake, then, if it gains nothing? The tutorial's model met the same padding in training and in the test, and learned to live with it, like the unmasked one of section 8. The mask buys
 # verdicts that do not depend on the padding, and batches without needless columns. And 25,000 reviews are few: what a model *knows beforehand* counts for more than its kind, which is why chapter 12 trains on text without labels first. (CPU seconds
-# of whole runs were taken while the machine did other work, too; the steps were timed in turn, which is the fairer comparison. Most rows are single runs.)
+# of whole runs were taken while the machine did other work, too; the steps were timed in turn, which is the fairer comparison. Rows with one seed are single runs.)
 
 # %% [markdown]
 # **Multi30k.** German to English with the protocol of chapter 06: lower-cased, pieces by byte-pair encoding, ten epochs, the epoch with the lowest validation loss, scores on the test captions of 2016. Sizes and learning rates were chosen by the validation captions, for each kind of model by itself, so the models differ in size. `bleu` is sacrebleu's with greedy decoding, `bleu_beam` has a beam of 4 with $\alpha = 0.6$; `perplexity` is teacher-forced, per piece. Recorded by `python -m course_lib.experiments multi30k-transformer`.
