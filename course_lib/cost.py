@@ -757,7 +757,7 @@ def gradient_by_distance(model, x, **options):
         (T,) norms by distance d = 0 .. T - 1.
 
     Example:
-        >>> norms = gradient_by_distance(CausalCNN(4, kernel=3, layers=2), torch.randn(2, 9, 4))
+        >>> norms = gradient_by_distance(CausalCNN(32, kernel=3, layers=2), torch.randn(6, 9, 32))
         >>> (norms > 0).int().tolist()  # 2 layers of kernel 3 reach back 4 places
         [1, 1, 1, 1, 1, 0, 0, 0, 0]
 
