@@ -5,7 +5,8 @@ those before it:
 
 `profile`, `progress`, `text`, `toy`, `data`, `metrics`, `series`, `language`, `bag`,
 `rnn`, `bptt`, `gated`, `tasks`, `attention`, `seq2seq`, `positions`, `transformer`, `cost`,
-`train`, `ledger`, `plots`, `display`, `explorer`, `diagrams`, `claims`, `checks`, `experiments`.
+`train`, `optim`, `pretrained`, `bert`, `gpt`, `parallel`, `ledger`, `plots`, `display`, `explorer`,
+`diagrams`, `claims`, `checks`, `experiments`.
 
 Letters for shapes, the same in every module and every notebook:
 

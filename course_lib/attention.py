@@ -280,7 +280,7 @@ class MultiHeadAttention(nn.Module):
         if bias:
             nn.init.zeros_(self.out_proj.bias)
 
-    def forward(self, query, key=None, value=None, mask=None, causal=False, position=None, impl="sdpa"):
+    def forward(self, query, key=None, value=None, mask=None, causal=False, position=None, impl="sdpa", cache=None):
         """Attend from every query to the keys.
 
         Args:
@@ -292,6 +292,8 @@ class MultiHeadAttention(nn.Module):
             causal: True lets a query see no key after it, see `attention`.
             position: one of the schemes of `course_lib.positions`; None for none.
             impl: "sdpa" or "math", see `attention`.
+            cache: of `course_lib.gpt`: keys and values of earlier tokens, which these are put behind and which the
+                queries may see too (S counts them); None for none.
 
         Returns:
             (B, T, D).
@@ -299,7 +301,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: if a shape does not fit, the mask is not boolean, or as `attention`.
         """
-        q, k, v, bias = self._project(query, key, value, position)
+        q, k, v, bias = self._project(query, key, value, position, cache)
         p = self.dropout if self.training else 0.0
         out = attention(q, k, v, _over_heads(mask, q, k), causal, bias, dropout_p=p, impl=impl)  # (B, H, T, K)
         return self.out_proj(merge_heads(out))
@@ -324,7 +326,7 @@ class MultiHeadAttention(nn.Module):
         mask = _over_heads(mask, q, k)
         return attention_weights(attention_scores(q, k, bias), _visible(mask, causal, q, k))
 
-    def _project(self, query, key, value, position):
+    def _project(self, query, key, value, position, cache=None):
         """Queries (B, H, T, K), keys and values (B, H, S, K), and the bias of the position."""
         self._check(query=query, key=key, value=value)
         D, weight, bias = self.embed_dim, self.in_proj_weight, self.in_proj_bias
@@ -335,10 +337,12 @@ class MultiHeadAttention(nn.Module):
             rows = weight.split(D), (None,) * 3 if bias is None else bias.split(D)
             parts = map(F.linear, inputs, *rows)
         q, k, v = (split_heads(part, self.num_heads) for part in parts)
-        if position is None:
-            return q, k, v, None
-        T, S = q.shape[-2], k.shape[-2]
-        return position.rotate(q, S - T), position.rotate(k), v, position.bias(T, S)
+        past = 0 if cache is None else cache.length
+        if position is not None:
+            q, k = position.rotate(q, past + k.shape[-2] - q.shape[-2]), position.rotate(k, past)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return q, k, v, None if position is None else position.bias(q.shape[-2], k.shape[-2])
 
     def _check(self, **inputs):
         """Inputs (B, length, D) of one batch, keys and values of one length."""

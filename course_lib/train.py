@@ -86,7 +86,8 @@ def train_epoch(
 
     over the micro-batches j of one optimizer step. Since sums are divided by the total count,
     accumulating over unequal micro-batches gives the gradient of one large batch, not an average
-    of averages.
+    of averages. In one of several processes that were started together (`course_lib.parallel`) the
+    sums go over the micro-batches of all of them, so that all take the same step.
 
     Args:
         model: nn.Module.
@@ -134,6 +135,8 @@ def train_epoch(
             found["loss"].backward()  # adds to the gradients of the micro-batches before
             sums.append({key: _detached(value) for key, value in found.items()})
         steps.append({key: sum(part[key] for part in sums) for key in sums[0]})
+        if torch.distributed.is_initialized():
+            steps[-1] = _over_processes(steps[-1], parameters, device)
         if device.type == "cpu":
             _require_finite(steps[-1:], epoch, first=len(steps))
         for parameter in parameters:
@@ -387,6 +390,17 @@ def _device_of(model):
     """Where the model's first parameter is; the CPU for a model without parameters."""
     first = next(model.parameters(), None)
     return torch.device("cpu") if first is None else first.device
+
+
+def _over_processes(sums, parameters, device):
+    """Add up gradients and sums of all processes; a parameter without a gradient counts as zeros."""
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        torch.distributed.all_reduce(parameter.grad)
+    totals = torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in sums.values()]).to(device)
+    torch.distributed.all_reduce(totals)
+    return dict(zip(sums, totals.unbind(), strict=True))
 
 
 def _checked(sums):

@@ -147,7 +147,7 @@ class EncoderLayer(nn.Module):
         self.linear2 = nn.Linear(dim_feedforward, d_model)
         self.norm1, self.norm2 = _norms(2, d_model, residual)
 
-    def forward(self, x, mask=None, causal=False, position=None, impl="sdpa"):
+    def forward(self, x, mask=None, causal=False, position=None, impl="sdpa", cache=None):
         """One layer.
 
         Args:
@@ -156,13 +156,15 @@ class EncoderLayer(nn.Module):
             causal: True lets no position see a later one.
             position: of `course_lib.positions`, or None.
             impl: "sdpa" or "math", see `attention`.
+            cache: the keys and values of earlier tokens, see `MultiHeadAttention`.
 
         Returns:
             (B, T, D).
         """
 
         def attend(x):
-            return self._drop(self.self_attn(x, mask=mask, causal=causal, position=position, impl=impl))
+            found = self.self_attn(x, mask=mask, causal=causal, position=position, impl=impl, cache=cache)
+            return self._drop(found)
 
         x = self.residual(x, attend, self.norm1)
         return self.residual(x, self.feed_forward, self.norm2)
@@ -327,7 +329,7 @@ class TransformerEncoder(nn.Module):
         self.layers, self.norm = _stack(layers), norm
         self.d_model = self.layers[0].d_model
 
-    def forward(self, x, mask=None, causal=False, position=None, impl="sdpa"):
+    def forward(self, x, mask=None, causal=False, position=None, impl="sdpa", caches=None):
         """All layers.
 
         Args:
@@ -336,10 +338,16 @@ class TransformerEncoder(nn.Module):
             causal: True lets no position see a later one.
             position: of `course_lib.positions`, or None; its part that is added belongs to the embeddings.
             impl: "sdpa" or "math", see `attention`.
+            caches: list of N, one a layer: the keys and values of earlier tokens; takes no mask. None for none.
 
         Returns:
             (B, T, D); 0 where a mask (B, T) is False.
+
+        Raises:
+            ValueError: if there are caches and a mask, or not one cache a layer; and as `MultiHeadAttention`.
         """
+        if caches is not None:
+            return self._after(x, caches, mask, causal, position, impl)
         if mask is not None and mask.shape == x.shape[:2] and not torch.is_grad_enabled():
             return self._by_length(x, mask, causal, position, impl)
         return self._all_rows(x, mask, causal, position, impl)
@@ -349,6 +357,15 @@ class TransformerEncoder(nn.Module):
         for layer in self.layers:
             x = layer(x, mask, causal, position, impl)
         return _finish(x, self.norm, mask)
+
+    def _after(self, x, caches, mask, causal, position, impl):
+        """The same for tokens that follow those in the caches."""
+        if mask is not None or len(caches) != len(self.layers):
+            given = "a mask" if mask is not None else f"{len(caches)} caches for {len(self.layers)} layers"
+            raise ValueError(f"caches, one a layer, go without a mask: got {given}")
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, None, causal, position, impl, cache)
+        return _finish(x, self.norm, None)
 
     def _by_length(self, x, mask, causal, position, impl, rows=8):
         """The same without work on columns that are padding: a few rows of similar lengths at a time."""
@@ -635,8 +652,7 @@ class TransformerClassifier(nn.Module):
 
     def _embedded(self, ids, mask):
         """Vectors and mask, with the learned vector in front if there is one."""
-        if mask is not None:
-            _check_real(mask, ids)
+        check_real(mask, ids)
         if self.cls is None:
             return self.embedding(ids), mask
         first = self.cls.expand(len(ids), 1, -1)
@@ -854,6 +870,34 @@ class Translator(nn.Module):
 # --- shared ---------------------------------------------------------------------
 
 
+def normal_start(model, std=0.02):
+    """Start as BERT and GPT-2 do: weights and tables of embeddings normal, biases zero.
+
+    Args:
+        model: nn.Module; its LayerNorms, and parameters of its own, stay as they are.
+        std: standard deviation.
+
+    Returns:
+        The same model.
+
+    Example:
+        >>> layer = normal_start(torch.nn.Linear(3, 2))
+        >>> layer.bias.tolist()
+        [0.0, 0.0]
+
+    Source: Devlin et al. (2019), arXiv:1810.04805 (the authors' code); Radford et al. (2018), section 4.1.
+    Notebooks: 12, 13.
+    """
+    for part in model.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=std)
+        if isinstance(part, MultiHeadAttention):
+            nn.init.normal_(part.in_proj_weight, std=std)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+    return model
+
+
 def _weights_within(layer, attention, x, norm, memory, mask, causal, position):
     """The weights of an attention inside a layer: Pre-LN norms what it reads."""
     query = norm(x) if layer.residual is pre_ln else x
@@ -899,8 +943,18 @@ def _check_dropout(p):
         raise ValueError(f"dropout must be from 0 to below 1, got {p}")
 
 
-def _check_real(mask, ids):
-    """A boolean mask of the ids' shape with a real token in every row."""
+def check_real(mask, ids):
+    """Raise unless the mask is one of real tokens, with at least one in every row.
+
+    Args:
+        mask: (B, T) bool, True = real token; None: all.
+        ids: (B, T).
+
+    Raises:
+        ValueError: if the mask is not boolean, has another shape than the ids, or a row without a real token.
+    """
+    if mask is None:
+        return
     if mask.dtype != torch.bool or mask.shape != ids.shape:
         raise ValueError(
             f"mask must be boolean (True = real token) of shape {tuple(ids.shape)}, "
