@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_lib.rnn import keep_mask
+
 IMPLS = ("sdpa", "math")
 
 # --- functions ------------------------------------------------------------------
@@ -452,7 +454,7 @@ def _math(q, k, v, visible, bias, dropout_p):
     """The definition: weights, dropout, weighted mean."""
     weights = attention_weights(attention_scores(q, k, bias), visible)  # (..., T, S)
     if dropout_p > 0:
-        weights = weights * _kept(weights.shape, dropout_p, q.device) / (1 - dropout_p)
+        weights = weights * keep_mask(weights.shape, dropout_p, q.device) / (1 - dropout_p)
     return weights @ v
 
 
@@ -468,7 +470,7 @@ class _DroppedAttention(torch.autograd.Function):
     def forward(ctx, q, k, v, visible, bias, p):
         """As `_math`."""
         q, k, v = (x.contiguous() for x in (q, k, v))  # once, or each of the products would copy its part
-        keep = _kept((*q.shape[:-1], k.shape[-2]), p, q.device)  # (..., T, S)
+        keep = keep_mask((*q.shape[:-1], k.shape[-2]), p, q.device)  # (..., T, S)
         ctx.save_for_backward(q, k, v, visible, bias, keep)
         ctx.p = p
         out = [weights.mul_(kept) @ v for weights, kept, _, _, v in _rows(q, k, v, visible, bias, keep)]
@@ -500,28 +502,22 @@ class _DroppedAttention(torch.autograd.Function):
 
 
 def _rows(q, k, v, visible, bias, keep):
-    """A few rows at a time: (weights, keep, q, k, v) of each."""
-    n = _rows_at_once(keep)
-    parts = [[None] * len(keep) if x is None else x.expand(keep.shape).split(n) for x in (visible, bias)]
-    for q_part, k_part, v_part, kept, seen, added in zip(*(x.split(n) for x in (q, k, v, keep)), *parts, strict=False):
-        weights = attention_weights(attention_scores(q_part, k_part, added), seen)
-        yield weights.to(v.dtype), kept, q_part, k_part, v_part  # a float32 bias had made them wider than bfloat16
+    """A few rows at a time: (weights, keep, q, k, v) of each; keep as numbers, 0 for masked weights too."""
+    n, hidden = _rows_at_once(keep), None if visible is None else ~visible
+    parts = [[None] * len(keep) if x is None else x.expand(keep.shape).split(n) for x in (hidden, bias)]
+    for q_part, k_part, v_part, kept, off, added in zip(
+        *(x.split(n) for x in (q, k, v, keep)), *parts, strict=False
+    ):
+        scores, kept = attention_scores(q_part, k_part, added), kept.to(v.dtype)
+        if off is not None:
+            scores.masked_fill_(off, torch.finfo(scores.dtype).min)
+            kept.masked_fill_(off, 0.0)
+        yield scores.softmax(-1).to(v.dtype), kept, q_part, k_part, v_part  # a float32 bias widens bfloat16 scores
 
 
 def _rows_at_once(keep):
     """As many rows of the batch as give a quarter of a million weights, a megabyte, at least one."""
     return max(1, 2**18 * len(keep) // keep.numel())
-
-
-def _kept(shape, p, device):
-    """Bool, False with probability p: raw integers, compared with a threshold (p to the nearest 1 / 65,536).
-
-    Like torch.rand these are the same on every processor, and four come from one draw.
-    """
-    count = torch.Size(shape).numel()
-    draws = torch.empty((count + 3) // 4, dtype=torch.int64, device=device).random_(-(2**63), None)
-    threshold = min(round(p * 2**16), 2**16 - 1) - 2**15
-    return (draws.view(torch.int16)[:count] >= threshold).view(shape)
 
 
 def _visible(mask, causal, q, k):

@@ -340,6 +340,7 @@ class BERT(nn.Module):
                 config.nhead,
                 config.dim_feedforward,
                 config.dropout,
+                hidden_dropout=0.0,
                 residual=config.residual,
                 activation=F.gelu,
             )

@@ -172,6 +172,7 @@ class GPT(nn.Module):
                 config.nhead,
                 config.dim_feedforward or 4 * D,
                 config.dropout,
+                hidden_dropout=0.0,
                 residual="pre-ln",
                 activation=ACTIVATIONS[config.activation],
             )

@@ -113,6 +113,8 @@ class EncoderLayer(nn.Module):
         dim_feedforward: F.
         dropout: share of the entries set to zero in training: of each sublayer's output and of the hidden layer.
         attention_dropout: share of the attention weights set to zero in training; None: as `dropout`.
+        hidden_dropout: share of the hidden layer's entries set to zero in training; None: as `dropout`. BERT and GPT
+            drop none of them.
         residual: "post-ln", "pre-ln" or "rezero", see `RESIDUALS`.
         activation: of the hidden layer, such as F.relu or F.gelu.
 
@@ -135,12 +137,15 @@ class EncoderLayer(nn.Module):
         dropout=0.1,
         *,
         attention_dropout=None,
+        hidden_dropout=None,
         residual="post-ln",
         activation=F.relu,
     ):
         super().__init__()
         _check_layer(dim_feedforward, dropout, residual)
         self.d_model, self.dropout = d_model, dropout
+        self.hidden_dropout = dropout if hidden_dropout is None else hidden_dropout
+        _check_dropout(self.hidden_dropout)
         self.residual, self.activation = RESIDUALS[residual], activation
         self.self_attn = MultiHeadAttention(d_model, nhead, dropout if attention_dropout is None else attention_dropout)
         self.linear1 = nn.Linear(d_model, dim_feedforward)
@@ -178,7 +183,8 @@ class EncoderLayer(nn.Module):
         Returns:
             (B, T, D).
         """
-        return self._drop(self.linear2(self._drop(self.activation(self.linear1(x)))))
+        hidden = dropout(self.activation(self.linear1(x)), self.hidden_dropout, self.training)  # (B, T, F)
+        return self._drop(self.linear2(hidden))
 
     def weights(self, x, mask=None, causal=False, position=None):
         """Where each head looks, given what the layer reads.
@@ -240,7 +246,7 @@ class DecoderLayer(nn.Module):
     ):
         super().__init__()
         _check_layer(dim_feedforward, dropout, residual)
-        self.d_model, self.dropout = d_model, dropout
+        self.d_model, self.dropout, self.hidden_dropout = d_model, dropout, dropout
         self.residual, self.activation = RESIDUALS[residual], activation
         weight_dropout = dropout if attention_dropout is None else attention_dropout
         self.self_attn = MultiHeadAttention(d_model, nhead, weight_dropout)

@@ -13,7 +13,6 @@ from course_lib.attention import (
     IMPLS,
     AdditiveAttention,
     MultiHeadAttention,
-    _kept,
     attention,
     attention_weights,
     causal_mask,
@@ -22,6 +21,7 @@ from course_lib.attention import (
     split_heads,
 )
 from course_lib.positions import ALiBi, RelativeBias, RoPE
+from course_lib.rnn import keep_mask
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 B, T, S, Q, E, A = 2, 5, 7, 3, 4, 6
@@ -478,19 +478,19 @@ def test_the_draws_are_fair_independent_and_the_same_everywhere():
     n = 400_000
     for p in (0.1, 0.5, 0.9):
         torch.manual_seed(0)
-        kept = _kept((n,), p, "cpu").double().view(-1, 4)
+        kept = keep_mask((n,), p, "cpu").double().view(-1, 4)
         assert ((kept.mean(0) - (1 - p)).abs() < 5 * math.sqrt(p * (1 - p) / (n / 4)) + 2**-17).all()
         off_diagonal = torch.corrcoef(kept.T) - torch.eye(4, dtype=torch.float64)
         assert (off_diagonal.abs() < 5 / math.sqrt(n / 4)).all()
     torch.manual_seed(0)
-    first = _kept((3, 1, 5), 0.5, "cpu")
+    first = keep_mask((3, 1, 5), 0.5, "cpu")
     assert first.shape == (3, 1, 5)
     assert first.flatten().int().tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1]
     torch.manual_seed(0)
-    assert torch.equal(_kept((3, 1, 5), 0.5, "cpu"), first)
-    assert not torch.equal(_kept((3, 1, 5), 0.5, "cpu"), first), "the generator must move on"
-    assert _kept((1000,), 0.9999999, "cpu").sum() <= 1, "the threshold must stay within 16 bits"
-    assert _kept((1000,), 1e-9, "cpu").all()
+    assert torch.equal(keep_mask((3, 1, 5), 0.5, "cpu"), first)
+    assert not torch.equal(keep_mask((3, 1, 5), 0.5, "cpu"), first), "the generator must move on"
+    assert keep_mask((1000,), 0.9999999, "cpu").sum() <= 1, "the threshold must stay within 16 bits"
+    assert keep_mask((1000,), 1e-9, "cpu").all()
 
 
 # --- half the bits --------------------------------------------------------------
@@ -729,7 +729,7 @@ def test_the_layer_drops_weights_in_training_alone():
     torch.manual_seed(5)
     weights = layer.weights(x)
     v = split_heads((x @ layer.in_proj_weight.T + layer.in_proj_bias)[..., 2 * D :], H)
-    dropped = weights * _kept(weights.shape, 0.4, "cpu") / 0.6
+    dropped = weights * keep_mask(weights.shape, 0.4, "cpu") / 0.6
     torch.testing.assert_close(found[0], layer.out_proj(merge_heads(dropped @ v)), **EXACT)
     layer.eval()
     assert torch.equal(layer(x), whole)

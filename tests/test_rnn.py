@@ -418,7 +418,7 @@ def test_dropout_acts_between_the_layers(kind, bidirectional, lengths):
 
     def by_hand(x, state):
         middle, first = below(x, whole([part[:directions] for part in parts(state)]), lengths)
-        middle = middle * (torch.rand(middle.shape) >= 0.4) / 0.6
+        middle = middle * rnn.keep_mask(middle.shape, 0.4) / 0.6
         output, second = above(middle, whole([part[directions:] for part in parts(state)]), lengths)
         return output, whole([torch.cat(two) for two in zip(parts(first), parts(second), strict=True)])
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from course_lib import tasks, train
 from course_lib.gated import GRU, LSTM, ResetBeforeGRU
 from course_lib.language import sample
-from course_lib.rnn import RNN
+from course_lib.rnn import RNN, keep_mask
 from course_lib.tasks import LanguageModel, SequenceClassifier, number_of_parameters, stream_batches
 from course_lib.text import PAD, length_mask
 
@@ -139,8 +139,8 @@ def test_a_language_model_drops_embeddings_and_states():
     torch.manual_seed(7)
     found = model(ids)
     torch.manual_seed(7)
-    x = model.embedding(ids) * (torch.rand(B, T, I) >= 0.4) / 0.6
-    states = model.layer(x)[0] * (torch.rand(B, T, D) >= 0.4) / 0.6
+    x = model.embedding(ids) * keep_mask((B, T, I), 0.4) / 0.6
+    states = model.layer(x)[0] * keep_mask((B, T, D), 0.4) / 0.6
     torch.testing.assert_close(found, model.output(states), **TINY)
     assert torch.equal(model.eval()(ids), language_model(GRU, num_layers=1)(ids))
 
@@ -212,10 +212,10 @@ def test_a_classifier_drops_embeddings_and_the_pooled_vector(pool):
     torch.manual_seed(7)
     found = model(ids, mask)
     torch.manual_seed(7)
-    x = model.embedding(ids) * (torch.rand(B, T, I) >= 0.4) / 0.6
+    x = model.embedding(ids) * keep_mask((B, T, I), 0.4) / 0.6
     rows = [model.layer(row[None, :length])[0][0] for row, length in zip(x, LENGTHS, strict=True)]
     reduce = {"last": lambda row: row[-1], "mean": lambda row: row.mean(0), "max": lambda row: row.amax(0)}[pool]
-    vector = torch.stack([reduce(row) for row in rows]) * (torch.rand(B, D) >= 0.4) / 0.6
+    vector = torch.stack([reduce(row) for row in rows]) * keep_mask((B, D), 0.4) / 0.6
     torch.testing.assert_close(found, model.output(vector), **TINY)
     assert torch.equal(model.eval()(ids, mask), classifier(GRU, pool)(ids, mask))
 
