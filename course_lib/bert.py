@@ -234,7 +234,15 @@ class BERTConfig:
         Raises:
             ValueError: if it is not a BERT that this module can compute.
         """
-        pretrained.expect(config, model_type="bert", hidden_act="gelu", position_embedding_type="absolute")
+        pretrained.expect(
+            config,
+            *("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+            "intermediate_size",
+            model_type="bert",
+            hidden_act="gelu",
+            position_embedding_type="absolute",
+            is_decoder=False,
+        )
         return cls(
             vocab_size=config["vocab_size"],
             max_len=config["max_position_embeddings"],
@@ -748,7 +756,8 @@ def _loaded(model, tensors, source, prefix=""):
     state = {}
     for name in model.state_dict():
         theirs = _theirs(prefix + name)
-        if all(part in tensors for part in theirs):
+        fit = all(part in tensors for part in theirs) and len({tensors[part].shape[1:] for part in theirs}) == 1
+        if fit:
             state[name] = torch.cat([tensors.pop(part) for part in theirs])
     pretrained.load(model, state | tensors, source)
     return model.eval()

@@ -97,6 +97,7 @@ class GPTConfig:
         kinds = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
         pretrained.expect(
             config,
+            *("vocab_size", "n_positions", "n_embd", "n_layer", "n_head"),
             model_type="gpt2",
             activation_function=tuple(kinds),
             scale_attn_weights=True,
@@ -170,7 +171,7 @@ class GPT(nn.Module):
             EncoderLayer(
                 D,
                 config.nhead,
-                config.dim_feedforward or 4 * D,
+                4 * D if config.dim_feedforward is None else config.dim_feedforward,
                 config.dropout,
                 hidden_dropout=0.0,
                 residual="pre-ln",
@@ -230,7 +231,7 @@ class GPT(nn.Module):
         return self.encoder.weights(self.embedding(ids), causal=True, position=self.embedding.position)
 
     def caches(self, batch_size, max_len=None):
-        """An empty cache for each layer.
+        """An empty cache for each layer; for writing, without gradients: what is kept is overwritten in place.
 
         Args:
             batch_size: B.
@@ -240,7 +241,8 @@ class GPT(nn.Module):
             list of N `KVCache`.
         """
         config, table = self.config, self.embedding.embedding.weight
-        shape = batch_size, config.nhead, max_len or config.max_len, config.d_model // config.nhead
+        max_len = config.max_len if max_len is None else max_len
+        shape = batch_size, config.nhead, max_len, config.d_model // config.nhead
         return [KVCache(*shape, table.dtype, table.device) for _ in range(config.num_layers)]
 
     def _read(self, ids, caches, impl):
@@ -346,9 +348,10 @@ class KVCache:
         """
         B, H, S, K = self.keys.shape
         end = self.length + k.shape[2]
-        if k.shape != (B, H, k.shape[2], K) or end > S:
+        if k.shape != (B, H, k.shape[2], K) or v.shape != k.shape or end > S:
             raise ValueError(
-                f"keys {tuple(k.shape)} do not fit after {self.length} tokens in a cache of {(B, H, S, K)}"
+                f"keys {tuple(k.shape)} and values {tuple(v.shape)} do not fit after {self.length} tokens "
+                f"in a cache of {(B, H, S, K)}"
             )
         self.keys[:, :, self.length : end] = k
         self.values[:, :, self.length : end] = v
@@ -373,7 +376,7 @@ def filter_logits(logits, top_k=None, top_p=None):
         top_p: probability that what is left must reach, above 0, up to 1; None: all. At least one token is left.
 
     Returns:
-        (..., V), a new tensor.
+        (..., V); the logits given are left as they are.
 
     Raises:
         ValueError: if top_k is below 1 or top_p outside (0, 1].
@@ -434,11 +437,11 @@ def next_tokens(logits, generator=None, *, temperature=1.0, top_k=None, top_p=No
             f"temperature must be above 0 and finite, got {temperature}; top_k=1 takes the likeliest token"
         )
     if top_k == 1:
-        return logits.argmax(-1)
-    logits = filter_logits(logits / temperature, top_k, top_p)
-    cdf = logits.double().softmax(-1).cumsum(-1)  # (B, V)
-    u = torch.rand(len(cdf), 1, generator=generator, dtype=torch.float64).to(cdf.device) * cdf[:, -1:]
-    return torch.searchsorted(cdf, u, right=True).squeeze(-1)
+        return filter_logits(logits, top_k, top_p).argmax(-1)
+    wide = logits.cpu().double()  # in float32 a low temperature overflows, and some devices have nothing wider
+    cdf = filter_logits(wide / temperature, top_k, top_p).softmax(-1).cumsum(-1)  # (B, V)
+    u = torch.rand(len(cdf), 1, generator=generator, dtype=torch.float64) * cdf[:, -1:]
+    return torch.searchsorted(cdf, u, right=True).squeeze(-1).to(logits.device)
 
 
 @torch.no_grad()
@@ -525,7 +528,7 @@ def _theirs(name):
 
 def _transposed(name, x):
     """GPT-2's linear layers keep their weights as (in, out), torch's as (out, in)."""
-    return x.T if re.search(r"(c_attn|c_proj|c_fc)\.weight$", name) else x
+    return x.T if x.ndim == 2 and re.search(r"(c_attn|c_proj|c_fc)\.weight$", name) else x
 
 
 def _tidied(tensors):

@@ -135,7 +135,7 @@ def train_epoch(
             found["loss"].backward()  # adds to the gradients of the micro-batches before
             sums.append({key: _detached(value) for key, value in found.items()})
         steps.append({key: sum(part[key] for part in sums) for key in sums[0]})
-        if torch.distributed.is_initialized():
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
             steps[-1] = _over_processes(steps[-1], parameters, device)
         if device.type == "cpu":
             _require_finite(steps[-1:], epoch, first=len(steps))

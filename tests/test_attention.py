@@ -20,6 +20,7 @@ from course_lib.attention import (
     merge_heads,
     split_heads,
 )
+from course_lib.gpt import KVCache
 from course_lib.positions import ALiBi, RelativeBias, RoPE
 from course_lib.rnn import keep_mask
 
@@ -686,6 +687,27 @@ def test_positions_count_from_the_keys_when_earlier_ones_are_cached(scheme, impl
     for T in (1, 3, S):
         part = layer(x[:, S - T :], x, causal=True, position=scheme, impl=impl)
         torch.testing.assert_close(part, whole[:, S - T :], **EXACT)
+
+
+@every_impl
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scheme", [None, *position_schemes()], ids=lambda scheme: type(scheme).__name__)
+@torch.no_grad()
+def test_a_cache_holds_the_keys_and_values_of_earlier_tokens(scheme, causal, impl):
+    """Fails if new keys are not put behind the old ones, are turned by the wrong angle, or the mask counts only them.
+
+    The reference is the layer without a cache, whose queries are the new tokens and whose keys are all so far.
+    """
+    layer, x, mask = layers()[0], draw(B, S, D), some_mask(B, S)
+    cache, done = KVCache(B, H, S, K, torch.float64), 0
+    for end in (3, 4, S):
+        seen = x[:, :end]
+        wanted = layer(x[:, done:end], seen, mask=mask[:, :end], causal=causal, position=scheme, impl=impl)
+        out = layer(x[:, done:end], mask=mask[:, :end], causal=causal, position=scheme, impl=impl, cache=cache)
+        torch.testing.assert_close(out, wanted, **EXACT)
+        assert cache.length == end
+        done = end
+    assert not (cache.keys == x.unflatten(-1, (H, K)).transpose(1, 2)).any(), "keys, not what they are made of"
 
 
 @every_scheme

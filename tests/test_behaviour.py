@@ -19,7 +19,15 @@ import torch
 from torch import nn
 
 from course_lib.bag import AveragedEmbeddings, BagOfWords
+from course_lib.bert import (
+    BERT,
+    BERTConfig,
+    BERTForPreTraining,
+    BERTForSequenceClassification,
+    BERTForTokenClassification,
+)
 from course_lib.gated import GRU, LSTM
+from course_lib.gpt import GPT, GPTConfig
 from course_lib.language import WindowLM
 from course_lib.positions import ALiBi, Learned, NoPositions, RelativeBias, RoPE, Sinusoidal
 from course_lib.rnn import RNN
@@ -87,6 +95,26 @@ class PlacedBoth(nn.Module):
         return self.transformer(source, target, mask, position=self.position, impl=impl)
 
 
+class BothTasks(nn.Module):
+    """`BERTForPreTraining`, with the pair's logits beside those of every token."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids, mask=None, impl="sdpa"):
+        token_logits, pair_logits = self.model(ids, mask, impl=impl)
+        return torch.cat([token_logits, pair_logits[:, None].expand(-1, ids.shape[1], -1)], -1)
+
+
+def bert(pooler=False, residual="post-ln"):
+    return BERT(BERTConfig(V, 20, D, 2, H, HIDDEN, dropout=0.0, residual=residual), pooler)
+
+
+def gpt(position=None):
+    return GPT(GPTConfig(V, 20, D, 2, H, HIDDEN, dropout=0.0), position)
+
+
 class Case(NamedTuple):
     """A model: `make` builds it, `reads` and `writes` say of what its sequences are made (None: it has none)."""
 
@@ -152,6 +180,17 @@ for pool in ("mean", "max", "cls"):
             lambda p=pool: TransformerClassifier(V, stack(), 3, position=Learned(20, D), pool=p), "ids", impls=BOTH
         ),
     }
+CASES |= {
+    "BERT": Case(bert, "ids", impls=BOTH),
+    "BERT, pre-ln": Case(lambda: bert(residual="pre-ln"), "ids", impls=BOTH),
+    "BERT, both tasks": Case(lambda: BothTasks(BERTForPreTraining(bert(pooler=True))), "ids", impls=BOTH),
+    "BERT, texts, cls": Case(lambda: BERTForSequenceClassification(bert(pooler=True), 3), "ids", impls=BOTH),
+    "BERT, texts, mean": Case(lambda: BERTForSequenceClassification(bert(), 3, pool="mean"), "ids", impls=BOTH),
+    "BERT, tokens": Case(lambda: BERTForTokenClassification(bert(), 3), "ids", impls=BOTH),
+    "GPT": Case(gpt, writes="ids", impls=BOTH),
+    "GPT, rope": Case(lambda: gpt(RoPE(K)), writes="ids", impls=BOTH),
+    "GPT, alibi": Case(lambda: gpt(ALiBi(H)), writes="ids", impls=BOTH),
+}
 
 
 def cases(wanted=lambda case: True, each_impl=True):

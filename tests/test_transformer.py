@@ -9,6 +9,7 @@ from torch import nn
 
 from course_lib import transformer as transformer_module
 from course_lib.attention import causal_mask, merge_heads, split_heads
+from course_lib.gpt import KVCache
 from course_lib.language import sample
 from course_lib.positions import ALiBi, Learned, NoPositions, RelativeBias, RoPE, Sinusoidal
 from course_lib.seq2seq import beam_search, greedy, translate
@@ -26,6 +27,8 @@ from course_lib.transformer import (
     TransformerEncoder,
     TransformerLM,
     Translator,
+    check_real,
+    normal_start,
 )
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -635,6 +638,91 @@ def test_the_translators_maps():
     memory = model.encode(SOURCE, SOURCE_MASK)
     x = model.target_embedding(target)
     torch.testing.assert_close(maps, model.transformer.decoder.weights(x, memory, memory_mask=SOURCE_MASK), **EXACT)
+
+
+# --- caches ---------------------------------------------------------------------
+
+
+@every_impl
+@every_residual
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_with_caches_a_stack_goes_on_where_it_stood(causal, residual, impl):
+    """Fails if a layer gets another's cache, the last norm is skipped, or a new token sees no old one.
+
+    Causal: the whole text at once is the reference. Not causal: each layer by hand, its keys those of its own input.
+    """
+    stack, x = filled(encoder(residual=residual)), draw(B, T, D)
+    caches, done, outs = [KVCache(B, H, T, K, torch.float64) for _ in range(N)], 0, []
+    others = [KVCache(B, H, T, K, torch.float64) for _ in range(N)]
+    for end in (2, 3, T):
+        outs.append(stack(x[:, done:end], causal=causal, impl=impl, caches=caches))
+        wanted = x[:, done:end]
+        for layer, cache in zip(stack.layers, others, strict=True):
+            attend = lambda y, a=layer.self_attn, c=cache: a(y, causal=causal, cache=c)  # noqa: E731
+            wanted = layer.residual(layer.residual(wanted, attend, layer.norm1), layer.feed_forward, layer.norm2)
+        wanted = wanted if stack.norm is None else stack.norm(wanted)
+        torch.testing.assert_close(outs[-1], wanted, **EXACT)
+        done = end
+    if causal:
+        torch.testing.assert_close(torch.cat(outs, 1), stack(x, causal=True, impl=impl), **EXACT)
+
+
+def test_caches_go_without_a_mask_and_one_a_layer():
+    """Fails if a mask is dropped without a word, or a layer stays without a cache."""
+    stack, x = encoder(), torch.zeros(B, T, D)
+    caches = [KVCache(B, H, T, K) for _ in range(N)]
+    with pytest.raises(ValueError, match="caches, one a layer, go without a mask: got a mask"):
+        stack(x, torch.ones(B, T, dtype=torch.bool), caches=caches)
+    for wrong in ([], caches[:1], [*caches, caches[0]]):
+        with pytest.raises(ValueError, match=f"go without a mask: got {len(wrong)} caches for {N} layers"):
+            stack(x, caches=wrong)
+    assert [cache.length for cache in caches] == [0] * N
+
+
+# --- a start and a check that models share ----------------------------------------
+
+
+@pytest.mark.parametrize("std", [0.02, 0.3])
+def test_normal_start_draws_weights_and_tables_and_nothing_else(std):
+    """Fails if a weight or table is left out, a bias is not 0, or a norm or a parameter of one's own is drawn.
+
+    The spread of n normal numbers lies within 5 / sqrt(2 n) of its own size, their mean within 5 std / sqrt(n).
+    """
+    torch.manual_seed(0)
+    model = TransformerClassifier(90, TransformerEncoder([EncoderLayer(60, 3, 80)]), 40, pool="cls", norm=True)
+    kept = {name: x.detach().clone() for name, x in model.named_parameters() if "norm" in name or name == "cls"}
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if name not in kept and name.endswith("bias") and "in_proj" not in name:
+                x.fill_(1.0)
+    assert normal_start(model, std) is model
+    assert len(kept) == 7
+    for name, parameter in model.named_parameters():
+        x = parameter.detach()
+        if name in kept:
+            assert torch.equal(x, kept[name]), name
+        elif name.endswith("bias"):
+            assert (x == 0).all(), name
+        else:
+            assert abs(x.std().item() / std - 1) < 5 / math.sqrt(2 * (x.numel() - 1)), name
+            assert abs(x.mean().item()) < 5 * std / math.sqrt(x.numel()), name
+    assert normal_start(nn.Linear(50, 60, bias=False)).weight.std().item() == pytest.approx(0.02, rel=5 / 6000**0.5)
+
+
+def test_check_real_lets_good_masks_pass_and_names_bad_ones():
+    """Fails if a row without a real token, 0 / 1 numbers or another shape passes, or a good mask does not."""
+    ids = torch.zeros(3, 4).long()
+    for mask in (None, torch.ones(3, 4).bool(), length_mask([1, 4, 2], 4), ~length_mask([3, 1, 0], 4)):
+        assert check_real(mask, ids) is None
+    for mask, message in (
+        (torch.ones(3, 4), r"must be boolean \(True = real token\) of shape \(3, 4\), got torch.float32 \(3, 4\)"),
+        (torch.ones(4).bool(), r"of shape \(3, 4\), got torch.bool \(4,\)"),
+        (torch.ones(1, 4).bool(), r"of shape \(3, 4\), got torch.bool \(1, 4\)"),
+        (length_mask([4, 1, 0], 4), r"row 2 of the mask has no real token: nothing to judge"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_real(mask, ids)
 
 
 # --- bad input ------------------------------------------------------------------

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -34,89 +33,11 @@ from course_lib.gated import GRU, LSTM
 from course_lib.positions import Sinusoidal
 from course_lib.rnn import RNN
 from course_lib.transformer import EncoderLayer, TransformerClassifier, TransformerEncoder
+from tools import bench_gpt
+from tools.timing import Row, compare, quartiles, ratio, table, timed
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 BATCH = 64  # reviews in a batch
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table.
-
-    Args:
-        name: what was measured.
-        measured: the number, or None if it was skipped.
-        goal: limit of the number, or None for information.
-        better: "lower" or "higher": on which side of the goal it passes.
-        low: lower quartile, or lowest.
-        high: upper quartile, or highest.
-        note: how it was measured, or why not.
-    """
-
-    name: str
-    measured: float | None
-    goal: float | None = None
-    better: str = "lower"
-    low: float | None = None
-    high: float | None = None
-    note: str = ""
-
-    @property
-    def passed(self):
-        """Whether the goal is met; None without a goal or a number."""
-        if self.goal is None or self.measured is None:
-            return None
-        return self.measured <= self.goal if self.better == "lower" else self.measured >= self.goal
-
-
-def compare(functions, rounds=7, min_time=0.1, clock=time.process_time):
-    """Time some functions side by side.
-
-    Args:
-        functions: dict of name to a function of nothing.
-        rounds: how often each is timed; every other round in reversed order.
-        min_time: seconds that one timing lasts at least, by repeating the call.
-        clock: function that gives seconds.
-
-    Returns:
-        dict of name to list of seconds for one call, one number a round.
-    """
-    repeats = {name: _repeats(function, min_time, clock) for name, function in functions.items()}
-    samples = {name: [] for name in functions}
-    for number in range(rounds):
-        for name in list(functions) if number % 2 == 0 else reversed(functions):
-            start = clock()
-            for _ in range(repeats[name]):
-                functions[name]()
-            samples[name].append((clock() - start) / repeats[name])
-    return samples
-
-
-def ratio(samples, name, base):
-    """Median and quartiles of the ratios of two functions' times in the same round.
-
-    Args:
-        samples: from `compare`.
-        name: the function above the line.
-        base: the function below it.
-
-    Returns:
-        `(median, lower quartile, upper quartile)`.
-    """
-    return quartiles([a / b for a, b in zip(samples[name], samples[base], strict=True)])
-
-
-def quartiles(numbers):
-    """Median, lower and upper quartile.
-
-    Args:
-        numbers: at least two numbers.
-
-    Returns:
-        `(median, lower quartile, upper quartile)`.
-    """
-    low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
-    return middle, low, high
 
 
 def tokenising():
@@ -144,8 +65,10 @@ def tokenising():
     alone = compare(tokenizers, rounds=5)
     seconds = statistics.median(whole["ours"])
     return [
-        _row("text to padded ids: times ahead of torchtext", ratio(whole, "torchtext", "ours"), 2.0, "higher", source),
-        _row("tokenize alone: times ahead of basic_english", ratio(alone, "torchtext", "ours"), None, "higher", source),
+        timed("text to padded ids: times ahead of torchtext", ratio(whole, "torchtext", "ours"), 2.0, "higher", source),
+        timed(
+            "tokenize alone: times ahead of basic_english", ratio(alone, "torchtext", "ours"), None, "higher", source
+        ),
         Row(f"text to padded ids, {len(texts):,} reviews (s)", seconds, note=source),
     ]
 
@@ -172,7 +95,7 @@ def _padding_at(length, goal):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     epochs = {name: functools.partial(_epoch, model, optimizer, ways[name]) for name in ("fixed length", "bucketed")}
     found = ratio(compare(epochs, rounds=5), "bucketed", "fixed length")
-    rows.append(_row(f"training epoch, cut at {length}, bucketed / fixed length (GRU)", found, goal, "lower", source))
+    rows.append(timed(f"training epoch, cut at {length}, bucketed / fixed length (GRU)", found, goal, "lower", source))
     return rows
 
 
@@ -203,7 +126,7 @@ def recurrent():
             for way, goal in (("fused", 1.05), ("loop", loop_goal)):
                 note = "forward and backward" + ("; outputs bit-equal" if way == "fused" else "")
                 found = ratio(samples, way, "torch.nn")
-                rows.append(_row(f"{name} {way} / torch.nn, {_size(B, T, D)}", found, goal, "lower", note))
+                rows.append(timed(f"{name} {way} / torch.nn, {_size(B, T, D)}", found, goal, "lower", note))
     return rows
 
 
@@ -228,7 +151,7 @@ def published_lstms():
     samples = compare(ways, rounds=9)
     note = "forward and backward; its operations typed again"
     return [
-        _row(f"LSTM: times ahead of {name}'s, {_size(B, T, D)}", ratio(samples, name, "ours"), goal, "higher", note)
+        timed(f"LSTM: times ahead of {name}'s, {_size(B, T, D)}", ratio(samples, name, "ours"), goal, "higher", note)
         for name, goal in (("labml", 2.3), ("d2l", 2.8))
     ]
 
@@ -273,7 +196,7 @@ def decoding():
             torch.testing.assert_close(ways["ours"]()[0], ways["torch.nn"]()[0])
             samples = compare(ways, rounds=9)
         name = f"LSTM one step at a time: times ahead of torch.nn, B 1 D {D}"
-        rows.append(_row(name, ratio(samples, "torch.nn", "ours"), 2.5, "higher", "100 steps without gradients"))
+        rows.append(timed(name, ratio(samples, "torch.nn", "ours"), 2.5, "higher", "100 steps without gradients"))
     return rows
 
 
@@ -287,14 +210,17 @@ def attention_layers():
     name, note = f"attention layer / torch.nn without weights, {_size(B, T, D)} H {H}", "forward and backward"
     ways = {"ours": layer, "torch.nn": lambda x: base(x, x, x, need_weights=False)[0]}
     samples = _compare_passes(ways, (layer, base), x)
-    rows = [_row(name, ratio(samples, "ours", "torch.nn"), 0.97, "lower", note)]
+    rows = [timed(name, ratio(samples, "ours", "torch.nn"), 0.97, "lower", note)]
 
     layer, tutorial, x = tutorial_sizes()
     B, T, D, H = *x.shape, layer.num_heads
     ways = {"ours": layer, "tutorial": lambda x: tutorial(x)[0]}
     samples = _compare_passes(ways, (layer, tutorial), x)
     name = f"attention layer: times ahead of the tutorial's, {_size(B, T, D)} H {H}"
-    return [*rows, _row(name, ratio(samples, "tutorial", "ours"), 1.8, "higher", f"{note}; its operations typed again")]
+    return [
+        *rows,
+        timed(name, ratio(samples, "tutorial", "ours"), 1.8, "higher", f"{note}; its operations typed again"),
+    ]
 
 
 def attention_memory():
@@ -318,7 +244,9 @@ def attention_paths():
         q, k, v = torch.randn(3, *shape).requires_grad_()
         ways = {impl: _backwards(functools.partial(attention, impl=impl), q, k, v) for impl in ("math", "sdpa")}
         name = f"B {shape[0]} H 4 T {T} K 64"
-        rows.append(_row(f"attention, math / sdpa, {name}", ratio(compare(ways, 5), "math", "sdpa"), None, "lower", ""))
+        rows.append(
+            timed(f"attention, math / sdpa, {name}", ratio(compare(ways, 5), "math", "sdpa"), None, "lower", "")
+        )
         for impl in ways:
             mb = peak_mb(f"tools.bench.memory_of_path({impl!r}, {shape})")
             rows.append(Row(f"attention, peak memory (MiB), {impl}, {name}", mb, note="forward and backward"))
@@ -335,7 +263,7 @@ def attention_dropout():
             "torch": _backwards(functools.partial(F.scaled_dot_product_attention, dropout_p=0.1), q, k, v),
         }
         name = f"attention with dropout 0.1: times ahead of torch, B H T K {shape}"
-        rows.append(_row(name, ratio(compare(ways), "torch", "ours"), goal, "higher", "forward and backward"))
+        rows.append(timed(name, ratio(compare(ways), "torch", "ours"), goal, "higher", "forward and backward"))
     return rows
 
 
@@ -353,7 +281,7 @@ def encoder_training():
         ways = {"ours": _training_step(layer.train(), x), "torch.nn": _training_step(base.train(), x)}
         name = f"encoder layer, training step / torch.nn, dropout {p}, {_size(B, T, D)} F {F_}"
         note = "forward, backward, AdamW"
-        rows.append(_row(name, ratio(compare(ways), "ours", "torch.nn"), goal, "lower", note))
+        rows.append(timed(name, ratio(compare(ways), "ours", "torch.nn"), goal, "lower", note))
     return rows
 
 
@@ -387,9 +315,9 @@ def encoder_inference():
     note = f"texts of mean length {lengths.float().mean():.0f}; torch.nn in order, with nested tensors"
     in_order, similar = (ratio(samples, way, "torch.nn") for way in ("ours, in order", "ours"))
     return [
-        _row(f"{name} / torch.nn, {size}", whole, 1.03, "lower", "2 layers"),
-        _row(f"{name}, padded / torch.nn: both in order", in_order, 1.05, "lower", note),
-        _row(f"{name}, padded / torch.nn: ours with similar lengths together", similar, None, "lower", note),
+        timed(f"{name} / torch.nn, {size}", whole, 1.03, "lower", "2 layers"),
+        timed(f"{name}, padded / torch.nn: both in order", in_order, 1.05, "lower", note),
+        timed(f"{name}, padded / torch.nn: ours with similar lengths together", similar, None, "lower", note),
     ]
 
 
@@ -408,7 +336,7 @@ def imdb_step():
     samples = compare(ways)
     note = "forward, backward, AdamW; generated reviews, B 128 T 200, vocabulary 50,002"
     return [
-        _row(f"IMDB step{name}", ratio(samples, base, way), goal, "higher", note)
+        timed(f"IMDB step{name}", ratio(samples, base, way), goal, "higher", note)
         for name, base, way, goal in (
             (": times ahead of the tutorial's", "tutorial", "ours", 1.6),
             (" without dropout of attention weights: times ahead", "tutorial", "ours without dropout of weights", 2.7),
@@ -457,8 +385,8 @@ def importing():
             added[name].append(_import_seconds("import course_lib" if name == "import course_lib" else everything))
     note = "CPU s over `import torch`, fresh interpreters"
     return [
-        _row("import course_lib (s)", quartiles(added["import course_lib"]), 0.05, "lower", note),
-        _row("import every module of course_lib (s)", quartiles(added["import every module"]), None, "lower", note),
+        timed("import course_lib (s)", quartiles(added["import course_lib"]), 0.05, "lower", note),
+        timed("import every module of course_lib (s)", quartiles(added["import every module"]), None, "lower", note),
     ]
 
 
@@ -491,6 +419,9 @@ ITEMS = (
     encoder_training,
     encoder_inference,
     imdb_step,
+    bench_gpt.gpt_training,
+    bench_gpt.gpt_dropout,
+    bench_gpt.gpt_writing,
     importing,
     opening,
 )
@@ -737,26 +668,6 @@ def numbers(count, length):
     return sequences, torch.tensor(labels[:count]), len(vocab), f"the first {count:,} of {source}"
 
 
-def table(rows):
-    """The rows as text: what was measured, goal, number with its range, and whether the goal is met.
-
-    Args:
-        rows: list of Row.
-
-    Returns:
-        str.
-    """
-    sign = {"lower": "<=", "higher": ">="}
-    lines = [("measured", "goal", "number", "range", "pass", "")]
-    for row in rows:
-        goal = "" if row.goal is None else f"{sign[row.better]} {row.goal:g}"
-        number = "-" if row.measured is None else f"{row.measured:.3g}"
-        spread = "" if row.low is None else f"{row.low:.3g}..{row.high:.3g}"
-        lines.append((row.name, goal, number, spread, {True: "yes", False: "NO", None: ""}[row.passed], row.note))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
-
-
 def record(rows, seconds):
     """The rows in the ledger's form: one run, one variant a row.
 
@@ -805,20 +716,6 @@ def main(arguments=None):
     if not options.only:
         ledger.save(record(rows, time.perf_counter() - start), options.out)
     return int(any(row.passed is False for row in rows))
-
-
-def _repeats(function, min_time, clock):
-    """How many calls last at least min_time; the first call warms up and is not timed."""
-    function()
-    start = clock()
-    function()
-    return max(1, math.ceil(min_time / max(clock() - start, 1e-9)))
-
-
-def _row(name, found, goal, better, note):
-    """A row of a median and its quartiles."""
-    median, low, high = found
-    return Row(name, median, goal, better, low, high, note)
 
 
 def _epoch(model, optimizer, batches):

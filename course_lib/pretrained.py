@@ -1,0 +1,347 @@
+r"""Weights and tokenizers that others have trained, in the files of the Hugging Face hub.
+
+Read `read`, which opens a checkpoint: a model's sizes and its tensors; `load`, which puts the tensors into a model or
+says all that does not fit; `expect`, which says what is wrong with the sizes; `save`, which writes such a checkpoint.
+Then `tokenizer`, which cuts a text into the pieces that the model was trained on. `BERT.from_pretrained` and
+`GPT.from_pretrained` are built from these.
+
+A checkpoint is named by its folder on your disk, or as on the hub ("gpt2"). Weights come from safetensors files alone:
+they hold numbers. The older pickle files (pytorch_model.bin) hold a program that builds the numbers, and opening one
+runs it, whatever it does.
+
+Notebooks: 12, 13.
+"""
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import torch
+
+from course_lib.data import DataError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")  # "gpt2", "owner/name"
+SHARD_NAME = re.compile(r"[A-Za-z0-9_.-]+\.safetensors")  # without a slash: it cannot leave the folder
+
+# --- checkpoints ----------------------------------------------------------------
+
+
+def read(source):
+    """Open a checkpoint: the sizes of its model, and its tensors.
+
+    Weights stored in 16 bits come back in float32: every such number is one there too.
+
+    Args:
+        source: a folder (str or Path) with config.json and model.safetensors, or with model.safetensors.index.json and
+            the files it lists; or a name on the Hugging Face hub such as "gpt2". A folder goes before a model of the
+            hub of the same name. What comes from the hub is kept in its own cache and fetched once.
+
+    Returns:
+        config: dict, the content of config.json.
+        tensors: dict of name to tensor, with the file's names.
+
+    Raises:
+        ValueError: if there is no such folder, a file is missing, damaged or outside the folder, or the weights are
+            there as pickle files only.
+        course_lib.data.DataError: if the hub has no such model, or cannot be reached.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(folder, {"n_embd": 3}, {"wte.weight": torch.zeros(5, 3)})
+        ...     config, tensors = read(folder)
+        >>> config, tensors["wte.weight"].shape
+        ({'n_embd': 3}, torch.Size([5, 3]))
+
+    Source: the safetensors format, huggingface.co/docs/safetensors. Notebooks: 12, 13.
+    """
+    config = _find(source, CONFIG)
+    if config is None:
+        raise ValueError(f"{source} has no {CONFIG}, which holds the sizes of the model{_listing(source)}")
+    return _read_json(config), _read_weights(source)
+
+
+def load(model, tensors, source):
+    """Copy tensors into a model that has their names and shapes; where one does not fit, none is copied.
+
+    Args:
+        model: nn.Module; its `state_dict` says what is wanted. Numbers are rounded to its dtype.
+        tensors: dict of name to tensor.
+        source: where they come from, for the message.
+
+    Raises:
+        ValueError: if a tensor is missing, unexpected or of another shape. The message names all of them.
+
+    Example:
+        >>> load(torch.nn.Linear(3, 2), {"weight": torch.ones(2, 4), "scale": torch.ones(2)}, "a folder")
+        Traceback (most recent call last):
+        ValueError: a folder does not fit Linear:
+          missing: bias (2,)
+          unexpected: scale (2,)
+          misshapen: weight is (2, 4), wanted (2, 3)
+
+    Notebooks: 12, 13.
+    """
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    came = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    problems = [f"missing: {name} {wanted[name]}" for name in wanted if name not in came]
+    problems += [f"unexpected: {name} {came[name]}" for name in came if name not in wanted]
+    both = [name for name in wanted if name in came and came[name] != wanted[name]]
+    problems += [f"misshapen: {name} is {came[name]}, wanted {wanted[name]}" for name in both]
+    if problems:
+        raise ValueError("\n  ".join([f"{source} does not fit {type(model).__name__}:", *problems]))
+    model.load_state_dict(tensors)
+
+
+def expect(config, *needed, **settings):
+    """Refuse a checkpoint whose config.json describes another network.
+
+    Args:
+        config: dict from `read`.
+        needed: names of settings that must be there.
+        settings: what a setting may be: one value, or a tuple of several. One that the file leaves out is at its
+            default, and passes.
+
+    Raises:
+        ValueError: if a needed setting is missing, or one has another value. The message names all of them.
+
+    Example:
+        >>> expect({"model_type": "bert"}, "n_embd", model_type="gpt2", activation_function=("gelu", "gelu_new"))
+        Traceback (most recent call last):
+        ValueError: config.json has no n_embd; config.json has model_type 'bert', wanted 'gpt2'
+
+    Notebooks: 12, 13.
+    """
+    problems = [f"{CONFIG} has no {name}" for name in needed if name not in config]
+    for name, value in settings.items():
+        allowed = value if isinstance(value, tuple) else (value,)
+        if name in config and config[name] not in allowed:
+            wanted = " or ".join(map(repr, allowed))
+            problems.append(f"{CONFIG} has {name} {config[name]!r}, wanted {wanted}")
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def save(folder, config, tensors):
+    """Write a checkpoint that `read` opens, and other libraries too when config and names are theirs.
+
+    Args:
+        folder: str or Path; made if it is not there. Its files are replaced in one step each.
+        config: dict of what JSON can hold.
+        tensors: dict of name to tensor; parts of one storage are written apart.
+
+    Notebooks: 12, 13.
+    """
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    apart = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    with tempfile.TemporaryDirectory(dir=folder) as work:  # tensors of `read` may still lie in the old file
+        save_file(apart, Path(work, WEIGHTS), metadata={"format": "pt"})
+        Path(work, CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        for name in (WEIGHTS, CONFIG):
+            os.replace(Path(work, name), folder / name)
+
+
+# --- tokenizers -----------------------------------------------------------------
+
+
+def tokenizer(source):
+    r"""The tokenizer that a model was trained with.
+
+    It is read from tokenizer.json, which describes one completely. Older checkpoints hold only the pieces, and their
+    names tell the kind:
+
+        vocab.json, merges.txt   byte-level BPE (GPT-2): the text's bytes, joined pair by pair. Every text can be
+                                 written, and comes back unchanged from `decode(ids, skip_special_tokens=False)`.
+        vocab.txt                WordPiece (BERT): words and punctuation marks, each cut into the longest known pieces
+                                 from the left; "##" continues a word. A word that cannot be cut, or longer than 100
+                                 characters, is [UNK]. `encode(a, b)` puts [CLS] before and [SEP] behind each text, and
+                                 marks the second by `type_ids` 1. Uncased kinds lose capitals and accents.
+
+    Special tokens such as "<|endoftext|>" or "[MASK]" are recognised where they stand in a text.
+
+    Args:
+        source: a folder (str or Path), or a name on the Hugging Face hub, as in `read`.
+
+    Returns:
+        tokenizers.Tokenizer, without padding and truncation. `encode(text).ids` are the ids, `.tokens` the pieces.
+
+    Raises:
+        ValueError: if there is no such folder, it holds no tokenizer, or one that is damaged or incomplete.
+        course_lib.data.DataError: if the hub has no such model, or cannot be reached.
+
+    Example:
+        >>> words = ["[UNK]", "[CLS]", "[SEP]", "play", "##ing", "!"]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "vocab.txt").write_text("\n".join(words))
+        ...     pieces = tokenizer(folder).encode("Playing!", "Play").tokens
+        >>> pieces
+        ['[CLS]', 'play', '##ing', '!', '[SEP]', 'play', '[SEP]']
+
+    Source: Sennrich, Haddow and Birch (2016), arXiv:1508.07909, and Radford et al. (2019), "Language Models are
+    Unsupervised Multitask Learners", section 2.2, for bytes; Wu et al. (2016), arXiv:1609.08144, section 4.1, and
+    Devlin et al. (2019), arXiv:1810.04805, for WordPiece. Notebooks: 12, 13.
+    """
+    from tokenizers import Tokenizer
+
+    if path := _find(source, "tokenizer.json"):
+        try:
+            made = Tokenizer.from_file(path)
+        except Exception as error:  # that library's errors have no type of their own
+            raise ValueError(f"{path} is cut short, altered or no tokenizer ({error})") from error
+        made.no_padding()
+        made.no_truncation()
+        return made
+    if (vocab := _find(source, "vocab.json")) and (merges := _find(source, "merges.txt")):
+        return _byte_level_bpe(vocab, merges)
+    if vocab := _find(source, "vocab.txt"):
+        settings = _find(source, "tokenizer_config.json")
+        return _wordpiece(vocab, {} if settings is None else _read_json(settings))
+    wanted = "tokenizer.json, nor vocab.json and merges.txt, nor vocab.txt"
+    raise ValueError(f"{source} has no {wanted}: it holds no tokenizer{_listing(source)}")
+
+
+def _byte_level_bpe(vocab, merges):
+    """GPT-2's: the text is cut before spaces, between letters, digits and signs, then written as bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    known = _read_json(vocab)
+    lines = Path(merges).read_text(encoding="utf-8").split("\n")
+    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    if wrong := [pair for pair in pairs if len(pair) != 2 or not known.keys() >= {*pair, "".join(pair)}]:
+        raise ValueError(f"{merges} joins {' '.join(wrong[0])!r}: wanted two pieces that are, joined too, in {vocab}")
+    if lacking := set(pre_tokenizers.ByteLevel.alphabet()) - known.keys():
+        raise ValueError(f"{vocab} lacks {len(lacking)} of the 256 bytes: they would vanish from every text")
+    made = Tokenizer(models.BPE(known, pairs))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([name for name in ("<|endoftext|>",) if name in known])
+    return made
+
+
+def _wordpiece(path, settings):
+    """BERT's. Without the settings, a vocabulary without capitals tells that the model is uncased."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    vocab = {word: number for number, word in enumerate(lines)}
+    if lacking := [name for name in ("[UNK]", "[CLS]", "[SEP]") if name not in vocab]:
+        raise ValueError(f"{path} lacks {', '.join(lacking)}: wanted BERT's vocabulary, one piece a line")
+    special = [word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in vocab]
+    uncased = all(word == word.lower() for word in vocab if not word.startswith("["))
+    made = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
+    made.normalizer = normalizers.BertNormalizer(
+        lowercase=settings.get("do_lower_case", uncased),
+        strip_accents=settings.get("strip_accents"),  # None: where lower-cased
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, vocab[name]) for name in ("[CLS]", "[SEP]")],
+    )
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens(special)
+    return made
+
+
+# --- files ----------------------------------------------------------------------
+
+
+def _find(source, name):
+    """Path of one file of the source; None if the source has no such file."""
+    folder = os.path.expanduser(source)
+    if os.path.isdir(folder):
+        path = os.path.join(folder, name)
+        return path if os.path.isfile(path) else None
+    if os.path.exists(folder):
+        raise ValueError(f"{source} is a file: wanted the folder of a checkpoint, with {CONFIG} and {WEIGHTS}")
+    if isinstance(source, Path) or not HUB_NAME.fullmatch(source):
+        raise ValueError(
+            f"there is no folder {str(source)!r}, and it is not a name on the Hugging Face hub, such as "
+            '"gpt2" or "owner/name"'
+        )
+    return _download(source, name)
+
+
+def _download(source, name):
+    """Path of a file of the hub in the hub's own cache; None if the model there has no such file."""
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError, RemoteEntryNotFoundError, RepositoryNotFoundError
+
+    model = f"there is no folder {source!r} here, and its {name} cannot be had from the Hugging Face hub"
+    known = None
+    try:
+        known = huggingface_hub.try_to_load_from_cache(source, name)
+        return known if isinstance(known, str) else huggingface_hub.hf_hub_download(source, name)
+    except RemoteEntryNotFoundError:
+        return None
+    except LocalEntryNotFoundError as error:  # no connection
+        if known is not None:  # not a path: the mark that there was no such file when there was a connection
+            return None
+        way_out = "connect to the internet and try again, or give a folder that has its files"
+        raise DataError(f"{model}, which does not answer: {way_out}") from error
+    except RepositoryNotFoundError as error:
+        raise DataError(f"{model}, which shows no model of that name: check its spelling") from error
+    except Exception as error:  # the client's own errors, its HTTP library's, a full disk
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise DataError(f"{model} ({reason}): try again, or give a folder that has its files") from error
+
+
+def _read_weights(source):
+    """All tensors of a checkpoint, of one file or of several that an index lists."""
+    if path := _find(source, WEIGHTS):
+        return _read_safetensors(path)
+    index = _find(source, INDEX)
+    if index is None:
+        raise ValueError(
+            f"{source} has no {WEIGHTS} and no {INDEX}{_listing(source)}. Other weights are not read: a pickle "
+            "(pytorch_model.bin, .pt, .ckpt, .pkl) runs whatever code it holds when it is opened. If you trust it, "
+            "open it with transformers and call the model's save_pretrained(folder), which writes safetensors."
+        )
+    files = _read_json(index).get("weight_map")  # name of a tensor -> name of the file that holds it
+    if not isinstance(files, dict) or not all(SHARD_NAME.fullmatch(str(name)) for name in files.values()):
+        raise ValueError(f'{index} wants a "weight_map" of tensors to .safetensors files in the same folder')
+    tensors = {}
+    for name in sorted(set(files.values())):
+        if (path := _find(source, name)) is None:
+            raise ValueError(f"{source} has no {name}, which {INDEX} lists{_listing(source)}")
+        tensors |= _read_safetensors(path)
+    if lacking := files.keys() - tensors.keys():
+        raise ValueError(f"{INDEX} of {source} lists tensors that the files lack: {', '.join(sorted(lacking))}")
+    return tensors
+
+
+def _read_safetensors(path):
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is cut short, altered or no safetensors file ({error}): delete it and get it again"
+        ) from error
+    half = (torch.float16, torch.bfloat16)
+    return {name: tensor.float() if tensor.dtype in half else tensor for name, tensor in tensors.items()}
+
+
+def _read_json(path):
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is cut short, altered or no JSON ({error}): delete it and get it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, wanted an object: names with values")
+    return content
+
+
+def _listing(source):
+    """What a folder holds, to be put behind a message; nothing for a name of the hub."""
+    folder = os.path.expanduser(source)
+    return f"; it has {sorted(os.listdir(folder))}" if os.path.isdir(folder) else ""
