@@ -462,32 +462,39 @@ class _DroppedAttention(torch.autograd.Function):
     """`_math` a few rows of the batch at a time, so that scores stay in the processor's cache and are never stored.
 
     The backward pass computes the weights again; what is kept is one bit a weight, stored as a byte: whether it
-    was dropped.
+    was dropped. Types below float32 are computed in float32.
     """
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
     def forward(ctx, q, k, v, visible, bias, p):
         """As `_math`."""
-        q, k, v = (x.contiguous() for x in (q, k, v))  # once, or each of the products would copy its part
+        narrow, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        q, k, v = (x.to(wide).contiguous() for x in (q, k, v))  # once, or each of the products would copy its part
         keep = keep_mask((*q.shape[:-1], k.shape[-2]), p, q.device)  # (..., T, S)
-        ctx.save_for_backward(q, k, v, visible, bias, keep)
+        rows = _rows(q, k, v, _lowered(visible, bias, wide), keep)
+        out = torch.cat([weights.mul_(kept) @ v for weights, kept, _, _, v in rows]).div_(1 - p)
+        if visible is not None:
+            out.masked_fill_(~visible.any(-1, keepdim=True), 0.0)
+        ctx.save_for_backward(q, k, v, visible, bias, keep, out)
         ctx.p = p
-        out = [weights.mul_(kept) @ v for weights, kept, _, _, v in _rows(q, k, v, visible, bias, keep)]
-        return torch.cat(out).div_(1 - p)
+        return out.to(narrow)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):
         """The gradients of the softmax and of the two products, by rows again."""
-        q, k, v, visible, bias, keep = ctx.saved_tensors
-        scale, grads = q.shape[-1] ** -0.5, []
-        grad = grad / (1 - ctx.p)
-        rows = grad.split(_rows_at_once(keep))
-        for g, (weights, kept, q_part, k_part, v_part) in zip(rows, _rows(q, k, v, visible, bias, keep), strict=True):
-            grad_v = (weights * kept).mT @ g
-            grad_weights = (g @ v_part.mT).mul_(kept)
-            grad_scores = grad_weights.sub_((grad_weights * weights).sum(-1, keepdim=True)).mul_(weights)
+        q, k, v, visible, bias, keep, out = ctx.saved_tensors
+        scale, grads, n = q.shape[-1] ** -0.5, [], _rows_at_once(keep)
+        if visible is not None:
+            grad = grad.masked_fill(~visible.any(-1, keepdim=True), 0.0)
+        grad = grad.to(out.dtype)
+        means = (grad * out).sum(-1, keepdim=True)  # of a row of the weights' gradient, under the weights
+        parts = zip((grad / (1 - ctx.p)).split(n), means.split(n), strict=True)
+        rows = _rows(q, k, v, _lowered(visible, bias, q.dtype), keep)
+        for (g, mean), (weights, kept, q_part, k_part, v_part) in zip(parts, rows, strict=True):
+            grad_scores = (g @ v_part.mT).mul_(kept).sub_(mean).mul_(weights)
+            grad_v = weights.mul_(kept).mT @ g
             grad_bias = grad_scores if ctx.needs_input_grad[4] else grad_scores[:0]
             grads.append((grad_scores @ k_part * scale, grad_scores.mT @ q_part * scale, grad_v, grad_bias))
         grad_q, grad_k, grad_v, grad_bias = (torch.cat(part) for part in zip(*grads, strict=True))
@@ -501,18 +508,22 @@ class _DroppedAttention(torch.autograd.Function):
         )
 
 
-def _rows(q, k, v, visible, bias, keep):
-    """A few rows at a time: (weights, keep, q, k, v) of each; keep as numbers, 0 for masked weights too."""
-    n, hidden = _rows_at_once(keep), None if visible is None else ~visible
-    parts = [[None] * len(keep) if x is None else x.expand(keep.shape).split(n) for x in (hidden, bias)]
-    for q_part, k_part, v_part, kept, off, added in zip(
-        *(x.split(n) for x in (q, k, v, keep)), *parts, strict=False
-    ):
-        scores, kept = attention_scores(q_part, k_part, added), kept.to(v.dtype)
-        if off is not None:
-            scores.masked_fill_(off, torch.finfo(scores.dtype).min)
-            kept.masked_fill_(off, 0.0)
-        yield scores.softmax(-1).to(v.dtype), kept, q_part, k_part, v_part  # a float32 bias widens bfloat16 scores
+def _lowered(visible, bias, dtype):
+    """The bias, with so low a number for masked keys that their weights are 0 if the query sees any other; or None."""
+    if visible is None:
+        return bias
+    low = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    low.masked_fill_(~visible, torch.finfo(dtype).min / 2)
+    return low if bias is None else bias + low
+
+
+def _rows(q, k, v, added, keep):
+    """A few rows at a time: (weights, keep as numbers, q, k, v) of each."""
+    n = _rows_at_once(keep)
+    biases = [None] * len(keep) if added is None else added.expand(keep.shape).split(n)
+    for q_part, k_part, v_part, kept, bias in zip(*(x.split(n) for x in (q, k, v, keep)), biases, strict=False):
+        weights = attention_scores(q_part, k_part, bias).softmax(-1)
+        yield weights, kept.to(v.dtype), q_part, k_part, v_part
 
 
 def _rows_at_once(keep):

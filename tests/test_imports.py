@@ -14,6 +14,7 @@ import course_lib
 PACKAGE = Path(course_lib.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAZY = ["matplotlib.pyplot", "seaborn", "torchtext", "pandas", "sacrebleu", "tokenizers", "IPython"]
+LAZY += ["safetensors", "huggingface_hub", "transformers"]
 MAY_IMPORT_TORCHTEXT = {"text", "data"}
 
 
