@@ -727,10 +727,8 @@ _NAMES = (
 
 def _theirs(name):
     """Hugging Face's name of one of our tensors; three names for the packed projection, which is apart there."""
-    for ours, theirs in _NAMES:
-        name = re.sub(ours, theirs, name)
-    layer, packed, kind = name.partition("self_attn.in_proj_")
-    return [f"{layer}attention.self.{part}.{kind}" for part in ("query", "key", "value")] if packed else [name]
+    layer, packed, kind = pretrained.renamed(name, _NAMES).partition("self_attn.in_proj_")
+    return [f"{layer}attention.self.{part}.{kind}" for part in ("query", "key", "value")] if packed else [layer]
 
 
 def _read(source):

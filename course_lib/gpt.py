@@ -274,7 +274,7 @@ class GPT(nn.Module):
         model, tensors = cls(GPTConfig.from_huggingface(config)), _tidied(tensors)
         state = {}
         for name in model.state_dict():
-            theirs = _theirs(name)
+            theirs = pretrained.renamed(name, _NAMES)
             if theirs in tensors:
                 state[name] = _transposed(theirs, tensors.pop(theirs))
         pretrained.load(model, state | tensors, source)
@@ -291,7 +291,7 @@ class GPT(nn.Module):
         """
         if not isinstance(self.embedding.position, Learned):
             raise ValueError(f"GPT-2 has learned positions, this model {type(self.embedding.position).__name__}")
-        tensors = {f"transformer.{_theirs(name)}": x for name, x in self.state_dict().items()}
+        tensors = {f"transformer.{pretrained.renamed(name, _NAMES)}": x for name, x in self.state_dict().items()}
         tensors = {name: _transposed(name, x).contiguous() for name, x in tensors.items()}
         pretrained.save(folder, self.config.to_huggingface(), tensors)
 
@@ -517,13 +517,6 @@ _NAMES = (
     (r"norm1\.", "ln_1."),
     (r"norm2\.", "ln_2."),
 )
-
-
-def _theirs(name):
-    """Hugging Face's name of one of our tensors."""
-    for ours, theirs in _NAMES:
-        name = re.sub(ours, theirs, name)
-    return name
 
 
 def _transposed(name, x):

@@ -345,7 +345,7 @@ def clip_grad_norm(parameters, max_norm):
 def decay_groups(model, weight_decay):
     """Two groups of parameters for AdamW: matrices decay; biases, gains of norms and ReZero's alphas do not.
 
-    A matrix's size is free to shrink, since a norm or a softmax's scale makes up for it. A gain's or bias's size is
+    A matrix's size is free to shrink, since a norm behind it makes up for it. A gain's or bias's size is
     its meaning: pulling it to 0 fights what it has to learn.
 
     Args:

@@ -124,6 +124,27 @@ def expect(config, *needed, **settings):
         raise ValueError("; ".join(problems))
 
 
+def renamed(name, rules):
+    r"""A tensor's name in the words of another library.
+
+    Args:
+        name: such as "encoder.layers.0.norm1.weight".
+        rules: (regular expression, what stands there instead), applied one after the other.
+
+    Returns:
+        str.
+
+    Example:
+        >>> renamed("encoder.layers.0.norm1.weight", [(r"^encoder\.layers\.", "h."), (r"norm1\.", "ln_1.")])
+        'h.0.ln_1.weight'
+
+    Notebooks: 12, 13.
+    """
+    for ours, theirs in rules:
+        name = re.sub(ours, theirs, name)
+    return name
+
+
 def save(folder, config, tensors):
     """Write a checkpoint that `read` opens, and other libraries too when config and names are theirs.
 

@@ -152,7 +152,15 @@ TINY = {"layers": 1, "heads": 2, "width": 8, "block": 6, "batch_size": 3}
 
 def test_all_are_announced():
     """Fails if an experiment cannot be run by name."""
-    names = {"shakespeare-gpt", "shakespeare-gpt-positions", "gpt-sampling", "gpt-cache", "gpt-prefix", "gpt-scaling"}
+    names = {
+        "shakespeare-gpt",
+        "shakespeare-gpt-positions",
+        "shakespeare-gpt-time",
+        "gpt-sampling",
+        "gpt-cache",
+        "gpt-prefix",
+        "gpt-scaling",
+    }
     assert names <= known().keys()
 
 
