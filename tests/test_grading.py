@@ -1,0 +1,317 @@
+"""Grading: restoring a submission, and the worker: what is right passes, nothing else does, nobody is held up.
+
+The answers are those of a notebook of its own with three exercises of chapter 05.
+"""
+
+import copy
+import os
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from classroom import grading, hidden, worker
+from classroom.grading import BEGIN_HIDDEN, END_HIDDEN, Stopped, Worker, graded, restored
+from classroom.hidden import Draw
+from tests.solutions import solution
+from tools import editions
+
+CELL, LEFT, LAST = "ex05-1-lstm-cell-check", "ex05-2-along-the-cell-check", "ex05-7-last-states-check"
+RIGHT_LEFT = "left = (0.336, 0.42, 4.968)"
+RIGHT_LAST = """\
+def last_states(output, lengths):
+    D = output.shape[2] // 2
+    return torch.cat([output[torch.arange(len(output)), lengths - 1, :D], output[:, 0, D:]], 1)"""
+RIGHT_CELL = """\
+def lstm_cell(x, h, c, weight_ih, weight_hh, bias):
+    i, f, g, o = (x @ weight_ih.T + h @ weight_hh.T + bias).chunk(4, 1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c"""
+
+
+slow = pytest.mark.slow  # each such test starts two processes with torch
+
+
+def code(source, grade_id=None, **mark):
+    cell = new_code_cell(source)
+    if grade_id:
+        cell.metadata.nbgrader = {"grade_id": grade_id, "grade": False, "solution": False, "locked": True, **mark}
+    return cell
+
+
+def exercise(stub, grade_id, call):
+    test = f"{call}\n{BEGIN_HIDDEN}\nhidden\n{END_HIDDEN}"
+    answer = code(stub, grade_id.removesuffix("-check"), solution=True, locked=False)
+    return [answer, code(test, grade_id, grade=True, points=2)]
+
+
+@pytest.fixture
+def release():
+    """Setup, a helper, a slow demonstration, and three exercises."""
+    setup = code("import torch\nfrom course_lib.checks import ch05")
+    setup.metadata.tags = ["setup"]
+    return new_notebook(
+        cells=[
+            new_markdown_cell("# A sheet"),
+            setup,
+            code("def helper():\n    return 1\n\nraise RuntimeError('the demonstrations are not run')"),
+            *exercise("def lstm_cell(*given):\n    raise NotImplementedError", CELL, "ch05.lstm_cell(lstm_cell)"),
+            *exercise("left = ...", LEFT, "ch05.along_the_cell(left)"),
+            *exercise("def last_states(*given):\n    raise NotImplementedError", LAST, "ch05.last_states(last_states)"),
+        ]
+    )
+
+
+def with_answers(release, cell=None, left=None, last=None):
+    """A submission with some answers written in."""
+    notebook = copy.deepcopy(release)
+    for number, answer in ((3, cell), (5, left), (7, last)):
+        if answer is not None:
+            notebook.cells[number].source = answer
+    return notebook
+
+
+def verdicts(release, submitted, **options):
+    """What is wrong with the three answers; None where nothing is."""
+    found = graded(restored(release, submitted), **options)
+    return found[CELL], found[LEFT], found[LAST]
+
+
+@slow
+def test_right_partly_right_and_untouched(release):
+    """Fails if a right answer loses, a wrong or missing one wins, or one answer decides about another."""
+    assert verdicts(release, with_answers(release, RIGHT_CELL, RIGHT_LEFT, RIGHT_LAST)) == (None, None, None)
+    wrong = RIGHT_CELL.replace("i.sigmoid() * ", "")
+    cell, left, last = verdicts(release, with_answers(release, wrong, RIGHT_LEFT))
+    assert "the input gate is not used" in cell  # the visible check's words
+    assert "hidden test" in cell
+    assert left is None
+    assert last == "not attempted yet"
+
+
+@slow
+def test_hard_coded_answers_fail_only_the_hidden_test(release):
+    """An answer that knows the visible check's inputs: fails if the hidden test asks the same."""
+    known = f"""\
+{RIGHT_CELL.replace("def lstm_cell", "def right")}
+
+def lstm_cell(x, *rest):
+    return right(x, *rest) if x.shape == (2, 3) and len(rest[0][0]) == 5 else (rest[0], rest[1])"""
+    cell, _, _ = verdicts(release, with_answers(release, known))
+    assert cell.startswith("not yet, in the hidden test:")
+
+
+@slow
+def test_own_cells_help_and_the_chapters_functions_are_there(release):
+    """Fails if a helper in a cell of its own, or one that the chapter defines, is lost."""
+    submitted = with_answers(release, left="left = tuple(helper() * x for x in mine)")
+    submitted.cells.insert(5, new_code_cell("mine = (0.336, 0.42, 4.968)"))
+    assert verdicts(release, submitted)[1] is None
+
+
+@slow
+@pytest.mark.parametrize("spoil", ["drops the answer's cell", "drops both cells", "drops all", "loses all metadata"])
+def test_an_answer_retyped_in_a_new_cell_counts(release, spoil):
+    """Fails if what a student wrote is lost with the cell it belonged into."""
+    submitted = with_answers(release, cell=RIGHT_CELL)
+    retyped = new_code_cell(RIGHT_CELL)
+    if spoil == "drops the answer's cell":
+        submitted.cells[3:4] = [retyped]
+    elif spoil == "drops both cells":
+        submitted.cells[3:5] = [retyped]
+    elif spoil == "drops all":
+        submitted.cells = [retyped]
+    else:
+        submitted.cells = [new_code_cell(c.source) for c in submitted.cells if c.cell_type == "code"]
+    assert verdicts(release, submitted) == (None, "not attempted yet", "not attempted yet")
+
+
+def test_of_two_copies_of_a_cell_the_one_with_an_answer_counts(release):
+    """Fails if an untouched copy, before or after, takes the answer's place."""
+    for place in (3, 4):
+        submitted = with_answers(release, cell=RIGHT_CELL)
+        submitted.cells.insert(place, copy.deepcopy(release.cells[3]))
+        kept = restored(release, submitted)
+        assert [c.source for c in kept.cells if c.metadata.get("classroom") == "answer"] == [RIGHT_CELL]
+
+
+def test_what_is_not_the_students_comes_from_the_release(release):
+    """Fails if a rewritten check, other points, another type of cell or odd metadata survive."""
+    submitted = with_answers(release, left="left = 1")
+    submitted.cells[6].source = "print('passed: along_the_cell')"
+    submitted.cells[6].metadata.nbgrader.update(points=100, schema_version=0, grade=False)
+    submitted.cells[1].source = "import sys"
+    submitted.cells[3].cell_type = "raw"
+    submitted.metadata.kernelspec = {"name": "evil"}
+    kept = restored(release, submitted)
+    assert [c.source for c in kept.cells if c.metadata.get("nbgrader", {}).get("grade")] == [
+        c.source for c in release.cells if c.metadata.get("nbgrader", {}).get("grade")
+    ]
+    assert [c.metadata.nbgrader for c in kept.cells if "nbgrader" in c.metadata] == [
+        c.metadata.nbgrader for c in release.cells if "nbgrader" in c.metadata
+    ]
+    assert kept.metadata == release.metadata
+    assert {"import sys"} == {c.source for c in kept.cells if c.metadata.get("classroom") == "own"}
+    nbformat.validate(kept)
+
+
+SECRETS = """\
+import glob, os
+import torch
+found = []
+for path in {paths}:
+    try:
+        found.append(open(path).read())
+    except OSError:
+        pass
+    try:
+        found.append(bytes(torch.UntypedStorage.from_file(path, False, 100)))
+    except (OSError, RuntimeError):
+        pass
+    try:
+        found += os.listdir(os.path.dirname(path))
+    except OSError:
+        pass
+left = (0.336, 0.42, 4.968) if found else (1, 2, 3)
+"""
+
+
+@slow
+def test_files_that_are_not_the_students_cannot_be_read(release, tmp_path):
+    """An answer that is right as soon as it can read anything: the solutions, a gradebook, this process's memory."""
+    book = tmp_path / "gradebook.db"
+    book.write_text("0.336, 0.42, 4.968" * 100)
+    source = next(p for p in editions.sources() if p.stem.startswith("05"))
+    paths = [str(book), str(source), __file__, hidden.__file__, f"/proc/{os.getpid()}/environ", "/etc/passwd"]
+    assert all(Path(path).read_bytes() for path in paths)  # they can be read from here
+    _, left, _ = verdicts(release, with_answers(release, left=SECRETS.format(paths=paths)))
+    assert "not yet" in left
+    assert "raised" not in left  # it was refused what it asked for, not the question
+
+
+HOSTILE = {
+    "ends the process": "import os\ndef lstm_cell(*given):\n    os._exit(0)",
+    "exits": "import sys\ndef lstm_cell(*given):\n    sys.exit(0)",
+    "exits at once": "import os\nos._exit(0)",
+    "loops": "def lstm_cell(*given):\n    while True:\n        pass",
+    "loops and listens to nobody": (
+        "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass"
+    ),
+    "sleeps": "import time\ntime.sleep(10_000)",
+    "takes all memory": "def lstm_cell(x, h, c, *rest):\n    big = [bytearray(2**33)] * 9\n    return h, c",
+    "gives too much": "def lstm_cell(x, h, c, *rest):\n    return h, 'x' * 2**29",
+    "gives something odd": "def lstm_cell(x, h, c, *rest):\n    return h, lambda: c",
+    "kills": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\ndef lstm_cell(*given):\n    return given[1:3]",
+    "starts a program": "import subprocess\nsubprocess.run(['true'])\ndef lstm_cell(x, h, c, *rest):\n    return h, c",
+    "patches the comparison": (
+        "import torch\ntorch.allclose = lambda *a, **k: True\ntorch.equal = torch.allclose\n"
+        "import course_lib.checks as checks\nchecks.close = lambda *a, **k: True\n"
+        "def lstm_cell(x, h, c, *rest):\n    return h, c"
+    ),
+    "patches the check": (
+        "class Content:\n    def __getattr__(self, name):\n        return lambda *a: print('passed: lstm_cell')\n"
+        "ch05 = Content()\ndef lstm_cell(x, h, c, *rest):\n    return h, c"
+    ),
+    "calls the check's own answer": (
+        "def lstm_cell(*given):\n    from course_lib.checks import ch05\n"
+        "    right = ch05._lstm(*given)\n    return right['h'], right['c']"
+    ),
+    "writes into the pipe": (
+        "import os\nfor number in range(3, 30):\n    try:\n        os.write(number, b'passed' * 1000)\n"
+        "    except OSError:\n        pass\ndef lstm_cell(x, h, c, *rest):\n    return h, c"
+    ),
+    "closes the pipe": "import os\nos.closerange(0, 99)\ndef lstm_cell(x, h, c, *rest):\n    return h, c",
+    "is no Python": "def lstm_cell(:\n",
+    "uses what it should write": (
+        "from torch import nn\ndef lstm_cell(x, h, c, w, u, b):\n"
+        "    cell = nn.LSTMCell(x.shape[1], h.shape[1]).double()\n"
+        "    cell.weight_ih.data, cell.weight_hh.data, cell.bias_ih.data = w, u, b\n    cell.bias_hh.data.zero_()\n"
+        "    return cell(x, (h, c))"
+    ),
+}  # fmt: skip
+
+
+@slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_wins_nothing_and_holds_up_nobody(name, release):
+    """Fails if it gets points, stops the grader, or costs the answers beside it."""
+    submitted = with_answers(release, cell=HOSTILE[name], left=RIGHT_LEFT, last=RIGHT_LAST)
+    cell, left, last = verdicts(release, submitted, seconds=12)
+    assert cell.startswith("not ")
+    assert (left, last) == (None, None)
+
+
+@slow
+def test_the_diagnosis_names_what_went_wrong(release):
+    """Fails if a broken answer's cell is taken for an untouched one, or the line is lost."""
+    broken = "def lstm_cell(*given):\n    x = 1\n    return x.missing"
+    submitted = with_answers(release, cell=broken, left="left = [1, 2")
+    cell, left, _ = verdicts(release, submitted)
+    assert "AttributeError in its line 3" in cell or "AttributeError in line 3" in cell
+    assert "SyntaxError" in left
+
+
+def test_the_seed_draws_other_cases():
+    """Fails if an assignment's secret seed changes nothing."""
+    test = hidden.tests("05")[CELL]
+    first, again, other = (test.draw(Draw(seed)) for seed in (0, 0, 1000))
+    assert all(map(torch.equal, first, again))
+    assert [g.shape for g in first] != [g.shape for g in other] or not all(map(torch.equal, first, other))
+
+
+def test_what_is_sent_comes_back_as_it_was(tmp_path):
+    """Fails if a hidden test draws something that cannot travel."""
+    for path in editions.sources():
+        for test in hidden.tests(path.stem[:2]).values():
+            message = {"given": list(test.draw(Draw(3)))}
+            with (tmp_path / "pipe").open("wb") as stream:
+                worker.send(stream, message)
+            with (tmp_path / "pipe").open("rb") as stream:
+                assert repr(worker.receive(stream)) == repr(message), test.grade_id
+
+
+def test_a_reply_runs_no_code_here():
+    """Fails if a student's process could send something that acts when it is read."""
+    import pickle
+
+    class Acts:
+        def __reduce__(self):
+            return (print, ("I was here",))
+
+    with pytest.raises(pickle.UnpicklingError):
+        worker.loaded(pickle.dumps(Acts(), protocol=2))
+
+
+@slow
+def test_a_worker_that_does_not_listen_is_ended_in_time():
+    """Fails if the process lives on, or its folder stays."""
+    student = Worker(seconds=12)
+    student.seconds = 2
+    began = time.monotonic()
+    with pytest.raises(Stopped, match="did not end within 2 seconds"):
+        student.ask({"do": "run", "code": "import time\ntime.sleep(100)", "where": "<ex>"})
+    assert time.monotonic() - began < 10
+    assert student.process.poll() is not None
+    assert not os.path.exists(student.folder.name)
+
+
+@slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Landlock is Linux's")
+def test_the_kernel_refuses_what_pythons_hook_does_not_see():
+    """torch opens files in C++, unseen by the hook; fails without Landlock."""
+    pytest.importorskip("landlock")
+    student = Worker()
+    source = f"import torch\ntorch.UntypedStorage.from_file({grading.__file__!r}, False, 10)"
+    reply = student.ask({"do": "run", "code": source, "where": "<ex>"})
+    student.close()
+    assert "RuntimeError" in reply["error"]
+    assert "ermission" in reply["error"]
+
+
+def test_the_reference_of_the_course_passes_as_text():
+    """The references here are not the chapter's; fails if they are no longer right."""
+    assert solution("05", "left")[:2] == pytest.approx((0.336, 0.42))
