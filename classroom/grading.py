@@ -22,7 +22,7 @@ from pathlib import Path
 import nbformat
 
 from classroom import hidden, worker
-from classroom.hidden import examine, text_of, used_without_leave
+from classroom.hidden import defines, examine, text_of, used_without_leave
 from course_lib.checks import Wrong
 from tools import editions
 
@@ -49,7 +49,7 @@ class Worker:
     """
 
     def __init__(self, checks=False, seconds=SECONDS):
-        self.seconds = START_SECONDS
+        self.seconds = seconds
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         places = {name: self.folder.name for name in ("HOME", "TMPDIR", "MPLCONFIGDIR", "COURSE_DATA")}
         self.process = subprocess.Popen(
@@ -58,11 +58,10 @@ class Worker:
             cwd=self.folder.name, env=ENVIRONMENT | places, start_new_session=True,
         )  # fmt: skip
         try:
-            self._read(8)  # the first message is the worker's: it is ready
+            self._read(8, START_SECONDS)  # the first message is the worker's: it is ready
         except Stopped:
             self.close()
             raise RuntimeError("the worker did not start; does `python -m classroom.worker` run?") from None
-        self.seconds = seconds
 
     def ask(self, message):
         """Send a message and return the reply.
@@ -72,22 +71,23 @@ class Worker:
         """
         try:
             worker.send(self.process.stdin, message)
-            (length,) = struct.unpack("<q", self._read(8))
+            seconds = max(self.seconds, message.get("seconds", 0))
+            (length,) = struct.unpack("<q", self._read(8, seconds))
             if not 0 < length <= LARGEST:
                 raise Stopped("your code gave far too much, or wrote where it should not")
-            return worker.loaded(self._read(length))
+            return worker.loaded(self._read(length, seconds))
         except (Stopped, BrokenPipeError) as reason:
             self.close()
             raise Stopped(str(reason) if isinstance(reason, Stopped) else "your code ended its process") from None
 
-    def _read(self, size):
+    def _read(self, size, seconds):
         """Read so many bytes, as long as time is left."""
-        end, parts = time.monotonic() + self.seconds, []
+        end, parts = time.monotonic() + seconds, []
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while size:
                 if not selector.select(max(0.0, end - time.monotonic())):
-                    raise Stopped(f"your code did not end within {self.seconds:g} seconds; is there an endless loop?")
+                    raise Stopped(f"your code did not end within {seconds:g} seconds; is there an endless loop?")
                 part = os.read(self.process.stdout.fileno(), min(size, 2**20))
                 if not part:
                     raise Stopped("your code ended its process")
@@ -252,7 +252,7 @@ def _hidden(desk, cell, test, code, seed=0):
             raise Wrong(str(reply.get("error", "not yet: your code wrote where it should not")))
         return reply["got"]
 
-    forbidden = [name for cell in code if test.answer in cell for name in used_without_leave(cell, test.without)]
+    forbidden = [name for cell in code if defines(cell, test.answer) for name in used_without_leave(cell, test.without)]
     if forbidden:
         return f"not yet: the exercise asks for your own code; yours uses {', '.join(sorted(set(forbidden)))}"
     try:

@@ -16,7 +16,7 @@ class Restore(NbGraderPreprocessor):
     def preprocess(self, nb, resources):
         """Return the restored notebook."""
         names = resources["nbgrader"]
-        folder = Path(self.parent.coursedir.format_path("release", ".", names["assignment"]))
+        folder = Path(self.parent.parent.coursedir.format_path("release", ".", names["assignment"]))
         return restored(release_of(folder / f"{names['notebook']}.ipynb"), nb), resources
 
 

@@ -9,6 +9,7 @@ file as a script.
 import ast
 import contextlib
 import io
+import numbers
 import os
 import resource
 import signal
@@ -51,6 +52,8 @@ def plain(value):
         return {plain(key): plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # a NumPy array or number
         return plain(value.tolist())
+    if isinstance(value, numbers.Real):  # such as a Fraction
+        return float(value)
     raise NotPlain(f"the answer gave a {type(value).__name__}")
 
 

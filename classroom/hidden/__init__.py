@@ -191,9 +191,19 @@ def examine(test, ask, seed=0):
         given = test.draw(Draw(1000 * seed + case))
         wanted = plain(test.right(*copy.deepcopy(given)))
         try:
-            test.judge(ask(test, copy.deepcopy(given)), wanted)
+            _judge(test, ask(test, copy.deepcopy(given)), wanted)
         except Wrong as wrong:
             raise Wrong(f"{wrong}{_for(given)}") from None
+
+
+def _judge(test, got, wanted):
+    """Judge; a judge that stumbles over something odd has not seen a right answer."""
+    try:
+        test.judge(got, wanted)
+    except Wrong:
+        raise
+    except Exception as error:
+        raise Wrong(f"what came back cannot be compared: {type(error).__name__}: {error}") from None
 
 
 def _for(given):
@@ -225,6 +235,22 @@ def text_of(probe):
     return {"name": probe.__name__, "source": textwrap.dedent(inspect.getsource(probe))}
 
 
+def defines(code, name):
+    r"""Say whether a cell defines a name.
+
+    >>> defines("def f(x):\n    g = x", "f"), defines("def f(x):\n    g = x", "g"), defines("f(1)", "f")
+    (True, False, False)
+    """
+    try:
+        statements = ast.parse(code).body
+    except SyntaxError:
+        return False
+    stored = (node for statement in statements if isinstance(statement, (ast.Assign, ast.AnnAssign)) for node in
+              ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))  # fmt: skip
+    made = (s for s in statements if isinstance(s, (ast.FunctionDef, ast.ClassDef)))
+    return name in {node.id for node in stored} | {statement.name for statement in made}
+
+
 def used_without_leave(code, without):
     """Return the names that code uses although it may not.
 
@@ -243,6 +269,8 @@ def used_without_leave(code, without):
             used.add(node.attr)
         elif isinstance(node, ast.alias):
             used.update((*node.name.split("."), node.asname))
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            used.update(node.module.split("."))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             used.add(node.value)
     return [name for name in without if name in used]
