@@ -207,13 +207,11 @@ def _judge(test, got, wanted):
 
 
 def _for(given):
-    if not given:
+    plain_ones = [g for g in given if not isinstance(g, (list, tuple, dict, set))]
+    if not plain_ones:
         return ""
-    return (
-        " (with other inputs: "
-        + ", ".join(f"shape {tuple(g.shape)}" if isinstance(g, torch.Tensor) else _shown(g) for g in given)
-        + ")"
-    )
+    shown = (f"shape {tuple(g.shape)}" if isinstance(g, torch.Tensor) else _shown(g) for g in plain_ones)
+    return f" (with other inputs: {', '.join(shown)})"
 
 
 def here(answer):
@@ -261,9 +259,11 @@ def used_without_leave(code, without):
         tree = ast.parse(code)
     except SyntaxError:  # a magic, or half a line: running it will say so
         return []
+    own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     used = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and node.id not in own:
             used.add(node.id)
         elif isinstance(node, ast.Attribute):
             used.add(node.attr)

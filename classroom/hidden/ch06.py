@@ -1,0 +1,291 @@
+"""Hidden tests of chapter 06: a loss, greedy and beam search on small random languages, one sentence at a time."""
+
+import heapq
+import itertools
+import math
+
+import torch
+
+from classroom.hidden import Hidden, on_paper
+from course_lib.checks import Wrong, close, expect_number
+
+# --- 6.1 ------------------------------------------------------------------------
+
+
+def draw_shifted_loss(draw):
+    B, S, T = draw.sizes(3, low=4)
+    V = 6
+    pad, sos, eos = draw.sample(range(V), 3)
+    words = sorted(set(range(V)) - {pad, sos, eos})
+    source, target = torch.full((B, S), pad), torch.full((B, T + 1), pad)
+    for row in range(B):
+        long = draw.randint(1, S)
+        source[row, :long] = torch.tensor(draw.choices(words, k=long))
+        long = (0, T - 1)[row] if row < 2 else draw.randint(0, T - 1)  # words: none, as many as fit, or any number
+        target[row, : long + 2] = torch.tensor([sos, *draw.choices(words, k=long), eos])
+    return draw.normal(V, V), draw.normal(V, V), source, source != pad, target, pad
+
+
+def probe_shifted_loss(answer, of_source, of_inputs, source, mask, target, pad):
+    """The loss and its gradient; what the model says depends on the real source tokens and on all inputs so far."""
+    import torch
+
+    of_inputs.requires_grad_()
+
+    def model(source, mask, inputs):
+        read = (of_source[source] * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        return read.unsqueeze(1) + of_inputs[inputs].cumsum(1)  # (B, T, V)
+
+    loss = answer(model, source, mask, target, pad)
+    (gradient,) = torch.autograd.grad(loss, of_inputs)
+    return loss.item(), gradient
+
+
+def right_shifted_loss(of_source, of_inputs, source, mask, target, pad):
+    """Token by token."""
+    of_inputs.requires_grad_()
+    nats = []
+    for row, told, asked in zip(source, mask, target.tolist(), strict=True):
+        logits = of_source[row[told]].mean(0)
+        for before, wanted in itertools.pairwise(asked):
+            logits = logits + of_inputs[before]
+            if wanted != pad:
+                nats.append(logits.logsumexp(0) - logits[wanted])
+    loss = sum(nats) / len(nats)
+    (gradient,) = torch.autograd.grad(loss, of_inputs)
+    return loss.item(), gradient
+
+
+# --- 6.2 ------------------------------------------------------------------------
+
+
+def draw_greedy_decode(draw):
+    """A recurrent decoder whose rows end at different times, one at once; in half of the cases one never does."""
+    never_ends = draw.random() < 0.5
+    while True:
+        B, D, V = draw.randint(4, 6), 3, draw.randint(5, 8)
+        sos, eos = draw.sample(range(V), 2)
+        given = (
+            draw.normal(B, D), 2 * draw.normal(D, D), 2 * draw.normal(V, D), draw.normal(D, V),
+            sos, eos, draw.randint(4, 6) if never_ends else 20,
+        )  # fmt: skip
+        rows, ended = right_greedy_decode(*given)
+        lengths = {len(row) for row in rows}
+        if min(lengths) == 0 and len(lengths) >= 3 and ended != never_ends and not any(sos in row for row in rows):
+            return given
+
+
+def probe_greedy_decode(answer, state, recur, embed, out, sos, eos, max_length):
+    """What was said, and how often the decoder was asked."""
+    calls = []
+
+    def step(tokens, state):
+        calls.append(tokens)
+        if len(calls) > 60:
+            raise TimeoutError("step is called again and again")
+        state = (state @ recur + embed[tokens]).tanh()
+        return state @ out, state
+
+    rows = answer(step, state, sos, eos, max_length)
+    return rows, len(calls)
+
+
+def right_greedy_decode(state, recur, embed, out, sos, eos, max_length):
+    """Each row alone; and whether all of them ended."""
+    rows, ended = [], True
+    for now in state:
+        row, token = [], sos
+        while len(row) < max_length:
+            now = (now @ recur + embed[token]).tanh()
+            token = (now @ out).argmax().item()
+            if token == eos:
+                break
+            row.append(token)
+        rows.append(row)
+        ended = ended and token == eos
+    return rows, ended
+
+
+def judge_greedy_decode(got, wanted):
+    (rows, calls), (right, ended) = got, wanted
+    if not isinstance(rows, list) or len(rows) != len(right):
+        raise Wrong(f"wanted a list of {len(right)} lists")
+    for number, (row, wanted_row) in enumerate(zip(rows, right, strict=True)):
+        if ids(row) != wanted_row:
+            raise Wrong(f"row {number} is {ids(row)}, wanted {wanted_row}")
+    needed = max(map(len, right)) + 1
+    if ended and calls > needed:
+        raise Wrong(f"all rows had ended after {needed} steps, and you called step {calls} times")
+
+
+def ids(row):
+    """The ids of a list or a tensor, as whole numbers."""
+    row = row.tolist() if isinstance(row, torch.Tensor) else row
+    if not isinstance(row, list):
+        raise Wrong(f"wanted a list of ids, got a {type(row).__name__}")
+    return [int(expect_number(token, "a token")) for token in row]
+
+
+# --- 6.3 ------------------------------------------------------------------------
+
+
+def right_search_by_hand():
+    """Greedy by walking, the best by opening the most probable beginning first, the tie by bisection."""
+    after = {
+        "": {"a": 0.55, "b": 0.45}, "a": {".": 0.4, "a": 0.3, "b": 0.3}, "b": {"a": 0.9, ".": 0.1},
+        "ba": {".": 0.8, "a": 0.1, "b": 0.1}, "aa": {".": 0.5, "a": 0.5}, "ab": {".": 0.5, "a": 0.5},
+    }  # fmt: skip
+    text, greedy = "", 1.0
+    while not text.endswith("."):
+        word = max(after[text], key=after[text].get)
+        text, greedy = text + word, greedy * after[text][word]
+    beginnings = [(-1.0, "")]
+    while not beginnings[0][1].endswith("."):
+        minus, text = heapq.heappop(beginnings)
+        for word, share in after[text].items():
+            heapq.heappush(beginnings, (minus * share, text + word))
+
+    def score(log_p, length, alpha):
+        return log_p / math.exp(alpha * (math.log(5 + length) - math.log(6)))
+
+    low, high = 0.0, 5.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        y_wins = score(-1.6, 6, middle) > score(-1.2, 2, middle)
+        low, high = (low, middle) if y_wins else (middle, high)
+    return greedy, -beginnings[0][0], score(-1.6, 6, 1.0), low
+
+
+# --- 6.4 ------------------------------------------------------------------------
+
+
+def draw_beam_search(draw):
+    """Searches, each in a language of its own; in the last the beam is wide enough for every hypothesis."""
+    searches = []
+    for _ in range(20):
+        V, size = draw.sample(range(2, 6), 2)
+        max_length = draw.choice((3, 4, 4, 5, 5))
+        searches.append((V, draw.choice((1, size, size)), max_length, draw.choice((0.0, 0.6, 1.0, 1.5))))
+    searches.append((3, 40, 3, 0.0))
+    return ([(_language(draw, V), draw.randrange(V), *rest) for V, *rest in searches],)
+
+
+def _language(draw, V):
+    """Log-probabilities of the next token for each of 251 states."""
+    return (1.5 * draw.normal(251, V)).log_softmax(1)
+
+
+def probe_beam_search(answer, searches):
+    """Tokens, score, and how many beginnings of each length were continued."""
+    found = []
+    for table, eos, size, max_length, alpha in searches:
+        asked = [set() for _ in range(max_length)]
+
+        def step(prefix, table=table, eos=eos, asked=asked):
+            prefix, state = tuple(int(token) for token in prefix), 0
+            if eos in prefix:
+                raise ValueError(f"{prefix} holds <eos>: it is finished and is not to be continued")
+            if len(prefix) >= len(asked):
+                raise ValueError(f"max_length is {len(asked)}, and step was asked to continue {prefix}")
+            asked[len(prefix)].add(prefix)
+            for token in prefix:
+                state = (7 * state + 3 * token + 1) % len(table)
+            return table[state].clone()
+
+        tokens, score = answer(step, eos, size, max_length, alpha)
+        found.append((tokens, score, [len(prefixes) for prefixes in asked], size))
+    return found
+
+
+def right_beam_search(searches):
+    """The probability of every hypothesis from scratch; the wide beam by trying all sentences."""
+    found = []
+    for table, eos, size, max_length, alpha in searches:
+        words, log_p = range(table.shape[1]), _log_p(table.tolist())
+
+        def score(tokens, log_p=log_p, alpha=alpha):
+            return log_p(tokens) * (6 / (5 + len(tokens))) ** alpha
+
+        if size > len(words) ** max_length:
+            beginnings = (p for n in range(max_length) for p in itertools.product(words, repeat=n) if eos not in p)
+            best = max(((*beginning, eos) for beginning in beginnings), key=log_p)
+        else:
+            best = max(_last_beam(words, log_p, eos, size, max_length), key=lambda t: (t[-1] == eos, score(t)))
+        found.append((list(best), score(best)))
+    return found
+
+
+def _log_p(table):
+    def log_p(tokens):
+        state, total = 0, 0.0
+        for token in tokens:
+            total, state = total + table[state][token], (7 * state + 3 * token + 1) % len(table)
+        return total
+
+    return log_p
+
+
+def _last_beam(words, log_p, eos, size, max_length):
+    """The beam after the last step: the finished hypotheses keep their places, the best of the others get the rest."""
+    beam = [()]
+    for _ in range(max_length):
+        done = [tokens for tokens in beam if tokens[-1:] == (eos,)]
+        longer = [(*tokens, word) for tokens in beam if tokens not in done for word in words]
+        beam = done + heapq.nlargest(size - len(done), longer, key=log_p)
+    return beam
+
+
+def judge_beam_search(got, wanted):
+    for (tokens, score, asked, size), (right, right_score) in zip(got, wanted, strict=True):
+        if ids(tokens) != right:
+            raise Wrong(f"with size = {size} the tokens are {ids(tokens)}, wanted {right}")
+        if not close(expect_number(score, "the score"), right_score, 1e-4):
+            raise Wrong(f"the score of {right} is {expect_number(score):.4f}, wanted {right_score:.4f}")
+        if max(asked) > size:
+            raise Wrong(f"with size = {size} you continued {max(asked)} hypotheses of one length")
+
+
+# --- 6.5 ------------------------------------------------------------------------
+
+
+def draw_additive_weights(draw):
+    B, S, D, E, A = draw.sizes(5)
+    mask = draw.share(B, S) < 0.6
+    mask[:, draw.randrange(S)] = True
+    mask[0], mask[1] = True, torch.arange(S) == draw.randrange(S)  # a row without padding, a row with a single key
+    return draw.normal(B, D), draw.normal(B, S, E), draw.normal(A, D), draw.normal(A, E), draw.normal(A), mask
+
+
+def probe_additive_weights(answer, query, keys, W_q, W_k, v, mask):
+    """The weights, and those of very large scores."""
+    return [answer(query, keys, W_q, W_k, scale * v, mask) for scale in (1, 1000)]
+
+
+def right_additive_weights(query, keys, W_q, W_k, v, mask):
+    """Key by key; only those that may be attended to are scored."""
+    both = []
+    for scale in (1, 1000):
+        weights = torch.zeros_like(keys[..., 0])
+        for b, s in enumerate(row.nonzero()[:, 0] for row in mask):
+            scores = torch.stack([v.dot((W_q.mv(query[b]) + W_k.mv(key)).tanh()) for key in keys[b, s]])
+            weights[b, s] = torch.softmax(scale * scores, 0)
+        both.append(weights)
+    return both
+
+
+TESTS = [
+    Hidden("ex06-1-shifted-loss-check", "shifted_loss", draw_shifted_loss, right_shifted_loss, probe_shifted_loss),
+    Hidden(
+        "ex06-2-greedy-decode-check", "greedy_decode", draw_greedy_decode, right_greedy_decode, probe_greedy_decode,
+        judge=judge_greedy_decode,
+    ),
+    on_paper("ex06-3-search-by-hand-check", "found", right_search_by_hand),
+    Hidden(
+        "ex06-4-beam-search-check", "beam_search", draw_beam_search, right_beam_search, probe_beam_search,
+        judge=judge_beam_search,
+    ),
+    Hidden(
+        "ex06-5-additive-weights-check", "additive_weights", draw_additive_weights, right_additive_weights,
+        probe_additive_weights, without=("AdditiveAttention",),
+    ),
+]  # fmt: skip

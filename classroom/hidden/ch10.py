@@ -1,0 +1,106 @@
+"""Hidden tests of chapter 10: operations counted on products that are carried out, parameters on torch's layers."""
+
+import torch
+from torch import nn
+
+from classroom.hidden import Hidden, agree, on_paper
+
+
+def operations(*factors):
+    """Multiply each pair of matrices; each entry of a product has as many terms as rows meet, of 2 operations each."""
+    return sum(2 * (a @ b).numel() * a.shape[-1] for a, b in factors)
+
+
+def attention(B, T, S, D, H):
+    """The products of a multi-head attention: projections, and what all heads do."""
+    x, memory, weight = torch.ones(B, T, D), torch.ones(B, S, D), torch.ones(D, D)
+    queries, keys, shares = torch.ones(B, H, T, D // H), torch.ones(B, H, S, D // H), torch.ones(B, H, T, S)
+    return [(x, weight), (memory, weight), (memory, weight), (x, weight)], [(queries, keys.mT), (shares, keys)]
+
+
+def network(B, T, D, F):
+    return [(torch.ones(B, T, D), torch.ones(D, F)), (torch.ones(B, T, F), torch.ones(F, D))]
+
+
+def draw_attention_operations(draw):
+    B, T, K = draw.sizes(3, high=20)
+    H = draw.randint(1, 6)
+    return B, T, H * K, H
+
+
+def right_attention_operations(B, T, D, H):
+    projections, heads = attention(B, T, T, D, H)
+    return operations(*projections, *heads)
+
+
+def right_crossovers():
+    T, D = 8, 512
+    projections, heads = attention(1, T, T, D, 1)
+    linear, quadratic = operations(*projections) / T, operations(*heads) / T**2
+    gru = 2 * sum(weight.numel() for weight in nn.GRUCell(D, D, bias=False).parameters())
+    layer = linear + operations(*network(1, T, D, 2 * D)) / T
+    return (gru - linear) / quadratic, linear / quadratic, layer / quadratic
+
+
+def draw_cross_operations(draw):
+    B, T, S, K, F = draw.sizes(5, high=20)
+    H = draw.randint(1, 6)
+    return B, T, S, H * K, H, F
+
+
+def right_cross_operations(B, T, S, D, H, F):
+    projections, heads = attention(B, T, S, D, H)
+    return operations(*projections, *heads, *network(B, T, D, F))
+
+
+def right_parameters_by_hand():
+    def count(layer):
+        return sum(parameter.numel() for parameter in layer.parameters())
+
+    encoder = count(nn.TransformerEncoderLayer(512, 8, 2048))
+    decoder = count(nn.TransformerDecoderLayer(512, 8, 2048))
+    return encoder, decoder, 6 * encoder + 6 * decoder, 6 * encoder + 6 * decoder + 37_000 * 512
+
+
+def judge_all_digits(got, wanted):
+    agree(got.tolist() if isinstance(got, torch.Tensor) else got, wanted)
+
+
+def draw_positions_seen(draw):
+    """Each position that is seen is seen in one row, by one entry of the output, in one entry; one of them by 1e-12."""
+    B, T, D, outputs = draw.sizes(4, low=3)
+    x, weights = draw.normal(B, T, D), torch.zeros(T, D, outputs, dtype=torch.float64)
+    for number, place in enumerate(draw.sample(range(T), draw.randint(1, T - 1))):
+        d, row = draw.randrange(D), draw.randrange(1, B)
+        x[:, place, d] = -x[:, place, d].abs()
+        x[row, place, d] *= -1
+        weights[place, d, draw.randrange(1, outputs)] = draw.uniform(0.5, 1.5) * (1e-12 if number == 0 else 1.0)
+    return x, weights
+
+
+def probe_positions_seen(answer, x, weights):
+    import torch
+
+    def model(x):
+        last = torch.einsum("btd,tde->bte", x, weights).relu().sum(1)
+        last = torch.cat([last, -last], -1)  # adds up to 0, like what a LayerNorm gives
+        others = x.sum(-1, keepdim=True).flip(1).cumsum(1).expand(-1, -1, last.shape[-1])
+        return torch.cat([others[:, :-1], last[:, None]], 1)
+
+    return answer(model, x)
+
+
+def right_positions_seen(x, weights):
+    return (x[..., None] * weights > 0).any(0).flatten(1).any(1)
+
+
+TESTS = [
+    Hidden("ex10-1-attention-operations-check", "attention_operations", draw_attention_operations,
+           right_attention_operations, without=("multi_head", "count_operations", "FlopCounterMode")),
+    on_paper("ex10-2-crossovers-check", "lengths_of_equality", right_crossovers),
+    Hidden("ex10-3-cross-operations-check", "cross_operations", draw_cross_operations, right_cross_operations,
+           without=("multi_head", "count_operations", "FlopCounterMode")),
+    on_paper("ex10-4-parameters-by-hand-check", "by_hand", right_parameters_by_hand, judge_all_digits),
+    Hidden("ex10-5-positions-seen-check", "positions_seen", draw_positions_seen, right_positions_seen,
+           probe_positions_seen),
+]  # fmt: skip

@@ -1,0 +1,144 @@
+"""Hidden tests of chapter 12: masking and pairs with loops, shares by listing all cases, sizes of torch's layers."""
+
+import itertools
+import re
+from fractions import Fraction
+
+import torch
+from torch import nn
+
+from classroom.hidden import Hidden, agree, on_paper
+from course_lib.checks import Wrong
+
+
+def judge_types_too(got, wanted):
+    """Several tensors, with the dtypes that the exercise names."""
+    agree(got, wanted)
+    for mine, theirs in zip(got, wanted, strict=True):
+        if mine.dtype != theirs.dtype:
+            raise Wrong(f"got dtype {mine.dtype}, wanted {theirs.dtype}")
+
+
+def draw_hide(draw):
+    """One row where nothing may be chosen; one where all may, with draws on the bounds and beside them."""
+    B, T = draw.sizes(2, low=8, high=14)
+    maskable = draw.share(B, T) < 0.8
+    maskable[0], maskable[1] = False, True
+    choose, fate = draw.share(B, T) / 3, draw.share(B, T)  # many are chosen
+    bounds = [(0, 0), (0, 0.7999), (0, 0.8), (0, 0.8999), (0, 0.9), (0.1499, 0), (0.15, 0), (0.15, 0.85)]
+    choose[1, :8], fate[1, :8] = torch.tensor(bounds, dtype=torch.float64).T
+    return draw.ids(50, B, T), maskable, choose, fate, draw.ids(100, B, T, low=50), draw.randint(100, 200)
+
+
+def right_hide(ids, maskable, choose, fate, others, mask_id):
+    inputs, targets = ids.tolist(), ids.tolist()
+    for b, t in itertools.product(*map(range, ids.shape)):
+        if not maskable[b, t] or choose[b, t].item() >= 0.15:
+            targets[b][t] = -100
+        elif fate[b, t].item() < 0.9:
+            inputs[b][t] = mask_id if fate[b, t].item() < 0.8 else others[b, t].item()
+    return torch.tensor(inputs), torch.tensor(targets)
+
+
+def right_shares():
+    """All that can happen to the letter 0 of four, with its probability."""
+    cases = [(Fraction(85, 100), False, 0), (Fraction(15, 100) * Fraction(8, 10), True, "mask")]
+    cases += [(Fraction(15, 100) * Fraction(1, 10) * Fraction(1, 4), True, letter) for letter in range(4)]
+    cases += [(Fraction(15, 100) * Fraction(1, 10), True, 0)]
+    same = sum(share for share, _, shown in cases if shown == 0)
+    blanks = sum(share for share, chosen, shown in cases if shown == 0 and chosen)
+    return float(1 - same), float(blanks / same)
+
+
+def draw_blank_loss(draw):
+    """Some rows ask nothing; token 0 is asked."""
+    B, T, V = draw.sizes(3)
+    targets = draw.ids(V, B, T)
+    targets[draw.share(B, T) > draw.choice((0.2, 0.6))] = -100
+    targets[0], targets[1, draw.randrange(T)] = -100, 0
+    return draw.choice((1.0, 10.0)) * draw.normal(B, T, V), targets
+
+
+def right_blank_loss(logits, targets):
+    rows = zip(logits.flatten(0, 1), targets.flatten().tolist(), strict=True)
+    losses = [(row.exp().sum().log() - row[target]).item() for row, target in rows if target != -100]
+    return sum(losses) / len(losses)
+
+
+def draw_pair_batch(draw):
+    cls_id, sep_id, pad_id, *words = draw.sample(range(1, 100), 40)
+    pad_id = draw.choice((0, pad_id))
+
+    def text():
+        return draw.choices(words, k=draw.randint(1, 7))
+
+    return [(text(), text()) for _ in range(draw.randint(1, 6))], cls_id, sep_id, pad_id
+
+
+def right_pair_batch(pairs, cls_id, sep_id, pad_id):
+    T = 3 + max(len(first) + len(second) for first, second in pairs)
+    ids, mask, segments = [], [], []
+    for first, second in pairs:
+        padding = T - 3 - len(first) - len(second)
+        ids.append([cls_id, *first, sep_id, *second, sep_id] + [pad_id] * padding)
+        mask.append([True] * (T - padding) + [False] * padding)
+        segments.append([0] * (len(first) + 2) + [1] * (len(second) + 1) + [0] * padding)
+    return torch.tensor(ids), torch.tensor(mask), torch.tensor(segments)
+
+
+def draw_wordpiece(draw):
+    """Random pieces of three letters, and four letters that lead greed into a dead end."""
+
+    def letters(longest):
+        return "".join(draw.choices("abc", k=draw.randint(1, longest)))
+
+    a, b, c, d = draw.sample("defghi", 4)
+    vocab = {a + b, a + b + c, f"##{c}{d}", "[UNK]"}
+    first, inside = [letters(3) for _ in range(6)], [letters(3) for _ in range(9)]
+    vocab |= {*first, *(f"##{piece}" for piece in inside)}
+    words = [a + b + c + d, letters(1), letters(2) + "z", *(letters(8) for _ in range(20))]
+    words += [draw.choice(first) + "".join(draw.choices(inside, k=k)) for k in range(1, 25)]
+    return words, sorted(vocab)
+
+
+def probe_wordpiece(answer, words, vocab):
+    found = [answer(word, set(vocab)) for word in words]
+    return [[type(pieces).__name__, pieces] for pieces in found]  # a list was asked for
+
+
+def right_wordpiece(words, vocab):
+    vocab = sorted(vocab, key=len, reverse=True)
+    inside = re.compile("|".join(piece[2:] for piece in vocab if piece.startswith("##")))
+    first = re.compile("|".join(re.escape(piece) for piece in vocab if not piece.startswith("##")))
+    found = []
+    for word in words:
+        pieces, match = [], first.match(word)
+        while match:
+            pieces.append(match[0] if match.start() == 0 else f"##{match[0]}")
+            start, match = match.end(), inside.match(word, match.end())
+        found.append(["list", pieces if pieces and start == len(word) else ["[UNK]"]])
+    return found
+
+
+def draw_bert_parameters(draw):
+    V, L, D, F = draw.sizes(4, low=5, high=60)
+    return V, L, D, draw.randint(1, 5), F
+
+
+def right_bert_parameters(V, L, D, N, F):
+    layers = [nn.TransformerEncoderLayer(D, 1, F) for _ in range(N)]
+    tables = [nn.Embedding(size, D) for size in (V, L, 2)]
+    model = nn.ModuleList([*tables, nn.LayerNorm(D), *layers, nn.Linear(D, D)])
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+TESTS = [
+    Hidden("ex12-1-hide-check", "hide", draw_hide, right_hide, judge=judge_types_too),
+    on_paper("ex12-2-shares-check", "changed_and_suspect", right_shares),
+    Hidden("ex12-3-blank-loss-check", "blank_loss", draw_blank_loss, right_blank_loss),
+    Hidden("ex12-4-pair-batch-check", "pair_batch", draw_pair_batch, right_pair_batch, judge=judge_types_too),
+    Hidden("ex12-5-wordpiece-check", "wordpiece", draw_wordpiece, right_wordpiece, probe_wordpiece,
+           without=("tokenizers", "tokenizer", "WordPiece")),
+    Hidden("ex12-7-bert-parameters-check", "bert_parameters", draw_bert_parameters, right_bert_parameters,
+           without=("BERT", "BERTConfig", "number_of_parameters", "numel")),
+]  # fmt: skip
