@@ -208,7 +208,7 @@ def docstrings(limit: int | None = None) -> str:
     """Load the docstrings of this Python's own standard library: real text on every machine.
 
     The modules at the top level of the library are parsed, not imported, in an order that looks random
-    but is always the same. The docstrings of a module stay together, so that a text cut in two shares no
+    but is the same in every Python. The docstrings of a module stay together, so that a text cut in two shares no
     module between its parts, at most the one at the cut: functions of one module describe the same
     things in the same words. Interactive examples, repeated docstrings and those with characters
     outside ASCII are left out. All together are more than half a million characters.
@@ -233,10 +233,11 @@ def docstrings(limit: int | None = None) -> str:
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1 character, got {limit}")
     library = Path(sysconfig.get_path("stdlib"))
-    modules = sorted(library.glob("[a-z]*.py"))
-    random.Random(0).shuffle(modules)
+    names = sorted({path.stem for path in library.glob("[a-z]*.py")} - {"sitecustomize"} | set(_MOVED))
+    random.Random(0).shuffle(names)
+    paths = [path for name in names for path in (library / f"{name}.py", library / name / "__init__.py")]
     found, size = {}, 0  # a dict keeps one of each, in order
-    for path in modules:
+    for path in filter(Path.exists, paths):
         for text in _module_docstrings(path):
             size += len(text) + 2 if text not in found else 0
             found[text] = True
@@ -248,6 +249,13 @@ def docstrings(limit: int | None = None) -> str:
             "for example data.tiny_shakespeare()."
         )
     return ("\n\n".join(found) + "\n\n")[:limit]
+
+
+# Modules that later Pythons than 3.11 dropped or made packages: they keep their places, so that all have one order.
+_MOVED = (
+    "aifc asynchat asyncore cgi cgitb chunk crypt imghdr imp mailcap nntplib pathlib pipes smtpd sndhdr sunau "
+    "sysconfig telnetlib uu xdrlib zipfile"
+).split()
 
 
 @functools.cache

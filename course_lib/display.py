@@ -99,11 +99,12 @@ def show_source(*objects):
 
 
 def table(headers, rows):
-    """Show a table.
+    r"""Show a table.
 
     Args:
         headers: the names of the columns.
-        rows: one sequence for each row; floats are written with 3 significant digits.
+        rows: one sequence for each row; floats are written with 3 significant digits. A cell is Markdown, so write a
+            token such as `<pad>` between backticks; a `|` may stand anywhere.
 
     Raises:
         ValueError: if a row has not one cell for each column.
@@ -113,12 +114,17 @@ def table(headers, rows):
         | model | loss |
         |---|---|
         | bigram | 2.45 |
+        >>> table(["weight"], [["|w|"]])
+        | weight |
+        |---|
+        | \|w\| |
     """
     lines = [headers, ["---"] * len(headers)]
     for row in rows:
         if len(row) != len(headers):
             raise ValueError(f"row {row!r} has {len(row)} cells; wanted {len(headers)}, one for each of {headers!r}")
         lines.append([f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row])
+    lines = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     text = ["|" + "|".join(lines[1]) + "|" if line is lines[1] else "| " + " | ".join(line) + " |" for line in lines]
     markdown("\n".join(text))
 

@@ -115,6 +115,10 @@ def in_place(gradients, max_norm):
     return list(gradients), norm
 
 
+def swapped_loss(layer, loss_fn, x, y, window):
+    return windows()(layer, lambda output, targets: loss_fn(targets, output), x, y, window)
+
+
 PLANTED = {
     "three_steps": [
         ("the loss is a mean", (7.5, 21, 12, 10.5)),
@@ -176,6 +180,8 @@ PLANTED = {
         ("still detached inside", windows(inside=lambda s: s.detach())),
         ("nothing is cut", windows(between=lambda s: s)),
         ("starts from zeros", windows(between=lambda s: None)),
+        ("wrong for window = 1", windows(stop=lambda T, w: T - 1)),
+        ("its arguments in the wrong order", swapped_loss),
         ("which is shorter, is missing", windows(stop=lambda T, w: T - T % w)),
         ("number of windows", windows(scale=lambda n: 1 / n)),
         ("only the last window's gradient", windows(clear=True)),

@@ -107,13 +107,15 @@ def both_replaced(x, attend, feed_forward, norm1, norm2):
     return x + feed_forward(x)
 
 
-def cross(q="x", k="memory", v="memory", see="mask", dim=-1, scale=True, turn=True, swap=(0, 1, 2), project_v=True):
+def cross(
+    q="x", k="memory", v="memory", see="mask", dim=-1, scale=True, turn=True, swap=(0, 1, 2), project_v=True, width=None
+):
     def cross_attention(x, memory, memory_mask, *weights):
         W = [weights[i].T if turn else weights[i] for i in swap]
         of = {"x": x, "memory": memory}
         queries, keys = of[q] @ W[0], of[k] @ W[1]
         values = of[v] @ W[2] if project_v else of[v]
-        scores = queries @ keys.mT / (5**0.5 if scale else 1)
+        scores = queries @ keys.mT / ((width or x.shape[-1]) ** 0.5 if scale else 1)
         visible = torch.ones(scores.shape[1:], dtype=torch.bool)
         if see == "causal":
             visible = visible.tril()
@@ -170,6 +172,7 @@ PLANTED = {
             lambda c: w * c / ((c**2).sum(-1, keepdim=True) + eps).sqrt() + b)(x - x.mean(-1, keepdim=True))),
         ("the gain multiplies the bias too", lambda x, w, b, eps: w * (norm(gain=False)(x, w, b, eps))),
         ("wanted (2, 3, 5)", lambda x, weight, bias, eps: x.mean(-1)),
+        ("wrong for D = 4 and eps = 0.1", lambda x, weight, bias, eps: norm()(x, weight, bias, 0.3)),
     ],
     "residuals_by_hand": [
         ("you divided the squares by D - 1", (1.155, 8.309, 12, 3.464)),
@@ -207,6 +210,9 @@ PLANTED = {
         ("softmax runs over the queries", block(dim=-2)),
         ("the two norms have changed places", block(norms=(2, 1))),
         ("the result holds nan", queries_hidden),
+        ("right for 2 heads", lambda x, mask, p, H: block()(x, mask, p, 2)),
+        ("in front or between", lambda x, mask, p, H: block()(
+            x, torch.arange(mask.shape[1]) < mask.sum(1, keepdim=True), p, H)),
         ("row 0, without padding, is right", lambda x, mask, p, H: block(see="all")(x * mask[..., None], mask, p, H)),
     ],
     "pre_ln_block": [
@@ -237,6 +243,7 @@ PLANTED = {
         ("W_q and W_k are exchanged", cross(swap=(1, 0, 2))),
         ("x @ W.T", cross(turn=False)),
         ("the memory itself", cross(project_v=False)),
+        ("right for D = 5, wrong for D = 3", cross(width=5)),
     ],
     "continue_greedily": [
         ("the prompt is among your words", write(prompt_too=True)),
@@ -248,6 +255,7 @@ PLANTED = {
         ("least likely", write(sign=-1)),
         ("the same word every time", write(append=False)),
         ("append one word in each round", doubled),
+        ("right for stop = 3, wrong for stop", lambda model, prompt, stop, max_new: write()(model, prompt, 3, max_new)),
         ("list of the new tokens", lambda model, prompt, stop, max_new: "words"),
     ],
 }  # fmt: skip

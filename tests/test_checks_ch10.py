@@ -116,6 +116,7 @@ PLANTED = {
         ("(c) a projection is missing", (512, 1024, 1792)),
         ("(c) the quadratic part has two products", (512, 1024, 4096)),
         ("(b) that is T / D", (512, 2, 2048)),
+        ("(c) at T = 2049 the two sides are not equal", (512, 1024, 2049)),
         ("(a) at T = 0", (0, 0, 0)),
         ("expected 3 numbers", (512, 1024)),
     ],
@@ -179,5 +180,10 @@ def test_three_hints(name, capsys):
 
 
 def test_a_finer_way_passes_too():
-    """Fails if finite differences, or a sum of squares, are rejected though they find the dependence."""
+    """Fails if a sum of squares, or asking for each sequence alone, is rejected though it finds the dependence."""
+
+    def one_by_one(model, x):
+        return torch.stack([seen(right)(model, x[b : b + 1]) for b in range(len(x))]).any(0)
+
+    assert verdict(ch10.positions_seen, one_by_one) == "passed: positions_seen"
     assert verdict(ch10.positions_seen, seen(right, number=lambda out: out.square().sum())).startswith("passed")

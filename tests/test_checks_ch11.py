@@ -115,6 +115,18 @@ def loop(
     return train_steps
 
 
+def one_by_one(weights, max_norm):
+    for weight in weights:
+        torch.nn.utils.clip_grad_norm_(weight, max_norm)
+
+
+def shortened(weights, max_norm):
+    """Clipping without torch's 1e-6 in the divisor."""
+    norm = torch.cat([weight.grad.flatten() for weight in weights]).norm()
+    for weight in weights:
+        weight.grad *= min(1.0, max_norm / norm)
+
+
 PLANTED = {
     "layer_norm_backward": [
         ("comes back as it went in", lambda x, gradient, eps=1e-5: gradient),
@@ -196,6 +208,7 @@ PLANTED = {
         ("alpha, a single number", names(lambda name, p: p.ndim != 1 and p.shape[:1] not in ((9,), (4,)))),
         ("compare the tensors, not their names", names(lambda name, p: p.ndim >= 2 and "places" not in name)),
         ("belongs to no nn.Linear", in_linear),
+        ("Ask each module what it is", names(lambda name, p: name.startswith("layer") and p.ndim >= 2)),
         ("strings", lambda model: {1, 2}),
         ("there is no parameter 'weight'", lambda model: {"weight"}),
         ("the answer is a Tied", lambda model: type("Tied", (), {})()),
@@ -203,6 +216,7 @@ PLANTED = {
     ],
     "train_steps": [
         ("the gradients of the step before are still", loop(zero=False)),
+        ("that of all parameters together", loop(clipped=one_by_one)),
         ("neither the gradients nor the count", loop(zero=False, recount=False)),
         ("goes on with every micro-batch", loop(schedule="micro")),
         ("never stepped", loop(schedule="never")),
@@ -257,6 +271,7 @@ def test_three_hints(name, capsys):
 def test_other_right_answers_pass():
     """Fails if a loop that divides the gradients, a list of names or factors as float32 tensors are rejected."""
     assert verdict(ch11.train_steps, loop()) == "passed: train_steps"
+    assert verdict(ch11.train_steps, loop(clipped=shortened)) == "passed: train_steps"
     listed = solution("11", "decaying_names")
     assert verdict(ch11.decaying_names, lambda model: sorted(listed(model))) == "passed: decaying_names"
     factor = solution("11", "warmup_stable_decay")

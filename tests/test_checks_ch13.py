@@ -116,6 +116,17 @@ def step(position=0, first=0, last=1, scale=True, advance=1, write=0, all_rows=F
     return cached
 
 
+def where_written(x, cache, project, table):
+    """Takes the rows whose key is not 0 for those that were written."""
+    t = cache.length
+    q, k, v = project(x + table[t])
+    cache.keys[:, t], cache.values[:, t] = k, v
+    cache.length = t + 1
+    scores = (cache.keys @ q[:, :, None])[..., 0] / math.sqrt(x.shape[-1])
+    weights = scores.masked_fill((cache.keys == 0).all(-1), -math.inf).softmax(-1)
+    return (weights[..., None] * cache.values).sum(1)
+
+
 def first_position(x, cache, project, table):
     return step()(x, cache, project, table[:1].expand(len(table), -1))
 
@@ -210,6 +221,7 @@ PLANTED = {
         ("one too small", step(position=-1)),
         ("one too large", step(position=1)),
         ("unwritten rows", step(all_rows=True)),
+        ("whatever they hold", where_written),
         ("first key is left out", step(first=1)),
         ("sqrt(D)", step(scale=False)),
         ("one row too late", step(write=1)),

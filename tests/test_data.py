@@ -492,6 +492,25 @@ def test_docstrings_of_a_module_stay_together(tmp_path, monkeypatch):
     assert [piece[0] for piece in pieces[::3]] != list("abcdefg")  # but the modules are shuffled
 
 
+def test_docstrings_come_in_one_order_whatever_modules_there_are(tmp_path, monkeypatch):
+    # Fails if a module that another Python lacks or has as a package, or that a distribution adds, moves the others:
+    # then the end of a cut text, which the chapters hold out, would be other modules.
+    names = ["abc", "aifc", "bdb", "cgi", "dis", "glob", "pathlib", "pdb", "sysconfig", "zipfile"]
+    (tmp_path / "old").mkdir()
+    for name in names:
+        (tmp_path / "old" / f"{name}.py").write_text(f'"""{name}"""')
+    for name in ("abc", "bdb", "dis", "glob", "pathlib/__init__", "pdb", "sysconfig", "zipfile/__init__"):
+        path = tmp_path / "new" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'"""{name.removesuffix("/__init__")}"""')
+    (tmp_path / "new" / "sitecustomize.py").write_text('"""of this machine"""')
+    monkeypatch.setattr(data.sysconfig, "get_path", lambda _: str(tmp_path / "old"))
+    old = data.docstrings().split()
+    monkeypatch.setattr(data.sysconfig, "get_path", lambda _: str(tmp_path / "new"))
+    assert sorted(old) == names
+    assert data.docstrings().split() == [name for name in old if name not in ("aifc", "cgi")]
+
+
 def test_docstrings_of_this_python():
     # Fails if a version of Python gives too little text, or text that is no plain ASCII prose.
     text = data.docstrings()

@@ -548,6 +548,7 @@ def test_byte_level_bpe_comes_back(gpt2, text):
     assert made.decode(made.encode(text).ids, skip_special_tokens=False) == text
 
 
+@pytest.mark.filterwarnings("ignore:Deprecated in 0.9.0")  # an older transformers on an older tokenizers
 def test_byte_level_bpe_against_transformers(gpt2):
     """Fails if an id or a text differs from GPT2Tokenizer's, read from the same two files."""
     ours, theirs = tokenizer(gpt2), reference().GPT2Tokenizer.from_pretrained(gpt2)
@@ -680,6 +681,7 @@ def test_wordpiece_by_hand(tmp_path, text, lower):
     assert made.encode(text).tokens == ["[CLS]", *wanted, "[SEP]"]
 
 
+@pytest.mark.filterwarnings("ignore:Deprecated in 0.9.0")  # an older transformers on an older tokenizers
 def test_wordpiece_against_transformers(bert):
     """Fails if an id, a segment or a decoded text differs from BertTokenizer's, read from the same file."""
     ours, theirs = tokenizer(bert), reference().BertTokenizer.from_pretrained(bert)
@@ -736,6 +738,7 @@ def test_a_vocabulary_that_is_not_berts(tmp_path):
 # --- tokenizer.json -------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:Deprecated in 0.9.0")  # an older transformers on an older tokenizers
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
 def test_a_tokenizer_that_transformers_saved(kind, request, tmp_path):
     """Fails if tokenizer.json is passed over, or its padding and truncation reach our batches."""

@@ -191,7 +191,7 @@ def masked_mean(student):
     """Exercise 2.3: the mean over the real tokens, and over nothing else."""
     generator = torch.Generator().manual_seed(3)
     vectors = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
-    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]).bool()
     vectors[1, 3] = 0.0  # a real token whose vector is zero
     got = student(vectors, mask)
     expect_tensor(got, shape=(3, 4))
@@ -214,13 +214,15 @@ def masked_mean(student):
         if close(got, total):
             raise Wrong("this is the sum over the real tokens: long texts come out larger than short ones")
         if close(got, total / mask.sum()):
-            raise Wrong("you divide every row by the 10 real tokens of the whole batch: count them per row")
+            raise Wrong("you divide every row by the 8 real tokens of the whole batch: count them per row")
         if close(got, (vectors * ~real).sum(1) / (~mask).sum(1, keepdim=True).clamp(min=1)):
             raise Wrong("you averaged the padding and left out the tokens: True = real token")
         if close(got, vectors.masked_fill(~real, -math.inf).amax(1)):
             raise Wrong("this is the largest value over the real tokens, not their mean")
         if close(got, torch.zeros_like(got)):
             raise Wrong("every mean is zero, though the tokens' vectors are not")
+        if close(got[:2], (total / count)[:2]):
+            raise Wrong("the row with a single token is wrong: its mean is this token's vector")
         raise Wrong(
             f"row 0 has two real tokens whose first features are {vectors[0, 0, 0]:.3f} and {vectors[0, 1, 0]:.3f}; "
             f"you return {got[0, 0]:.3f}, which is not their mean"
@@ -364,6 +366,11 @@ def clipped_precision(student):
     got = _pair_of_counts(student(["a", "b"], [["a", "b", "c", "d"]], 4))
     if got != (0, 0):
         raise Wrong(f"a sentence of 2 words has no 4-gram: (0, 0), not {got}")
+    if _pair_of_counts(student(["a", "b"], [["c", "c", "a", "b"]], 1)) != (2, 2):
+        raise Wrong(
+            "'a b' against 'c c a b' has 2 matches of 2: count each reference to its own end, it may be longer than "
+            "the hypothesis"
+        )
     generator = torch.Generator().manual_seed(5)
     for n in (1, 2, 3):
         draw = [["a", "b", "c"][i] for i in torch.randint(3, (19,), generator=generator).tolist()]

@@ -256,7 +256,7 @@ def stack_sizes(answer):
 )
 def summaries(student):
     """Exercise 3.4: forward and backward summaries of padded rows."""
-    B, T, D = 4, 6, 3
+    B, T, D = 4, 6, 5
     output = _draw(torch.Generator().manual_seed(11), B, T, 2 * D)
     lengths = torch.tensor([4, 6, 1, 3])
     got = student(output, lengths)

@@ -285,7 +285,7 @@ def window_backward(student):
     x, y = _draw(B, T, inputs), _draw(B, T, D)
 
     def loss_fn(output, targets):
-        return (output - targets).square().sum()
+        return (2 * output - targets).square().sum()  # not symmetric
 
     try:
         loss = student(layer, loss_fn, x, y, window)
@@ -320,6 +320,8 @@ def window_backward(student):
         for message, switches in usual.items():
             if is_like(**switches):
                 raise Wrong(message)
+        if close(got, _window_gradient(layer, lambda output, targets: loss_fn(targets, output), x, y, window)):
+            raise Wrong("loss_fn got its arguments in the wrong order: first the output, then the targets")
         raise Wrong(
             f"with T = {T} and window = {window} the gradients differ from those of the windows 1-3, 4-6 and 7-8"
         )
@@ -331,6 +333,11 @@ def window_backward(student):
         raise Wrong(
             f"the gradients are right, but the returned loss is {float(loss):.4g}; its sum over the windows is wanted"
         )
+    layer.zero_grad()
+    loss = student(layer, loss_fn, x, y, 1)
+    got = torch.cat([parameter.grad.flatten() for parameter in layer.parameters()])
+    if not close(got, _window_gradient(layer, loss_fn, x, y, 1)) or not close(expect_number(loss), want):
+        raise Wrong(f"right for T = {T} and window = {window}, wrong for window = 1: is every step in one window?")
 
 
 # --- 4.6 ------------------------------------------------------------------------

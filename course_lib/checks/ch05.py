@@ -270,11 +270,10 @@ def gru_cell(student):
 
 
 def _unrolled(z):
-    """(T, D) gates to the (T + 1, D) weights in h_T, by the recursion: what was there is scaled, then added to."""
-    weights = torch.ones_like(z[:1])
-    for gate in z:
-        weights = torch.cat([weights * gate, (1 - gate)[None]])
-    return weights
+    """(T, D) gates to the (T + 1, D) weights in h_T: what was written, times all later gates."""
+    one = torch.ones_like(z[:1])
+    kept = torch.cat([z.flip(0).cumprod(0).flip(0), one])
+    return kept * torch.cat([one, 1 - z])
 
 
 def _later(z, first):

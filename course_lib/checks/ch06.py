@@ -233,6 +233,15 @@ def greedy_decode(student):
         raise Wrong(f"after 6 steps all rows are done, and you called step {machine.calls} times: leave the loop then, "
                     "and step all rows in one call")  # fmt: skip
 
+    def renamed(tokens, state):
+        logits, state = _Automaton(table).step((tokens - 1) % 7, state)
+        return logits.roll(1, -1), state
+
+    rows = _rows_of_ids(student(renamed, start, _SOS + 1, _EOS + 1, limit), len(start))
+    if rows != [[(token + 1) % 7 for token in row] for row in right]:
+        raise Wrong(f"right for sos = {_SOS} and eos = {_EOS}, wrong for sos = {_SOS + 1} and eos = {_EOS + 1}: is an "
+                    "id written in your code, in place of the argument?")  # fmt: skip
+
 
 # --- exercise 6.3: by hand --------------------------------------------------------------------
 
@@ -390,10 +399,10 @@ def _penalised(log_prob, length, alpha):
     return log_prob / ((5 + length) / 6) ** alpha
 
 
-def _beam(model, size, alpha, rule=""):
+def _beam(model, size, alpha, rule="", steps=_STEPS):
     """A reference that can also make one of the usual mistakes, named by `rule`."""
     unfinished, finished = [((), 0.0)], []
-    for _ in range(_STEPS):
+    for _ in range(steps):
         grown = []
         for prefix, total in unfinished:
             log_probs = model.table[prefix]
@@ -517,7 +526,7 @@ def beam_search(student):
                     "best of all extensions, by the sum of log-probabilities")  # fmt: skip
     for (tokens, score), (model, _, alpha) in zip(found, cases, strict=True):
         log_prob, length = model.log_prob(tokens), len(tokens)
-        if alpha == 0 or close(score, _penalised(log_prob, length, alpha), 1e-4):
+        if close(score, _penalised(log_prob, length, alpha), 1e-4):
             continue
         for rule, of in _SCORES.items():
             if length > 1 and close(score, of(log_prob, length, alpha), 1e-4):
@@ -525,3 +534,21 @@ def beam_search(student):
         raise Wrong(
             f"the tokens are right, but for log P = {log_prob:.3f} and |Y| = {length} the score is not {score:.3f}"
         )
+    _other_settings(student, models)
+
+
+def _other_settings(student, models):
+    """The same languages with their words renamed, so that <eos> has another id, and another length and alpha."""
+    last, size, steps, alpha = _WORDS - 1, 2, _STEPS - 1, 0.6
+    for model in models:
+
+        def renamed(prefix, model=model):
+            return model([last - token for token in prefix]).flip(0)
+
+        tokens, score = student(renamed, last - _END, size, steps, alpha)
+        want = _beam(model, size, alpha, steps=steps)
+        wanted_score = _penalised(model.log_prob(want), len(want), alpha)
+        if [last - int(token) for token in tokens] != list(want) or not close(score, wanted_score, 1e-4):
+            raise Wrong(f"right for eos = {_END}, max_length = {_STEPS} and alpha = 1, wrong for eos = {last - _END}, "
+                        f"max_length = {steps} and alpha = {alpha}: is a number written in your code, in place of the "
+                        "argument?")  # fmt: skip

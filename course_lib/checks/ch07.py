@@ -165,9 +165,9 @@ def _masked(student):
 
 def _causal(student):
     """Causality with T = S, with a cache (T < S), and together with a mask."""
-    k, v = _draw(2, 7, 4, seed=1), _draw(2, 7, 6, seed=2)
+    k, v = _draw(2, 7, 5, seed=1), _draw(2, 7, 6, seed=2)
     ones = torch.ones(7, 7, dtype=torch.bool)
-    q = _draw(2, 7, 4)
+    q = _draw(2, 7, 5)
     got, raw = _attended(student, q, k, v, "causal=True", causal=True), _scores(q, k)
     for visible, message in (
         (ones, "causal=True changes nothing: query t may see keys 0 .. t only"),
@@ -200,6 +200,10 @@ def _causal(student):
             raise Wrong(message)
     if not close(got, _weights(raw, mask & cached) @ v):
         raise Wrong("with a mask and causal=True together the output is wrong")
+    for shape, part in (("(S,)", mask[0, 0]), ("(T, S)", mask[1])):
+        got = _attended(student, q, k, v, f"a mask {shape} and causal=True", mask=part, causal=True)
+        if not close(got, _weights(raw, (part & cached).expand_as(raw)) @ v):
+            raise Wrong(f"with causal=True a mask (2, T, S) is respected, but not one of shape {shape}")
 
 
 def _empty_rows(student):
@@ -313,14 +317,19 @@ def merge(student):
 
 # --- exercise 7.4: shapes -------------------------------------------------------------------
 
-_SHAPES = {
-    "queries": (8, 6, 17, 16),
-    "keys": (8, 6, 21, 16),
-    "weights": (8, 6, 17, 21),
-    "output": (8, 17, 96),
-    "in_proj_weight": (288, 96),
-}
-_NUMBERS = 8 * 6 * 17 * 21
+
+def _shapes(B, T, S, H, K):
+    return {
+        "queries": (B, H, T, K),
+        "keys": (B, H, S, K),
+        "weights": (B, H, T, S),
+        "output": (B, T, H * K),
+        "in_proj_weight": (3 * H * K, H * K),
+    }
+
+
+_SHAPES = _shapes(B=8, T=17, S=21, H=6, K=16)
+_NUMBERS = math.prod(_SHAPES["weights"])
 
 
 @check(

@@ -30,7 +30,7 @@ def _rounds(x):
     return _attends(x) + 1e-12 * noise
 
 
-LAYERS = {  # name: (layer, is it equivariant)
+LAYERS = {  # name: (layer, does it agree with the permutation of the check)
     "self-attention": (_attends, True),
     "self-attention, up to rounding of 1e-12": (_rounds, True),
     "the same small network at every place": (lambda x: torch.tanh(3 * x), True),
@@ -42,6 +42,14 @@ LAYERS = {  # name: (layer, is it equivariant)
     "a layer that sets the last vector to 0": (
         lambda x: x * (torch.arange(x.shape[1]) < x.shape[1] - 1)[:, None],
         False,
+    ),
+    "a layer that adds a thousandth of the place": (
+        lambda x: x + 1e-3 * torch.arange(x.shape[1]).view(1, -1, 1),
+        False,
+    ),
+    "a layer that adds 1 at places 0 to 2, which this permutation moves among themselves": (
+        lambda x: x + (torch.arange(x.shape[1]) < 3).view(1, -1, 1),
+        True,
     ),
     "the mean over the places, repeated": (lambda x: x.mean(1, keepdim=True).expand_as(x), True),
 }
@@ -56,7 +64,7 @@ LAYERS = {  # name: (layer, is it equivariant)
 )
 def is_equivariant(student):
     """Exercise 8.1: True exactly for the layers that permute their output as their input was permuted."""
-    x, order = _draw(3, 5, 4), torch.tensor([2, 0, 4, 1, 3])
+    x, order = _draw(3, 5, 4), torch.tensor([2, 0, 1, 4, 3])
     found = {}
     for name, (layer, _) in LAYERS.items():
         answer = student(layer, x, order)
@@ -345,8 +353,8 @@ def alibi_bias(student):
 )
 def scores_with_cache(student):
     """Exercise 8.7: feeding a sequence in parts gives the scores of the whole."""
-    q, k = _draw(2, 3, 6, 4), _draw(2, 3, 6, 4, seed=1)
-    whole = _turned(q) @ _turned(k).transpose(-1, -2) / 2.0  # sqrt(4)
+    q, k = _draw(2, 3, 6, 8), _draw(2, 3, 6, 8, seed=1)
+    whole = _turned(q) @ _turned(k).transpose(-1, -2) / math.sqrt(8)
     cache, rows = k[:, :, :0], []
     for start, stop in ((0, 3), (3, 5), (5, 6)):
         answer = student(q[:, :, start:stop], k[:, :, start:stop], cache, _turned)
@@ -356,15 +364,15 @@ def scores_with_cache(student):
         rows.append(
             expect_tensor(answer[0], (2, 3, new, stop), name=f"the scores of {new} new and {start} old").double()
         )
-        cache = expect_tensor(answer[1], (2, 3, stop, 4), name="the new cache").to(q.dtype)
+        cache = expect_tensor(answer[1], (2, 3, stop, 8), name="the new cache").to(q.dtype)
     wanted = [whole[:, :, start:stop, :stop] for start, stop in ((0, 3), (3, 5), (5, 6))]
     if all(close(row, part, 1e-4) for row, part in zip(rows, wanted, strict=True)):
         return
-    if close(rows[0], 2 * wanted[0], 1e-4):
+    if close(rows[0], math.sqrt(8) * wanted[0], 1e-4):
         raise Wrong("the scores are not divided by sqrt(K)")
-    if close(rows[0], _turned(q[:, :, :3]) @ k[:, :, :3].transpose(-1, -2) / 2.0, 1e-4):
+    if close(rows[0], _turned(q[:, :, :3]) @ k[:, :, :3].transpose(-1, -2) / math.sqrt(8), 1e-4):
         raise Wrong("the keys are not turned: both, queries and keys, take part in the rotation")
-    if close(rows[0], q[:, :, :3] @ k[:, :, :3].transpose(-1, -2) / 2.0, 1e-4):
+    if close(rows[0], q[:, :, :3] @ k[:, :, :3].transpose(-1, -2) / math.sqrt(8), 1e-4):
         raise Wrong("nothing is turned: call rotate(x, offset) on the queries and on the new keys")
     if not close(rows[0], wanted[0], 1e-4):
         raise Wrong("already the first part, with an empty cache, differs from the whole sequence's scores")
@@ -376,7 +384,7 @@ def _explain_cache(q, k, second):
     old, new, query = _turned(k[:, :, :3]), k[:, :, 3:5], q[:, :, 3:5]
 
     def scores(query, keys):
-        return query @ keys.transpose(-1, -2) / 2.0
+        return query @ keys.transpose(-1, -2) / math.sqrt(8)
 
     def with_(key):
         return torch.cat((old, key), 2)

@@ -48,6 +48,10 @@ def layer_norm(student):
     eps = 0.3  # large, so that its place can be seen
     got = expect_tensor(student(x, weight, bias, eps), x.shape)
     if close(got, F.layer_norm(x, (5,), weight, bias, eps), 1e-8):
+        x, weight, bias = x[..., :4], weight[:4], bias[:4]
+        if not close(student(x, weight, bias, 0.1), F.layer_norm(x, (4,), weight, bias, 0.1)):
+            raise Wrong("right for D = 5 and eps = 0.3, wrong for D = 4 and eps = 0.1: is one of them written in your "
+                        "code?")  # fmt: skip
         return
     one, zero = torch.ones(5, dtype=x.dtype), torch.zeros(5, dtype=x.dtype)
     variance = x.var(-1, keepdim=True, correction=0)
@@ -143,17 +147,17 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True, project=True):
+def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True, project=True, H=_H):
     """Self-attention with the parameters of a block, or a mistaken form of it."""
     B, T, D = x.shape
     parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
     parts = dict(zip(order, parts, strict=True))
     q, k, v = (parts[name] for name in "qkv")
     if split:
-        q, k, v = (part.view(B, T, _H, D // _H).transpose(1, 2) for part in (q, k, v))
+        q, k, v = (part.view(B, T, H, D // H).transpose(1, 2) for part in (q, k, v))
     else:
-        q, k, v = (part.reshape(B, _H, T, D // _H) for part in (q, k, v))
-    scores = q @ k.transpose(-2, -1) / (D // _H if width is None else width) ** 0.5
+        q, k, v = (part.reshape(B, H, T, D // H) for part in (q, k, v))
+    scores = q @ k.transpose(-2, -1) / (D // H if width is None else width) ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None, None], -math.inf)
     heads = scores.softmax(axis) @ v
@@ -182,6 +186,17 @@ def _block(x, mask, p, attend=_attend, feed=_feed_forward, add="post", norms=(1,
     return norm2((0 if add == "none" else x) + feed(x, p))
 
 
+def _other_block(student, x, p):
+    """Another number of heads, and padding that does not stand at the end."""
+    mask = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]]).bool()
+    full = torch.ones_like(mask)
+    if not close(student(x, full, p, 3), _block(x, full, p, H=3), 1e-8):
+        raise Wrong("right for 2 heads, wrong for 3: is the number of heads written in your code?")
+    if not close(student(x, mask, p, 2)[mask], _block(x, mask, p)[mask], 1e-8):
+        raise Wrong("right for padding at the end of the rows, wrong for padding in front or between: use the mask as "
+                    "it is, not the number of its True")  # fmt: skip
+
+
 def _no_norms(x, mask, p):
     x = x + _attend(x, mask, p)
     return x + _feed_forward(x, p)
@@ -207,6 +222,7 @@ def encoder_block(student):
     got = expect_tensor(student(x, mask, p, _H), x.shape)
     want = _block(x, mask, p)
     if close(got[mask], want[mask], 1e-8):
+        _other_block(student, x, p)
         return
     many = _block(x, mask, p, axis=-2)
     if close(got[0], many[0], 1e-6):
@@ -345,6 +361,10 @@ def cross_attention(student):
     expect_tensor(got, x.shape)
     q, k, v = x @ W_q.T, memory @ W_k.T, memory @ W_v.T
     if close(got, _cross(q, k, v, mask), 1e-8):
+        small, W = (x[..., :3], memory[..., :3]), [weight[:3, :3] for weight in (W_q, W_k, W_v)]
+        parts = [vectors @ weight.T for vectors, weight in zip((small[0], small[1], small[1]), W, strict=True)]
+        if not close(student(*small, mask, *W), _cross(*parts, mask), 1e-8):
+            raise Wrong("right for D = 5, wrong for D = 3: is the width written in your code?")
         return
     if close(got[0], _cross(q, k, v, None, axis=1)[0], 1e-6):  # sentence 0 has no padding
         raise Wrong("the softmax runs over the target positions; for each query the weights over the memory must add "
@@ -466,3 +486,8 @@ def continue_greedily(student):
             raise Wrong("the same word every time: append each word to the text before the next round")
         raise Wrong(f"for the prompt {prompt} the first word should be the best after it, id {first}, and each "
                     f"following one the best after all before; you return {got}")  # fmt: skip
+    words = _write(_CausalModel(), [4, 6], _STOP, 20, obey=False)
+    stop = next(word for t, word in enumerate(words) if t >= 2 and word != _STOP and word not in words[:t])
+    got = student(_CausalModel(), [4, 6], stop, 20)
+    if list(map(int, got)) != words[: words.index(stop)]:
+        raise Wrong(f"right for stop = {_STOP}, wrong for stop = {stop}: is the id written in your code?")

@@ -167,7 +167,8 @@ def warmup_stable_decay(student):
         return close(got, [factor(step) for step in range(24)], 1e-6)
 
     if like(lambda step: _trapezoid(step, **sizes)):
-        if not close(expect_number(student(2, 5, 30, 3)), 0.6, 1e-6):
+        other = [expect_number(student(step, 5, 30, 3)) for step in range(34)]
+        if not close(other, [_trapezoid(step, warmup=5, total=30, decay=3) for step in range(34)], 1e-6):
             raise Wrong("right for warmup 4, total 20, decay 8; wrong for 5, 30, 3: is a size written into the code?")
         return
     if got[0] == 0:
@@ -262,6 +263,15 @@ class _Tied(nn.Module):
         self.output.weight = self.embedding.weight
 
 
+def _nested():
+    """A table deep inside, a layer with the same numbers, and a convolution, whose weight has three axes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False), nn.Conv1d(4, 3, 2))
+    inner[1].weight.data.copy_(inner[0].weight.data)
+    return nn.Sequential(inner, nn.LayerNorm(4))
+
+
 @check(
     hints=(
         "Two questions to each tensor: how many axes has it, and is it the table of an nn.Embedding?",
@@ -285,6 +295,11 @@ def decaying_names(student):
     matrices = {name for name, p in named.items() if p.ndim >= 2}
     tables = {"output.weight", "places.weight"}  # the shared one goes by its first name
     if found == matrices - tables:
+        other = set(student(_nested()))
+        if other != {"0.1.weight", "0.2.weight"}:
+            raise Wrong("right for one model; in another, nn.Sequential(nn.Sequential(Embedding(5, 4), Linear(4, 5), "
+                        f"Conv1d(4, 3, 2)), LayerNorm(4)), you find {sorted(other)}: 0.1.weight and 0.2.weight should "
+                        "decay. Ask each module what it is, and each tensor how many axes it has")  # fmt: skip
         return
     if found == named.keys():
         raise Wrong("everything decays, the norms' gains and the biases too")
@@ -319,9 +334,10 @@ def _loop(
     schedule="step",
     emptied=("gradients", "count"),
     order="after",
+    bias=False,
 ):
     """Weights and number of schedule steps after a loop, right or with one of the usual mistakes."""
-    model, optimizer, scheduler = _training()
+    model, optimizer, scheduler = _training(bias)
     for i, batch in enumerate(micro, 1):
         starts = (i - 1) % accumulate == 0
         if starts and "gradients" in emptied:
@@ -378,11 +394,12 @@ class _Schedule:
         self.last_epoch += 1
 
 
-def _training():
+def _training(bias=False):
     """A small model, its optimizer and its schedule."""
-    model = nn.Linear(3, 2, bias=False).double()
+    model = nn.Linear(3, 2, bias=bias).double()
     with torch.no_grad():
-        model.weight.copy_(_draw(2, 3))
+        for parameter in model.parameters():
+            parameter.copy_(_draw(*parameter.shape))
     optimizer = _Descent(model.parameters(), lr=0.3)
     return model, optimizer, _Schedule(optimizer)
 
@@ -427,18 +444,25 @@ def train_steps(student):
     student(model, micro, _squares, optimizer, scheduler, 2, 0.7)
     got, steps = model.weight.detach().clone(), scheduler.last_epoch
     wanted, right_steps = _loop(micro, 2, 0.7)
-    if close(got, wanted, 1e-9) and steps == right_steps:
+    if not close(got, wanted, 1e-9) or steps != right_steps:
+        for message, mistake in LOOPS.items():
+            wrong, wrong_steps = _loop(micro, 2, 0.7, **mistake)
+            if close(got, wrong, 1e-9) and steps == wrong_steps:
+                raise Wrong(message)
+    if close(got, wanted, 1e-5) and steps == right_steps:  # clipping without torch's 1e-6 is right, too
         model, optimizer, scheduler = _training()
         student(model, micro, _squares, optimizer, scheduler, 3, 100.0)
-        if not close(model.weight.detach(), _loop(micro, 3, 100.0)[0], 1e-9):
+        if not close(model.weight.detach(), _loop(micro, 3, 100.0)[0], 1e-5):
             raise Wrong("right for 2 micro-batches a step; wrong for 3 a step and a large max_norm")
+        model, optimizer, scheduler = _training(bias=True)
+        student(model, micro, _squares, optimizer, scheduler, 1, 0.7)
+        if not close(model.weight.detach(), _loop(micro, 1, 0.7, bias=True)[0], 1e-5):
+            raise Wrong("right for one parameter and 2 micro-batches a step; wrong for two parameters and 1 a step: is "
+                        "every micro-batch used, and is the norm that is clipped that of all parameters "
+                        "together?")  # fmt: skip
         return
     if close(got, before, 1e-12):
         raise Wrong("the weights have not moved: is the optimizer stepped?")
-    for message, mistake in LOOPS.items():
-        wrong, wrong_steps = _loop(micro, 2, 0.7, **mistake)
-        if close(got, wrong, 1e-9) and steps == wrong_steps:
-            raise Wrong(message)
     if steps != right_steps:
         raise Wrong(f"6 micro-batches, 2 to a step, are {right_steps} steps of the schedule; yours made {steps}")
     raise Wrong(

@@ -4,6 +4,8 @@ Each check asks for the properties of a right answer first; if one fails, it loo
 one it recognises. The references are written with loops. Notebook: 12.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -22,7 +24,9 @@ def _two(answer, names):
 IGNORE, MASK = -100, 4
 
 
-def _masked(ids, maskable, choose, fate, others, every=False, below=0.8, upto=0.9, swap=False, late=False):
+def _masked(
+    ids, maskable, choose, fate, others, every=False, below=0.8, upto=0.9, swap=False, late=False, mask_id=MASK
+):
     """The reference with a loop, and the mistakes that change a bound."""
     inputs, targets = ids.clone(), torch.full_like(ids, IGNORE)
     for place in torch.cartesian_prod(*map(torch.arange, ids.shape)).tolist():
@@ -30,9 +34,9 @@ def _masked(ids, maskable, choose, fate, others, every=False, below=0.8, upto=0.
         if (maskable[b, t] or every) and choose[b, t] < 0.15:
             targets[b, t] = ids[b, t]
             if fate[b, t] < below:
-                inputs[b, t] = others[b, t] if swap else MASK
+                inputs[b, t] = others[b, t] if swap else mask_id
             elif (fate[b, t] >= upto) if late else (fate[b, t] < upto):
-                inputs[b, t] = MASK if swap else others[b, t]
+                inputs[b, t] = mask_id if swap else others[b, t]
     return inputs, targets
 
 
@@ -60,8 +64,25 @@ def hide(student):
     draws = (ids, maskable, choose, fate, others)
     wanted, wanted_targets = _masked(*draws)
     if torch.equal(inputs, wanted) and torch.equal(targets, wanted_targets):
+        _on_the_bounds(student)
         return
     _explain_hidden(inputs, targets, draws)
+
+
+def _on_the_bounds(student):
+    """Draws that stand on a bound or a little below it, and another id of [MASK]."""
+    ids, others = torch.arange(10, 22).view(2, 6), torch.arange(30, 42).view(2, 6)
+    choose = torch.tensor([[0.15, 0.1499, 0.1, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1, 0.1499, 0.15]]).double()
+    choose[0, 0] = choose[1, 5] = 0.15  # as Python writes it
+    fate = torch.tensor([0.0, 0.0, 0.8, 0.799, 0.9, 0.899], dtype=torch.float64).expand(2, 6)
+    draws = (ids, torch.ones(2, 6, dtype=torch.bool), choose, fate, others)
+    inputs, targets = student(*draws, 3)
+    wanted, wanted_targets = _masked(*draws, mask_id=3)
+    if torch.equal(inputs, _masked(*draws)[0]):
+        raise Wrong("called with mask_id = 3, the inputs hold 4: use the id that was passed")
+    if not torch.equal(inputs, wanted) or not torch.equal(targets, wanted_targets):
+        raise Wrong("right for most draws, wrong for some on a bound or near it: a token is chosen below 0.15, not at "
+                    "0.15, and so with 0.8 and 0.9")  # fmt: skip
 
 
 def _explain_hidden(inputs, targets, draws):
@@ -137,7 +158,7 @@ def shares(student):
         if near(changed, 0.8 + 0.1 * (1 - 1 / V)):
             raise Wrong("changed: that is a share of the chosen tokens; wanted is a share of all tokens")
         raise Wrong(f"changed is {changed:.4g}: add 80 % of 15 %, and of 10 % of 15 % what is really another token")
-    if not near(suspect, same / (1 - chosen + same)):
+    if not math.isclose(suspect, same / (1 - chosen + same), rel_tol=4e-3):  # three digits, though it is small
         if near(suspect, chosen * 0.1 / (1 - chosen + chosen * 0.1)):
             raise Wrong("suspect: nearly; a random token that happens to be the old one looks the same too")
         if near(suspect, same) or near(suspect, chosen * 0.1):

@@ -282,6 +282,12 @@ def cached_step(student):
         _explain_step(got, x, table)
     if cache.keys[:, T:].any() or cache.values[:, T:].any():
         raise Wrong("the outputs are right, but rows of the cache beyond its length were written")
+    x = _draw(B, LONGEST, D, seed=5)
+    cache = SimpleNamespace(keys=_draw(B, LONGEST, D, seed=6), values=_draw(B, LONGEST, D, seed=7), length=0)
+    got = torch.stack([student(x[:, t], cache, _project, table) for t in range(LONGEST)], 1).double()
+    if not close(got, _by_steps(x, table)):
+        raise Wrong("right in a new cache; wrong in one that still holds old numbers, or that is filled to the end: "
+                    "rows beyond its length must not be read, whatever they hold")  # fmt: skip
 
 
 def _explain_step(got, x, table):

@@ -700,7 +700,7 @@ chatty = TableModel(
 )
 found = seq2seq.beam_hypotheses(chatty, nothing, beam=7)[0]
 table(
-    ["sentence", "tokens with <eos>", "probability", "log P", "log P / lp, alpha = 1"],
+    ["sentence", "tokens with `<eos>`", "probability", "log P", "log P / lp, alpha = 1"],
     [
         [
             chatty.say(h.tokens),

@@ -374,7 +374,7 @@ first, second = (text.numericalize(part.split(), vocab) for part in words)
 joined, segments = join_pair(first, second, CLS, SEP)
 table(
     ["", *map(str, range(len(joined)))],
-    [["token", *(vocab.itos[i] for i in joined)], ["segment", *segments]],
+    [["token", *(f"`{vocab.itos[i]}`" for i in joined)], ["segment", *segments]],
 )
 claim("The first [SEP] belongs to the first text", segments == [0] * 6 + [1] * 4)
 
