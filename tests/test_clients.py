@@ -1,161 +1,95 @@
-"""Slow: the notebooks where students really open them (make test-slow).
+"""Slow: the notebooks in JupyterLab in a real browser, where students really open them (make test-slow).
 
-Colab's conditions: a notebook alone in an empty folder, the library from a built wheel, no
-network. JupyterLab in a real browser: opens, runs from top to bottom, shows no error and
-asks no other host for anything. The attention explorer on a plain page, in a frame such as
-Colab's, and in JupyterLab before and after the reader runs it. Screenshots are left in
-build/screenshots.
+Each notebook opens, runs from top to bottom, shows no unmarked error, asks no other host for anything and is legible
+in the light theme, in the dark theme, and 700 pixels wide. The attention explorer on a plain page, in a frame such as
+Colab's, and in JupyterLab before and after the reader runs it. Screenshots are left in build/screenshots. The helpers
+are in tests/lab.py; Colab is in tests/test_clients_colab.py.
 """
 
-import os
+import re
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from tests import lab
+from tests.lab import SCREENSHOTS, watch
 from tools import editions
 
 pytestmark = pytest.mark.slow
 
 NOTEBOOKS = sorted(editions.NOTEBOOKS.glob("*.ipynb"))
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SCREENSHOTS = editions.ROOT / "build" / "screenshots"
-NOWHERE = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")}
-QUIET = {"OMP_NUM_THREADS": "1", "COURSE_PROGRESS": "0"}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The library as a wheel installs it, in a folder of its own."""
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(editions.ROOT)]
-    subprocess.run([*pip, *build], check=True)
-    (wheel,) = folder.glob("course_lib-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", str(folder / "site"), str(wheel)], check=True)
-    return folder / "site"
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_alone_with_the_wheel(path, site, tmp_path):
-    """Outputs equal the stored ones with nothing but the wheel; fails if a file of the checkout was needed."""
-    shutil.copy(path, tmp_path)
-    environment = {**os.environ, **QUIET, **NOWHERE, "PYTHONPATH": str(site), "COURSE_DATA": str(tmp_path / "empty")}
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    where = subprocess.run(
-        [sys.executable, "-c", "import course_lib; print(course_lib.__file__)"],
-        env=environment, cwd=tmp_path, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    assert where.stdout.startswith(str(site))
-    sanitize = str(editions.ROOT / "tests" / "nbval_sanitize.cfg")
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env",
-         "--nbval-cell-timeout=120", "--nbval-sanitize-with", sanitize, path.name],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout[-3000:]
-    assert " passed" in run.stdout
-
-
-@pytest.fixture
-def lab(tmp_path):
-    """A JupyterLab server on loopback over copies of the notebooks, with settings of its own."""
-    folder = tmp_path / "course"
+def course(tmp_path_factory):
+    """A folder with a copy of the notebooks."""
+    folder = tmp_path_factory.mktemp("lab") / "course"
     shutil.copytree(editions.NOTEBOOKS, folder, ignore=shutil.ignore_patterns("source", ".*"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-    environment = {**os.environ, **QUIET, **{name: str(tmp_path / name) for name in settings}}
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    with (tmp_path / "server.log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--allow-root",
-             "--IdentityProvider.token=course", "--LabApp.expose_app_in_browser=True", f"--notebook-dir={folder}"],
-            env=environment, cwd=folder, stdout=log, stderr=log,
-        )  # fmt: skip
-    base = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(120):
-            try:
-                urllib.request.urlopen(f"{base}/api?token=course", timeout=5).close()
-                break
-            except OSError:
-                assert server.poll() is None, (tmp_path / "server.log").read_text()
-                time.sleep(0.5)
-        yield base
-    finally:
-        server.terminate()
-        server.wait(timeout=30)
+    return folder
 
 
-CELLS = """() => window.jupyterapp.shell.currentWidget.content.widgets
-    .filter(w => w.model.type === 'code' && w.model.sharedModel.getSource().trim())
-    .map(w => w.model.toJSON())"""
+@pytest.fixture(scope="module")
+def server(course):
+    """The address of a JupyterLab over the copies."""
+    with lab.server(course) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def browser():
     """A Chromium without a window."""
-    if CHROMIUM is None:
+    if lab.CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+    with lab.chromium() as browser:
         yield browser
-        browser.close()
 
 
-def open_in_lab(page, lab, name):
-    """Open a notebook and wait until its kernel is there."""
-    page.goto(f"{lab}/lab/tree/{name}?token=course&reset")
-    page.wait_for_function(
-        "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
-        timeout=90_000,
-    )
-    page.wait_for_timeout(1000)
-
-
-def elsewhere(requests, lab):
-    """The requests that went to another host than the server."""
-    return [url for url in requests if not url.startswith((lab, "data:", "blob:", lab.replace("http", "ws")))]
+@pytest.fixture
+def page(browser):
+    """An empty page; whatever is opened on it ends with the test."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1400})
+    yield page
+    lab.close(page)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_in_jupyterlab(path, lab, browser):
-    """Run All in a real browser; fails on an unmarked error, a cell that did not run, or a request to another host."""
-    page = browser.new_page(viewport={"width": 1280, "height": 1600})
-    requests = []
-    page.on("request", lambda request: requests.append(request.url))
-    open_in_lab(page, lab, path.name)
-    page.screenshot(path=SCREENSHOTS / f"{path.stem}_opened.png")
-    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:restart-run-all') }")
-    page.get_by_role("button", name="Confirm Kernel Restart").click(timeout=10_000)
-    page.wait_for_timeout(1000)
-    page.wait_for_function(f"() => ({CELLS})().every(c => c.execution_count)", timeout=240_000)
-    page.wait_for_timeout(1000)
-    cells = page.evaluate(CELLS)
-    page.screenshot(path=SCREENSHOTS / f"{path.stem}_run.png")
-    errors = [
-        output
-        for cell in cells
-        for output in cell["outputs"]
-        if output["output_type"] == "error" and "raises-exception" not in cell["metadata"].get("tags", [])
-    ]
+def test_markdown_swallows_no_token(path):
+    """Fails if a text or an output has <eos> without backticks: a browser takes it for a tag and shows nothing."""
+    cells = nbformat.read(path, as_version=4).cells
+    outputs = [out.data.get("text/markdown", "") for cell in cells for out in cell.get("outputs", []) if "data" in out]
+    for text in [cell.source for cell in cells if cell.cell_type == "markdown"] + outputs:
+        shown = re.sub(r"```.*?```|`[^`]*`|[$][^$]*[$]", "", text, flags=re.DOTALL)
+        assert re.findall(r"</?[a-z][^>]*>", shown, flags=re.IGNORECASE) == [], shown
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_in_jupyterlab(path, server, page):
+    """Run All; fails on an unmarked error, a cell that did not run, a request elsewhere, or what cannot be read."""
+    trouble, requests = watch(page)
+    lab.open_notebook(page, server, path.name)
+    lab.run_all(page, seconds=400)
+    cells = page.evaluate(lab.CELLS)
+    marked = [cell for cell in cells if "raises-exception" in cell["metadata"].get("tags", [])]
+    errors = [out for cell in cells for out in cell["outputs"] if out["output_type"] == "error" and cell not in marked]
     assert errors == []
     assert len(cells) == len([c for c in cells if c["execution_count"]]) > 10
-    assert elsewhere(requests, lab) == []
-    page.close()
+    pictures = [out for cell in cells for out in cell["outputs"] if "image/png" in out.get("data", {})]
+    assert [p for p in pictures if not p["metadata"]["image/png"].get("alt")] == []  # JupyterLab itself shows none
+    assert page.locator(".jp-OutputArea-output img").count() >= 1
+
+    lab.photograph(page, f"{path.stem}_light", 1280)
+    lab.photograph(page, f"{path.stem}_narrow", 700)
+    assert page.evaluate(lab.RAW) == []
+    assert page.evaluate(lab.CUT_OFF) == []
+    assert page.evaluate(lab.PICTURES) == []
+    lab.theme(page, "Dark")
+    lab.photograph(page, f"{path.stem}_dark", 1280)
+    assert page.evaluate(lab.PALE) == []
+
+    assert trouble == []
+    assert lab.elsewhere(requests, server) == []
 
 
 # The attention explorer. One notebook cell makes it; the tests know its weights from here.
@@ -254,15 +188,6 @@ def assert_works(root, maps):
     assert numbers(keys) == three_digits(maps["decoder"][1][0, 3])
 
 
-def watch(page):
-    """Collect what goes wrong on a page and what it asks for."""
-    trouble, requests = [], []
-    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    return trouble, requests
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(700, "light"), (1200, "dark")])
 def test_the_explorer_on_a_plain_page(width, scheme, browser, example, tmp_path):
     """Two on one page, from a file; fails if they get in each other's way or ask for anything."""
@@ -306,18 +231,15 @@ def test_the_explorer_in_a_frame_such_as_colabs(browser, example):
     page.close()
 
 
-def test_the_explorer_in_jupyterlab(lab, browser, example, tmp_path):
+def test_the_explorer_in_jupyterlab(server, course, page, example):
     """Still in a notebook that is not trusted, live once the reader runs the cell, in a dark theme as well."""
     shown, maps = example
     data, metadata = shown._repr_mimebundle_()
     output = new_output("execute_result", data=data, metadata=metadata, execution_count=1)
     cells = [new_code_cell(f"{EXPLORER}\nshown", execution_count=1, outputs=[output]), new_markdown_cell("The end.")]
-    nbformat.write(
-        new_notebook(cells=cells, metadata={"kernelspec": editions.KERNEL}), tmp_path / "course" / "explorer.ipynb"
-    )
-    page = browser.new_page(viewport={"width": 1280, "height": 1400})
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": editions.KERNEL}), course / "explorer.ipynb")
     trouble, requests = watch(page)
-    open_in_lab(page, lab, "explorer.ipynb")
+    lab.open_notebook(page, server, "explorer.ipynb")
     still = page.locator(".attention-explorer .ax-still img, .jp-OutputArea img").first
     still.wait_for(state="visible")
     assert still.evaluate("image => image.naturalWidth") == 980
@@ -332,15 +254,9 @@ def test_the_explorer_in_jupyterlab(lab, browser, example, tmp_path):
     assert "(position 4)" in page.locator(".ax-said").inner_text()
     assert page.evaluate(cell) == 0
     page.screenshot(path=SCREENSHOTS / "explorer_lab_run.png")
-    page.evaluate("""() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})""")
+    lab.theme(page, "Dark")
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
     page.locator(".ax-live.ax-dark").wait_for(state="visible", timeout=30_000)
     page.screenshot(path=SCREENSHOTS / "explorer_lab_dark.png")
     assert trouble == []
-    assert elsewhere(requests, lab) == []
-    page.close()
-
-
-def test_the_wheel_carries_the_explorers_page(site):
-    """Fails if the wheel leaves out what is not Python: the explorer could not be shown in Colab."""
-    assert (site / "course_lib" / "explorer.html").read_text(encoding="utf8").startswith("<div")
+    assert lab.elsewhere(requests, server) == []
