@@ -260,7 +260,10 @@ def _hidden(desk, cell, test, code, seed=0):
     except NotImplementedError:
         return UNTOUCHED
     except Wrong as wrong:
-        return str(wrong) if str(wrong).startswith("not ") else f"not yet, in the hidden test: {wrong}"
+        if str(wrong).startswith("not "):
+            return str(wrong)
+        # Of numbers worked out on paper the right ones are not told: they are the same for the next student.
+        return f"not yet, in the hidden test: {'this is not right' if test.probe is hidden.value else wrong}"
     return None
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-SECONDS = 5  # of computing for one cell or one question; the grading process ends what does not listen to it
+SECONDS = 10  # of computing for one cell or one question, first imports included
 MEMORY = 12 * 2**30  # bytes
 FILE_BYTES = 100 * 2**20
 FORBIDDEN = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "socket.connect")
@@ -224,7 +224,11 @@ def main():
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    if sys.argv[1:] != ["checks"]:
+    if sys.argv[1:] == ["checks"]:
+        from course_lib import checks
+
+        checks.SECONDS = SECONDS  # in a fresh process some of torch is loaded at its first use
+    else:
         hide_checks()
     restrict(os.getcwd())
     names = {"__name__": "__main__"}
