@@ -15,7 +15,12 @@ NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-w
 # JupyterLab refuses to run as root unless told so, as in a container.
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help install lab test test-unit test-notebooks test-slow notebooks images experiments bench lint format clean
+# The instructors' environment, with nbgrader; its folder must be on the PATH, because nbgrader calls alembic by name.
+CLASSROOM := .venv-classroom
+CLASSROOM_READY := $(CLASSROOM)/.ready
+
+.PHONY: help install lab test test-unit test-notebooks test-slow notebooks images experiments bench \
+  classroom release check-the-checks site links lint format clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -40,9 +45,30 @@ test-notebooks: $(READY)
 	$(QUIET) $(BIN)/python -m tools.build --instructor
 	$(QUIET) $(BIN)/python -m pytest -q $(NBVAL) notebooks/*.ipynb build/instructor/*.ipynb
 
-test-slow: $(READY)  ## the slow suites: a notebook alone with a wheel, JupyterLab in a real browser
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[slow]"
-	$(QUIET) $(BIN)/python -m pytest -q -m slow tests
+test-slow: $(READY) $(CLASSROOM_READY)  ## the slow suites: JupyterLab in a real browser, Colab's conditions, nbgrader, the site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[slow,site]"
+	$(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadgroup --durations=15 tests
+
+classroom: $(CLASSROOM_READY)  ## make the instructors' environment (.venv-classroom), with nbgrader
+
+$(CLASSROOM_READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CLASSROOM)
+	$(CLASSROOM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[classroom]"
+	@touch $@
+
+release: $(CLASSROOM_READY)  ## make an assignment: CHAPTERS="05 07" or EXERCISES="5.1 7.2", NAME=homework1; see INSTRUCTORS.md
+	@$(CLASSROOM)/bin/python -m classroom.release --chapters "$(CHAPTERS)" --exercises "$(EXERCISES)" --points "$(POINTS)" \
+	  --due "$(DUE)" $(if $(NAME),--name "$(NAME)") $(if $(COURSE),--course "$(COURSE)") $(if $(FORCE),--force)
+
+check-the-checks: $(READY)  ## try planted wrong answers and mutants of the solutions on every check
+	OMP_NUM_THREADS=1 $(BIN)/python -m classroom.mutants
+
+site: $(READY)  ## build the site from the stored outputs into build/site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[site]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.site
+
+links: $(READY)  ## look for internal links that lead nowhere
+	$(BIN)/python -m tools.links
 
 notebooks: $(READY)  ## build and execute the notebooks whose source, library or ledger changed
 	$(QUIET) $(BIN)/python -m tools.build $(CHAPTERS)
@@ -59,12 +85,12 @@ bench: $(READY)  ## measure speed as ratios in one run, against the goals
 
 lint: $(READY)  ## look for mistakes in code and spelling
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check course_lib tools tests conftest.py
-	$(BIN)/codespell course_lib tools tests notebooks/source README.md
+	$(BIN)/ruff format --check course_lib classroom tools tests conftest.py
+	$(BIN)/codespell course_lib classroom tools tests notebooks/source site *.md
 
 format: $(READY)  ## put the code into its standard form
-	$(BIN)/ruff check --fix course_lib tools tests
-	$(BIN)/ruff format course_lib tools tests conftest.py
+	$(BIN)/ruff check --fix course_lib classroom tools tests
+	$(BIN)/ruff format course_lib classroom tools tests conftest.py
 
 clean:  ## remove what can be made again
-	rm -rf build dist $(VENV) .pytest_cache .ruff_cache
+	rm -rf build dist $(VENV) $(CLASSROOM) .pytest_cache .ruff_cache
