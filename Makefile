@@ -19,11 +19,11 @@ ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 CLASSROOM := .venv-classroom
 CLASSROOM_READY := $(CLASSROOM)/.ready
 
-.PHONY: help install lab test test-unit test-notebooks test-slow notebooks images experiments bench \
+.PHONY: help install lab test test-unit test-notebooks test-clients test-slow notebooks images experiments bench \
   classroom release check-the-checks site links lint format clean
 
 help:  ## list the commands
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 27
 
 install: $(READY)  ## make the environment (.venv) from pyproject.toml and constraints.txt
 
@@ -44,6 +44,9 @@ test-unit: $(READY)
 test-notebooks: $(READY)
 	$(QUIET) $(BIN)/python -m tools.build --instructor
 	$(QUIET) $(BIN)/python -m pytest -q $(NBVAL) notebooks/*.ipynb build/instructor/*.ipynb
+
+test-clients: $(READY)  ## the notebooks in Colab's conditions; choose with PYTHON=python3.13 TORCH=2.11.0
+	COLAB_PYTHON=$(PYTHON) COLAB_TORCH=$(TORCH) $(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadgroup tests/test_clients_colab.py
 
 test-slow: $(READY) $(CLASSROOM_READY)  ## the slow suites: JupyterLab in a real browser, Colab's conditions, nbgrader, the site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[slow,site]"
@@ -73,6 +76,7 @@ links: $(READY)  ## look for internal links that lead nowhere
 notebooks: $(READY)  ## build and execute the notebooks whose source, library or ledger changed
 	$(QUIET) $(BIN)/python -m tools.build $(CHAPTERS)
 	$(BIN)/python -m tools.readme
+	$(BIN)/python -m classroom.exercises
 
 images: $(READY)  ## draw the diagrams into images/
 	$(BIN)/python -m tools.images

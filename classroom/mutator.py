@@ -51,8 +51,13 @@ def mutants(source, inside=lambda line: True, answer=None):
         answer: name of a value that was worked out on paper; its entries are changed as numbers, too.
 
     Example:
-        >>> [mutant.change for mutant in mutants("y = 2 * x")]
-        ['y = 2 * x -> y = 3 * x', 'y = 2 * x -> y = 1 * x', 'y = 2 * x -> y = 2', 'y = 2 * x -> y = x']
+        >>> for mutant in mutants("y = 2 * x"):
+        ...     print(mutant.change)
+        y = 2 * x -> pass
+        y = 2 * x -> y = 2
+        y = 2 * x -> y = x
+        y = 2 * x -> y = 3 * x
+        y = 2 * x -> y = 1 * x
     """
     tree = ast.parse(source)
     reference = ast.unparse(tree)
