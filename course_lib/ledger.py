@@ -14,6 +14,7 @@ one number, `table` for a table, `curves` for a figure. Used by every notebook w
 """
 
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -204,7 +205,7 @@ def summary(name, variant, metric, where=None):
     found = values(name, variant, metric, where)
     if not all(isinstance(value, int | float) for value in found):
         raise ValueError(f"{metric!r} of {variant!r} in {name!r} is not one number a seed; read it with ledger.values")
-    return sum(found) / len(found), min(found), max(found), len(found)
+    return math.fsum(found) / len(found), min(found), max(found), len(found)
 
 
 def table(name, metrics=None, variants=None, digits=3, where=None):
