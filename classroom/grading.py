@@ -269,7 +269,8 @@ def _hidden(desk, cell, test, code, seed=0):
 
 def _visible(desk, cell, test, code):
     """Run the visible check; None or its words."""
-    source = without_hidden(cell.source)
+    real = f"from course_lib.checks import ch{test.grade_id[2:4]}\n"  # whatever the student's code put in its place
+    source = real + without_hidden(cell.source)
     reply = desk.do({"do": "check", "answer": test.answer, "code": source, "where": "<check>"})
     passed = "".join(f"passed: {name}\n" for name in editions.check_names(cell.source))
     return None if reply.get("got") == passed else str(reply.get("error", "not yet"))

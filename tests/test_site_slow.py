@@ -7,10 +7,12 @@ theme, wide and at 700 px. Screenshots are left in build/screenshots.
 
 import functools
 import http.server
+import os
 import shutil
 import threading
 
 import pytest
+from filelock import FileLock
 
 from tools import links, site
 from tools.editions import ROOT
@@ -32,9 +34,14 @@ WITH_FORMULAS = {"05_lstm_and_gru", "07_attention", "11_training_tricks", "atten
 
 
 @pytest.fixture(scope="module")
-def built():
-    """The site, built anew; fails with what is missing if it cannot be built."""
-    site.build()
+def built(tmp_path_factory):
+    """The site, built anew, once for all processes of a run; fails with what is missing if it cannot be built."""
+    run = tmp_path_factory.getbasetemp()
+    run = run.parent if "PYTEST_XDIST_WORKER" in os.environ else run
+    with FileLock(run / "site.lock"):
+        if not (run / "site.built").exists():
+            site.build()
+            (run / "site.built").touch()
     return site.TARGET
 
 
