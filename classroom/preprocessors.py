@@ -1,12 +1,13 @@
 """What nbgrader runs in place of its own steps; nbgrader_config.py names them."""
 
+import secrets
 from pathlib import Path
 
 import nbformat
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Float, Integer
+from traitlets import Bool, Float, Integer
 
-from classroom.grading import SECONDS, graded, release_of, restored
+from classroom.grading import BUDGET, NOT_JUDGED, SECONDS, Refused, judged, release_of, restored
 from tools import editions
 
 
@@ -21,21 +22,33 @@ class Restore(NbGraderPreprocessor):
 
 
 class Examine(NbGraderPreprocessor):
-    """In place of running the notebook: a worker, the hidden tests, the visible checks."""
+    """In place of running the notebook: a judge, a worker, the hidden tests, the visible checks."""
 
-    seed = Integer(0, help="seed of the hidden tests' inputs; chosen when an assignment is released").tag(config=True)
+    seed = Integer(None, allow_none=True, help="of the hidden tests' inputs; by default another one each time").tag(
+        config=True
+    )
     seconds = Float(SECONDS, help="time for one cell or one question").tag(config=True)
+    budget = Float(BUDGET, help="time for one notebook").tag(config=True)
+    unconfined = Bool(False, help="go on where the kernel does not confine the students' code").tag(config=True)
 
     def preprocess(self, nb, resources):
-        """Write into every check cell what was found."""
-        found = graded(nb, self.seed, self.seconds)
+        """Write into every check cell what was found, and into the metadata what only instructors read."""
+        seed = secrets.randbelow(2**31) if self.seed is None else self.seed
+        try:
+            found = judged(nb, seed, self.seconds, self.budget, self.unconfined)
+        except Refused as refused:
+            raise SystemExit(f"NOTHING IS GRADED: {refused}") from None
+        nb.metadata["classroom"] = {"seed": seed}
         for cell in nb.cells:
             if not editions.is_check(cell):
                 continue
-            wrong = found[cell.metadata.nbgrader.grade_id]
+            wrong, why = found[cell.metadata.nbgrader.grade_id]
+            if wrong and NOT_JUDGED in wrong:
+                self.log.warning("%s could not be judged; please look at it: %s", cell.metadata.nbgrader.grade_id, why)
             if wrong is None:
                 said = "".join(f"passed: {name}\n" for name in editions.check_names(cell.source))
                 cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=said)]
             else:
                 cell.outputs = [nbformat.v4.new_output("error", ename="NotYet", evalue=wrong, traceback=[wrong])]
+                cell.metadata["classroom"] = {"why": why}
         return nb, resources

@@ -4,18 +4,24 @@ The answers are those of a notebook of its own with three exercises of chapter 0
 """
 
 import copy
+import functools
+import math
 import os
 import sys
 import time
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from classroom import grading, hidden, worker
-from classroom.grading import BEGIN_HIDDEN, END_HIDDEN, Stopped, Worker, graded, restored
+from classroom import grading, hidden, wire
+from classroom.grading import BEGIN_HIDDEN, END_HIDDEN, graded, restored
+from classroom.judge import Stopped, Worker
 from classroom.hidden import Draw
 from tests.solutions import solution
 from tools import editions
@@ -269,21 +275,75 @@ def test_what_is_sent_comes_back_as_it_was(tmp_path):
         for test in hidden.tests(path.stem[:2]).values():
             message = {"given": list(test.draw(Draw(3)))}
             with (tmp_path / "pipe").open("wb") as stream:
-                worker.send(stream, message)
+                wire.send(stream, message)
             with (tmp_path / "pipe").open("rb") as stream:
-                assert repr(worker.receive(stream)) == repr(message), test.grade_id
+                assert repr(wire.receive(stream)) == repr(message), test.grade_id
 
 
-def test_a_reply_runs_no_code_here():
-    """Fails if a student's process could send something that acts when it is read."""
-    import pickle
+@pytest.mark.parametrize("dtype", wire.DTYPES.values(), ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)], ids=str)
+def test_tensors_travel_bit_by_bit(dtype, shape):
+    """Fails if a type, a size, or a single bit is lost, also of infinity, nan and -0.0."""
+    tensor = torch.tensor([1.5, -0.0, float("nan"), float("inf"), 3.0, 0.1]).nan_to_num(2.0 if not dtype.is_floating_point
+                          else float("nan"))[: math.prod(shape)].to(dtype).reshape(shape)  # fmt: skip
+    back = wire.decoded(wire.encoded(tensor))
+    assert (back.dtype, back.shape) == (dtype, shape)
+    assert back.reshape(-1).view(torch.uint8).equal(tensor.reshape(-1).view(torch.uint8))
 
-    class Acts:
-        def __reduce__(self):
-            return (print, ("I was here",))
 
-    with pytest.raises(pickle.UnpicklingError):
-        worker.loaded(pickle.dumps(Acts(), protocol=2))
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[", b"[" * 10**6, b"{}", b'{"a": 1, "b": 2}', b'{"other": 1}', b'{"tensor": 1}', b"\xff", b"1" * 10**5,
+     b'{"tensor": ["float64", [4294967296], "AAAAAAAAAAA="]}', b'{"tensor": ["float64", [-1], ""]}',
+     b'{"tensor": ["object", [1], "AAAAAAAAAAA="]}', b'{"tensor": ["float64", [1], "no base 64"]}',
+     b'{"dict": [[[], 1]]}', b'{"dict": [[{"dict": []}, 1]]}', b'{"set": [[1]]}', b'{"tensor": ["bool", "ab", ""]}'],
+    ids=lambda data: repr(data[:30]),
+)  # fmt: skip
+def test_a_forged_message_is_unreadable_and_nothing_else(data):
+    """Fails if bytes that nobody encoded raise something else, make a huge object, or are taken for a value."""
+    with pytest.raises(wire.Unreadable):
+        wire.decoded(data)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [(np.float64(0.5), 0.5), (np.float32(0.5), 0.5), (np.int64(3), 3), (np.bool_(True), True), (np.str_("a"), "a"),
+     (Fraction(1, 4), 0.25), (Decimal("0.25"), 0.25), (np.array(2.0), 2.0), (torch.nn.Parameter(torch.ones(2)),
+     torch.ones(2)), (np.ones((2, 3)), torch.ones(2, 3, dtype=torch.float64)), ((1, np.float64(2)), [1, 2.0]),
+     ({np.int64(1): np.array([1])}, {1: torch.tensor([1])}), (torch.eye(2).to_sparse(), torch.eye(2)),
+     ({(1, 2): 3}, {(1, 2): 3}), (torch.ones(1).expand(4), torch.ones(4)), (np.array(["a", "b"]), ["a", "b"])],
+)  # fmt: skip
+def test_numbers_of_every_kind_become_pythons(value, wanted):
+    """Fails if a NumPy number, which is a float too, travels as itself and cannot be read."""
+    found = wire.plain(value)
+    assert type(found) is type(wanted)
+    assert repr(found) == repr(wanted)
+    assert repr(wire.decoded(wire.encoded(found))) == repr(wanted)
+
+
+class Endless(list):
+    def __iter__(self):
+        while True:
+            yield self
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), lambda: 1, 1j, torch.ones(1).expand(2**32), torch.ones(1).expand(2**22, 4), Endless(), print,
+     functools.reduce(lambda inner, _: [inner, inner], range(60), 0), functools.reduce(lambda x, _: [x], range(99), 0)],
+    ids=lambda value: str(type(value)),
+)  # fmt: skip
+def test_what_is_not_plain_or_far_too_much_is_refused(value):
+    """Fails if an object gets through, or a small answer is blown up to a large message."""
+    with pytest.raises(wire.NotPlain):
+        wire.plain(value)
+
+
+def test_words_of_an_answer_are_cut_and_harmless():
+    """Fails if an error text of megabytes, escape codes or half a character get into feedback."""
+    text = wire.clean("\x1b[31m\ud800\0" + "x" * 10**6)
+    assert len(text) < 2100
+    assert text.isprintable()
 
 
 @slow
@@ -296,7 +356,7 @@ def test_a_worker_that_does_not_listen_is_ended_in_time():
         student.ask({"do": "run", "code": "import time\ntime.sleep(100)", "where": "<ex>"})
     assert time.monotonic() - began < 10
     assert student.process.poll() is not None
-    assert not os.path.exists(student.folder.name)
+    assert not os.path.exists(student.folder)
 
 
 @slow

@@ -18,21 +18,37 @@ Where the answer needs more than arguments made of tensors, numbers, strings, li
 function), a probe makes it: it is sent to the student's process as text, so it must stand alone.
 """
 
-import ast
 import copy
 import dataclasses
 import importlib
 import inspect
 import random
+import reprlib
 import textwrap
 from collections.abc import Callable
 
 import torch
 
-from classroom.worker import plain
+from classroom.wire import plain
 from course_lib.checks import Wrong, close, expect_number, expect_tensor, near
 
 CASES = 5
+
+
+class Missed(Wrong):
+    """An answer gave something else than what is right.
+
+    Args:
+        reason: what differs, right values included: for instructors.
+        given: the arguments of the case.
+        got: what the answer gave.
+    """
+
+    def __init__(self, reason, given, got):
+        super().__init__(f"{reason}{_for(given)}")
+        self.told = f"the check asks again with other inputs, and there your answer is not right{_for(given)}"
+        if isinstance(got, torch.Tensor):
+            self.told += f"; it gives a tensor of shape {tuple(got.shape)}"
 
 
 class Draw(random.Random):
@@ -88,6 +104,7 @@ def agree(got, wanted):
             worst = (got.double() - wanted.double()).abs().nan_to_num(torch.inf).max().item()
             raise Wrong(f"the result differs from the right one, by {worst:.3g} at most")
     elif isinstance(wanted, (list, tuple)):
+        got = got.tolist() if isinstance(got, torch.Tensor) else got
         if not isinstance(got, (list, tuple)) or len(got) != len(wanted):
             raise Wrong(f"got {_shown(got)}; wanted {len(wanted)} entries")
         for number, (mine, theirs) in enumerate(zip(got, wanted, strict=True)):
@@ -129,8 +146,7 @@ def _within(place, got, wanted):
 
 
 def _shown(thing):
-    text = repr(thing)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return reprlib.repr(thing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,15 +201,16 @@ def examine(test, ask, seed=0):
         seed: another seed draws other cases.
 
     Raises:
-        Wrong: if a case gives something else than what is right.
+        Missed: if a case gives something else than what is right.
     """
     for case in range(test.cases):
         given = test.draw(Draw(1000 * seed + case))
         wanted = plain(test.right(*copy.deepcopy(given)))
+        got = ask(test, copy.deepcopy(given))
         try:
-            _judge(test, ask(test, copy.deepcopy(given)), wanted)
+            _judge(test, got, wanted)
         except Wrong as wrong:
-            raise Wrong(f"{wrong}{_for(given)}") from None
+            raise Missed(str(wrong), given, got) from None
 
 
 def _judge(test, got, wanted):
@@ -231,46 +248,3 @@ def text_of(probe):
     'value'
     """
     return {"name": probe.__name__, "source": textwrap.dedent(inspect.getsource(probe))}
-
-
-def defines(code, name):
-    r"""Say whether a cell defines a name.
-
-    >>> defines("def f(x):\n    g = x", "f"), defines("def f(x):\n    g = x", "g"), defines("f(1)", "f")
-    (True, False, False)
-    """
-    try:
-        statements = ast.parse(code).body
-    except SyntaxError:
-        return False
-    stored = (node for statement in statements if isinstance(statement, (ast.Assign, ast.AnnAssign)) for node in
-              ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))  # fmt: skip
-    made = (s for s in statements if isinstance(s, (ast.FunctionDef, ast.ClassDef)))
-    return name in {node.id for node in stored} | {statement.name for statement in made}
-
-
-def used_without_leave(code, without):
-    """Return the names that code uses although it may not.
-
-    >>> used_without_leave("y = nn.LSTMCell(3, 4)", ("LSTMCell", "lstm_step"))
-    ['LSTMCell']
-    """
-    try:
-        tree = ast.parse(code)
-    except SyntaxError:  # a magic, or half a line: running it will say so
-        return []
-    own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    used = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id not in own:
-            used.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            used.add(node.attr)
-        elif isinstance(node, ast.alias):
-            used.update((*node.name.split("."), node.asname))
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            used.update(node.module.split("."))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            used.add(node.value)
-    return [name for name in without if name in used]
