@@ -1,12 +1,29 @@
 """The machinery of checks: every kind of answer gets its own words, and nothing hangs or raises."""
 
+import functools
 import time
+from collections import namedtuple
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
+import sympy
 import torch
 
 from course_lib import checks
-from course_lib.checks import CheckFailed, Wrong, check, close, expect_number, expect_tensor, expect_type
+from course_lib.checks import (
+    CheckFailed,
+    Wrong,
+    as_torch,
+    check,
+    close,
+    expect_number,
+    expect_numbers,
+    expect_tensor,
+    expect_type,
+    precision,
+)
 
 
 @check(hints=("multiply", "2 * x", "return 2 * x, nearly"))
@@ -98,6 +115,74 @@ def test_the_line_of_the_students_mistake_is_named():
     assert f"in its line {line}:" in says(with_a_mistake)
 
 
+class Doubling(torch.nn.Module):
+    """Right as a module, with a mistake if there is one to make."""
+
+    def __init__(self, mistake=None):
+        super().__init__()
+        self.mistake = mistake
+
+    def forward(self, x):
+        return 2 * x if self.mistake is None else self.mistake(x)
+
+
+class Called:
+    """The same as an instance that can be called."""
+
+    def __init__(self, mistake=None):
+        self.mistake = mistake
+
+    def __call__(self, x):
+        return 2 * x if self.mistake is None else self.mistake(x)
+
+
+def multiplied(factor, x):
+    return factor * x
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Doubling(), Called(), functools.partial(multiplied, 2), functools.lru_cache(lambda x: 2 * x),
+        torch.no_grad()(lambda x: 2 * x), Called().__call__, lambda *given: sum(given, given[0]),
+        lambda x: 2 * x.numpy(), lambda x: torch.nn.Parameter(2 * x),
+    ],
+)  # fmt: skip
+def test_whatever_can_be_called_is_an_answer(answer):
+    """Fails if only plain functions are, or if NumPy's array is not taken for its numbers."""
+    assert says(answer) == "passed: double"
+
+
+@pytest.mark.parametrize("kind", [Doubling, Called])
+def test_what_is_no_function_is_diagnosed_like_one(kind):
+    """Fails if its errors count as the check's, its stub as an attempt, or its changes of an argument pass."""
+    line = with_a_mistake.__code__.co_firstlineno + 2
+    own = kind.forward if kind is Doubling else kind.__call__
+    assert f"raised RuntimeError in its line {own.__code__.co_firstlineno + 1}:" in says(kind(with_a_mistake))
+    assert f"raised RuntimeError in its line {line}:" in says(functools.partial(with_a_mistake))
+    assert f"raised RuntimeError in its line {line}:" in says(torch.no_grad()(with_a_mistake))
+    assert says(kind(in_place)).startswith("not yet: your function changes its argument in place")
+    assert says(kind(exits)).startswith("not yet: your code raised SystemExit")
+
+    def unwritten(x):
+        raise NotImplementedError
+
+    assert says(kind(unwritten)) == "not attempted yet: double"
+
+
+def test_an_error_outside_the_students_code_has_no_line_of_theirs():
+    assert says(functools.partial(torch.ones, 2, 3, "x")).startswith("not yet: your code raised TypeError: ")
+
+
+def test_changes_of_named_arguments_are_seen():
+    @checks.check(hints=("a", "b", "c"))
+    def example(student):
+        student(x=torch.ones(2))
+
+    assert example._verdict(lambda x: x + 1) == "passed: example"
+    assert example._verdict(lambda x: x.add_(1)).startswith("not yet: your function changes its argument in place")
+
+
 def test_a_loop_that_never_ends_is_stopped(monkeypatch):
     monkeypatch.setattr(checks, "SECONDS", 0.2)
     begin = time.monotonic()
@@ -160,6 +245,63 @@ def test_expectations():
     ]:
         with pytest.raises(Wrong, match=words):
             call()
+
+
+Pair = namedtuple("Pair", "mean variance")
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        0.5, Fraction(1, 2), Decimal("0.5"), np.float64(0.5), np.float32(0.5), np.float16(0.5), np.array(0.5),
+        np.array([[0.5]]), torch.tensor(0.5), torch.tensor([0.5], requires_grad=True), torch.tensor(0.5).half(),
+        torch.tensor(0.5).bfloat16(), torch.nn.Parameter(torch.tensor(0.5)), sympy.Rational(1, 2),
+    ],
+    ids=lambda half: type(half).__name__,
+)  # fmt: skip
+def test_a_number_of_any_make_is_a_number(half):
+    """Fails if the type of a right number costs the points."""
+    assert expect_number(half) == 0.5
+    assert expect_numbers((half, 2), ("mean", "variance")) == [0.5, 2.0]
+    assert expect_numbers(Pair(half, half), ("mean", "variance")) == [0.5, 0.5]
+    assert expect_numbers([np.int64(3), half], ("mean", "variance")) == [3.0, 0.5]
+
+
+@pytest.mark.parametrize("both", [np.array([0.5, 2]), torch.tensor([0.5, 2]).half(), np.array([0.5, 2], dtype=object)])
+def test_a_row_of_any_make_is_a_row(both):
+    assert expect_numbers(both, ("mean", "variance")) == [0.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    "nothing", ["0.5", True, np.True_, torch.tensor(True), 1j, np.complex128(1), [0.5], sympy.Symbol("x"), object]
+)
+def test_what_is_no_number_is_none(nothing):
+    """Fails if text, truth, or something that cannot be ordered counts as a number."""
+    for call in (lambda: expect_number(nothing), lambda: expect_numbers((nothing, 1), ("mean", "variance"))):
+        with pytest.raises(Wrong, match="number"):
+            call()
+
+
+def test_a_number_beyond_floats_is_infinite():
+    assert expect_number(-(10**400)) == float("-inf")
+
+
+def test_what_numpy_gave_becomes_torchs():
+    """Fails if an array inside a tuple or dict is left, an array is shared, or what is no array is copied."""
+    array, tensor, text = np.ones((2, 3), dtype=np.float32).T, torch.ones(2), np.array(["a", "b"])
+    (x, y), found = as_torch(([array, tensor], {"k": np.int64(3), np.str_("n"): text}))
+    assert (x.dtype, tuple(x.shape), y is tensor) == (torch.float32, (3, 2), True)
+    assert (found, type(found["k"])) == ({"k": 3, "n": ["a", "b"]}, int)
+    array += 1
+    assert x.eq(1).all()
+    same = [1, (tensor, "a")]
+    assert as_torch(same) is same
+
+
+def test_precision():
+    assert precision(torch.ones(2).double()) == 1e-8
+    assert precision(torch.ones(2).double(), 1e-6) == 1e-6
+    assert precision(torch.ones(2), 1e-6) == 1e-5
 
 
 def test_close():

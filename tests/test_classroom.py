@@ -278,6 +278,40 @@ def tess_defines_no_function(notebook, right, course):
     return {WEIGHTS}
 
 
+def uwe_answers_in_numpy(notebook, right, course):
+    """NumPy's numbers are floats too, and no pickle of them is to stop the grading."""
+    numbers = "import numpy as np\n\nleft = (np.float64(0.336), np.float32(0.42), -np.log(2 ** np.float64(0.01) - 1))"
+    answered(notebook, {**right, LEFT: numbers})
+    return {CELL, LEFT, WEIGHTS}
+
+
+def vera_writes_as_in_jupyter(notebook, right, course):
+    """Magics, questions, a display, lines that begin with a percent sign but are Python."""
+    cell = f"%matplotlib inline\ntorch.chunk?\ndisplay(torch.ones(1))\n!ls\nodd = (7\n    % 4)\n{right[CELL]}"
+    answered(notebook, {CELL: cell, LEFT: f"%time {right[LEFT]}", WEIGHTS: f"%%time\n{right[WEIGHTS]}"})
+    return {CELL, LEFT, WEIGHTS}
+
+
+def will_calls_what_is_ready(notebook, right, course):
+    ready = (
+        "def lstm_cell(x, h, c, weight_ih, weight_hh, bias):\n"
+        "    return torch.lstm_cell(x, (h, c), weight_ih, weight_hh, bias, torch.zeros_like(bias))"
+    )
+    answered(notebook, {**right, CELL: ready})
+    return {LEFT, WEIGHTS}
+
+
+def yves_hands_in_more(notebook, right, course):
+    """Files beside the notebook, one of them a link to what only the instructor has."""
+    folder = course / "submitted" / "yves_hands_in_more" / SHEET
+    folder.mkdir(parents=True)
+    (folder / "x.html").symlink_to(course / "nbgrader_config.py")
+    (folder / "key").symlink_to(course / "key")
+    (folder / "evil.py").write_text("print('I run')", encoding="utf8")
+    answered(notebook, {LEFT: right[LEFT]})
+    return {LEFT}
+
+
 STUDENTS = [
     ada_has_all_right,
     bob_hands_in_nothing,
@@ -299,6 +333,10 @@ STUDENTS = [
     rosa_wants_all_memory,
     sam_prints_and_prints,
     tess_defines_no_function,
+    uwe_answers_in_numpy,
+    vera_writes_as_in_jupyter,
+    will_calls_what_is_ready,
+    yves_hands_in_more,
 ]
 
 
@@ -471,6 +509,23 @@ def test_files_that_are_broken_missing_or_renamed(student, chapters, grades):
             assert score == (worth if name[2:4] in chapters else 0), name
 
 
+def test_only_released_notebooks_are_taken_in(course, finished):
+    """Fails if a link or a file of the student's own gets into what is graded or given back."""
+    for folder in ("autograded", "feedback"):
+        place = course / folder / "yves_hands_in_more" / SHEET
+        names = {path.name for path in place.iterdir()}
+        assert names <= {FIVE, FIVE.replace(".ipynb", ".html"), "timestamp.txt"}, folder
+        assert not any(path.is_symlink() for path in place.iterdir())
+
+
+def test_each_grading_asks_with_other_numbers(course, finished):
+    """Fails if what feedback says of one grading helps in the next."""
+    graded = course / "autograded" / "bob_hands_in_nothing" / SHEET / FIVE
+    first = nbformat.read(graded, as_version=4).metadata.classroom.seed
+    run(["nbgrader", "autograde", SHEET, "--student=bob_hands_in_nothing", "--force"], course)
+    assert nbformat.read(graded, as_version=4).metadata.classroom.seed != first
+
+
 def test_nbgrader_says_what_was_mended(said):
     assert "vic_breaks_a_file: 04_backpropagation_through_time.ipynb cannot be read" in said[TWO]
     assert "uma_renames_a_file: 05_lstm_and_gru (1).ipynb is taken for 05_lstm_and_gru.ipynb" in said[TWO]
@@ -512,6 +567,8 @@ def test_feedback_says_what_was_wrong(course, finished, earned):
     assert "not yet" in pages["jan_learned_the_visible_check_by_heart"]
     assert "endless loop" in pages["leo_sleeps"] or "never ends" in pages["leo_sleeps"]
     assert "0.336" not in pages["cleo_has_some_right"], "the right numbers are not told"
+    assert not any("wanted" in page.split("in the hidden test:")[1][:300] for page in pages.values()
+                   if "in the hidden test:" in page)  # fmt: skip
 
 
 def test_feedback_does_not_show_the_solutions(course, finished):

@@ -97,6 +97,7 @@ def agree(got, wanted):
         course_lib.checks.Wrong: entry 1: got 3, wanted 4
     """
     if isinstance(wanted, torch.Tensor):
+        got = torch.tensor(got) if wanted.ndim == 0 and type(got) in (int, float) else got
         expect_tensor(got, tuple(wanted.shape))
         if (got.dtype == torch.bool) != (wanted.dtype == torch.bool):
             raise Wrong(f"the result has dtype {got.dtype}; wanted {wanted.dtype}")

@@ -14,15 +14,18 @@ of its number: `from course_lib.checks import ch01`.
 import contextlib
 import copy
 import functools
-import inspect
 import math
-import numbers
 import os
 import signal
 import threading
+import traceback
+from pathlib import Path
 
+import numpy as np
 import torch
 
+# Where an error in a student's code does not arise: here, in Python's own modules, and in installed packages.
+OTHERS = (__file__, str(Path(os.__file__).parent), str(Path(torch.__file__).parent.parent))
 SECONDS = 2.0  # of computing, after which a check is stopped; waiting, as on a busy machine, may take ten times as long
 
 
@@ -130,10 +133,39 @@ class Check:
     def _raised(self, error):
         if isinstance(error, NotImplementedError):
             return f"not attempted yet: {self.__name__}"
-        frame = error.__traceback__
-        while frame.tb_next is not None and frame.tb_frame.f_code.co_filename == __file__:
-            frame = frame.tb_next
-        return f"not yet: your code raised {type(error).__name__} in its line {frame.tb_lineno}: {error}"
+        lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if not _is_others(frame)]
+        place = f" in its line {lines[0]}" if lines else ""
+        return f"not yet: your code raised {type(error).__name__}{place}: {error}"
+
+
+def _is_others(frame):
+    return frame.f_code.co_filename.startswith(OTHERS)
+
+
+def as_torch(value):
+    """Return NumPy's arrays as tensors and its numbers as Python's, in lists, tuples and dicts too; all else as it is.
+
+    So an answer that was computed with NumPy is judged by its numbers.
+
+    Example:
+        >>> as_torch((np.ones(2), np.float32(0.5), "a"))
+        (tensor([1., 1.], dtype=torch.float64), 0.5, 'a')
+    """
+    if isinstance(value, np.ndarray):
+        try:
+            return torch.as_tensor(value.copy())
+        except TypeError:  # of strings or objects
+            return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (tuple, list)):
+        parts = [as_torch(part) for part in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        return tuple(parts) if isinstance(value, tuple) else parts
+    if isinstance(value, dict):
+        return {as_torch(key): as_torch(part) for key, part in value.items()}
+    return value
 
 
 def expect_tensor(value, shape=None, dtype=None, name="the result"):
@@ -171,7 +203,7 @@ def expect_number(value, name="the result"):
     """Return `value` as a float if it is one finite or infinite number; raise `Wrong` if not.
 
     Args:
-        value: an int, a float, or a tensor with one element.
+        value: a number of any make (int, float, Fraction, Decimal, NumPy's), or a tensor or array with one element.
         name: how the message calls the value.
 
     Returns:
@@ -189,22 +221,36 @@ def expect_number(value, name="the result"):
     """
     if value is None:
         raise Wrong(f"{name} is None; is a return missing?")
+    number = _as_float(value)
+    if number is None and isinstance(value, (torch.Tensor, np.ndarray)):
+        raise Wrong(f"{name} is a tensor of shape {tuple(value.shape)}; wanted one number")
+    if number is None:
+        raise Wrong(f"{name} is a {type(value).__name__}; wanted a number")
+    if number != number:
+        raise Wrong(f"{name} is nan (not a number); is something divided by zero, or 0 times infinity?")
+    return number
+
+
+def _as_float(value):
+    """A number of any make, alone or in a tensor with one element, as a float; None if it is no number."""
+    value = as_torch(value)
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
-    if isinstance(value, torch.Tensor):
-        raise Wrong(f"{name} is a tensor of shape {tuple(value.shape)}; wanted one number")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Wrong(f"{name} is a {type(value).__name__}; wanted a number")
-    if value != value:
-        raise Wrong(f"{name} is nan (not a number); is something divided by zero, or 0 times infinity?")
-    return float(value)
+    if isinstance(value, (bool, str, torch.Tensor)) or not hasattr(value, "__float__"):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):  # such as an unknown of sympy
+        return None
 
 
 def expect_numbers(answer, names):
     """Return an answer of several numbers as a list of floats; raise `Wrong` if it is something else.
 
     Args:
-        answer: tuple, list, tensor or NumPy array.
+        answer: tuple, list, tensor or NumPy array, of numbers of any make.
         names: what each number is called, for the messages.
 
     Returns:
@@ -227,11 +273,11 @@ def expect_numbers(answer, names):
         raise Wrong(f"expected {wanted}, got {type(answer).__name__}")
     if len(answer) != len(names):
         raise Wrong(f"expected {wanted}, got {len(answer)}")
-    answer = [value.tolist() if hasattr(value, "tolist") else value for value in answer]
-    for name, value in zip(names, answer, strict=True):
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    numbers = [_as_float(value) for value in answer]
+    for name, value, number in zip(names, answer, numbers, strict=True):
+        if number is None:
             raise Wrong(f"{name} must be a number, got {type(value).__name__}")
-    return [float(value) for value in answer]
+    return numbers
 
 
 def near(got, wanted):
@@ -296,25 +342,34 @@ def close(got, wanted, tolerance=1e-5):
     return got.shape == wanted.shape and torch.allclose(got, wanted, rtol=tolerance, atol=tolerance)
 
 
+def precision(got, double=1e-8):
+    """How closely a tensor can agree with one in float64: one in float32, such as a filled `torch.zeros`, to 1e-5.
+
+    >>> precision(torch.zeros(2)), precision(torch.zeros(2, dtype=torch.float64))
+    (1e-05, 1e-08)
+    """
+    return double if got.dtype == torch.float64 else 1e-5
+
+
 def _grading():
     return bool(os.environ.get("NBGRADER_EXECUTION")) or os.environ.get("COURSE_CHECKS") == "raise"
 
 
 def _guarded(student):
-    """Wrap a function so that its exceptions are told from the check's own, and its arguments stay as they were."""
-    if not inspect.isfunction(student):
-        return student
+    """Wrap what can be called: its exceptions are told from the check's own, its arguments stay as they were."""
+    if not callable(student):
+        return as_torch(student)
 
-    @functools.wraps(student)
+    @functools.partial(functools.update_wrapper, wrapped=student, updated=())
     def call(*arguments, **keywords):
-        given = [_copy(a) for a in arguments]
+        given, named = [_copy(a) for a in arguments], {name: _copy(a) for name, a in keywords.items()}
         try:
-            result = student(*given, **keywords)
+            result = as_torch(student(*given, **named))
         except (TimeoutError, KeyboardInterrupt):
             raise
         except BaseException as error:  # also SystemExit: an answer must not end the notebook
             raise _StudentError from error
-        for before, after in zip(arguments, given, strict=True):
+        for before, after in zip([*arguments, *keywords.values()], [*given, *named.values()], strict=True):
             if _changed(before, after):
                 raise Wrong("your function changes its argument in place; work on a copy, so that callers keep theirs")
         return result

@@ -347,7 +347,8 @@ def shapes(answer):
         raise Wrong(f"the answer has no entry {missing[0]!r}")
     for name, right in _SHAPES.items():
         got = answer[name]
-        if not isinstance(got, (tuple, list, torch.Size)):
+        got = got.tolist() if isinstance(got, torch.Tensor) and got.ndim == 1 else got
+        if not isinstance(got, (tuple, list)):
             raise Wrong(f"{name} must be a tuple of sizes, got {type(got).__name__}")
         got = tuple(got)
         if got == right:

@@ -358,7 +358,7 @@ def scores_with_cache(student):
     cache, rows = k[:, :, :0], []
     for start, stop in ((0, 3), (3, 5), (5, 6)):
         answer = student(q[:, :, start:stop], k[:, :, start:stop], cache, _turned)
-        if not isinstance(answer, tuple) or len(answer) != 2:
+        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
             raise Wrong(f"wanted a tuple (scores, cache), got {type(answer).__name__}")
         new = stop - start
         rows.append(

@@ -9,7 +9,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.checks import Wrong, check, close, expect_numbers, expect_tensor, near
+from course_lib.checks import Wrong, check, close, expect_numbers, expect_tensor, near, precision
 
 
 def _random(*shape, seed=0):
@@ -19,7 +19,7 @@ def _random(*shape, seed=0):
 def _recognise(got, wrong):
     """Raise the message of the first wrong answer that `got` agrees with."""
     for message, value in wrong.items():
-        if value.shape == got.shape and close(got, value, 1e-6):
+        if value.shape == got.shape and close(got, value, precision(got, 1e-6)):
             raise Wrong(message)
 
 
@@ -47,7 +47,7 @@ def layer_norm(student):
     x, weight, bias = 2 + 3 * _random(2, 3, 5), 1 + 0.5 * _random(5, seed=1), _random(5, seed=2)
     eps = 0.3  # large, so that its place can be seen
     got = expect_tensor(student(x, weight, bias, eps), x.shape)
-    if close(got, F.layer_norm(x, (5,), weight, bias, eps), 1e-8):
+    if close(got, F.layer_norm(x, (5,), weight, bias, eps), precision(got)):
         x, weight, bias = x[..., :4], weight[:4], bias[:4]
         if not close(student(x, weight, bias, 0.1), F.layer_norm(x, (4,), weight, bias, 0.1)):
             raise Wrong("right for D = 5 and eps = 0.3, wrong for D = 4 and eps = 0.1: is one of them written in your "
@@ -190,9 +190,10 @@ def _other_block(student, x, p):
     """Another number of heads, and padding that does not stand at the end."""
     mask = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]]).bool()
     full = torch.ones_like(mask)
-    if not close(student(x, full, p, 3), _block(x, full, p, H=3), 1e-8):
+    got = student(x, full, p, 3)
+    if not close(got, _block(x, full, p, H=3), precision(got)):
         raise Wrong("right for 2 heads, wrong for 3: is the number of heads written in your code?")
-    if not close(student(x, mask, p, 2)[mask], _block(x, mask, p)[mask], 1e-8):
+    if not close(student(x, mask, p, 2)[mask], _block(x, mask, p)[mask], precision(got)):
         raise Wrong("right for padding at the end of the rows, wrong for padding in front or between: use the mask as "
                     "it is, not the number of its True")  # fmt: skip
 
@@ -221,11 +222,11 @@ def encoder_block(student):
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]).bool()
     got = expect_tensor(student(x, mask, p, _H), x.shape)
     want = _block(x, mask, p)
-    if close(got[mask], want[mask], 1e-8):
+    if close(got[mask], want[mask], precision(got)):
         _other_block(student, x, p)
         return
     many = _block(x, mask, p, axis=-2)
-    if close(got[0], many[0], 1e-6):
+    if close(got[0], many[0], precision(got, 1e-6)):
         raise Wrong(
             "the softmax runs over the queries; for each query the weights of the keys must add up to 1: dim=-1"
         )
@@ -264,9 +265,9 @@ def encoder_block(student):
     }  # fmt: skip
     _recognise(got[mask], {message: value[mask] for message, value in wrong.items()})
     inverted = _block(x, ~mask, p)  # row 0, all real, then has nothing to attend to
-    if close(got[1:][mask[1:]], inverted[1:][mask[1:]], 1e-6):
+    if close(got[1:][mask[1:]], inverted[1:][mask[1:]], precision(got, 1e-6)):
         raise Wrong("the mask is used the wrong way round: True = may attend; your real tokens look at padding alone")
-    if close(got[0], want[0], 1e-6):
+    if close(got[0], want[0], precision(got, 1e-6)):
         raise Wrong("row 0, without padding, is right; the rows with padding are not: its keys must get weight 0, by "
                     "scores of minus infinity before the softmax")  # fmt: skip
     raise Wrong("the outputs at the real tokens are not those of a Post-LN block. Compare your parts, one by one: "
@@ -302,7 +303,7 @@ def pre_ln_block(student):
 
     got = expect_tensor(student(x, attend, feed_forward, norm1, norm2), x.shape)
     h = x + attend(norm1(x))
-    if close(got, h + feed_forward(norm2(h)), 1e-8):
+    if close(got, h + feed_forward(norm2(h)), precision(got)):
         return
     n, post = norm1(x), norm1(x + attend(x))
     buggy, m = n + attend(n), norm2(h)
@@ -360,13 +361,13 @@ def cross_attention(student):
                     "decoder asks: queries come from x")  # fmt: skip
     expect_tensor(got, x.shape)
     q, k, v = x @ W_q.T, memory @ W_k.T, memory @ W_v.T
-    if close(got, _cross(q, k, v, mask), 1e-8):
+    if close(got, _cross(q, k, v, mask), precision(got)):
         small, W = (x[..., :3], memory[..., :3]), [weight[:3, :3] for weight in (W_q, W_k, W_v)]
         parts = [vectors @ weight.T for vectors, weight in zip((small[0], small[1], small[1]), W, strict=True)]
-        if not close(student(*small, mask, *W), _cross(*parts, mask), 1e-8):
+        if not close(student(*small, mask, *W), _cross(*parts, mask), precision(got)):
             raise Wrong("right for D = 5, wrong for D = 3: is the width written in your code?")
         return
-    if close(got[0], _cross(q, k, v, None, axis=1)[0], 1e-6):  # sentence 0 has no padding
+    if close(got[0], _cross(q, k, v, None, axis=1)[0], precision(got, 1e-6)):  # sentence 0 has no padding
         raise Wrong("the softmax runs over the target positions; for each query the weights over the memory must add "
                     "up to 1")  # fmt: skip
     own = x @ W_k.T, x @ W_v.T
@@ -387,7 +388,7 @@ def cross_attention(student):
         "the values are the memory itself: project them with W_v": _cross(q, k, memory, mask),
     })  # fmt: skip
     inverted = _cross(q, k, v, ~mask)
-    if close(got[1], inverted[1], 1e-6):
+    if close(got[1], inverted[1], precision(got, 1e-6)):
         raise Wrong("the mask is used the wrong way round: True = may attend")
     if got.isnan().any():
         raise Wrong("the result holds nan: a row of scores is minus infinity throughout")

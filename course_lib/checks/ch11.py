@@ -9,7 +9,17 @@ import math
 import torch
 from torch import nn
 
-from course_lib.checks import Wrong, check, close, expect_number, expect_numbers, expect_tensor, expect_type, near
+from course_lib.checks import (
+    Wrong,
+    check,
+    close,
+    expect_number,
+    expect_numbers,
+    expect_tensor,
+    expect_type,
+    near,
+    precision,
+)
 from course_lib.transformer import EncoderLayer
 
 
@@ -42,10 +52,11 @@ def _backward(x, gradient, eps=1e-5, *, mean=True, along=True, size=True, unbias
 def layer_norm_backward(student):
     """Exercise 11.1: the product of the gradient with LayerNorm's Jacobian."""
     x, gradient = 3 * _draw(2, 5, 6) + 1, _draw(2, 5, 6, seed=1)
-    got = expect_tensor(student(x, gradient), (2, 5, 6), name="the gradient").double()
-    if close(got, _backward(x, gradient), 1e-6):
+    got = expect_tensor(student(x, gradient), (2, 5, 6), name="the gradient")
+    most, got = precision(got, 1e-6), got.double()
+    if close(got, _backward(x, gradient), most):
         small = 1e-3 * x
-        if not close(student(small, gradient, 1e-2), _backward(small, gradient, 1e-2), 1e-6):
+        if not close(student(small, gradient, 1e-2), _backward(small, gradient, 1e-2), most):
             raise Wrong("right for eps = 1e-5, wrong for eps = 0.01: it is added to the variance, before the root")
         return
     if close(got, _backward(x, gradient), 1e-4):
@@ -71,7 +82,7 @@ def layer_norm_backward(student):
     for message, wrong in mistakes.items():
         if close(got, wrong, 1e-4):
             raise Wrong(message)
-    if got.sum(-1).abs().max() > 1e-6:
+    if got.sum(-1).abs().max() > most:
         raise Wrong("each vector of the result must sum to 0, since a constant added to x changes nothing")
     raise Wrong("the result is not (gradient, without its mean and without its part along hat) divided by sigma")
 
@@ -214,9 +225,10 @@ def pre_ln_block(student):
     x = _draw(2, 3, 5)
     attend, forward = (lambda z: torch.tanh(z.cumsum(1))), (lambda z: z**3 + 1)
     norm1, norm2 = (lambda z: 2 * nn.functional.layer_norm(z, (5,))), (lambda z: nn.functional.layer_norm(z, (5,)) - 1)
-    got = expect_tensor(student(x, attend, forward, norm1, norm2), (2, 3, 5), name="the result").double()
+    got = expect_tensor(student(x, attend, forward, norm1, norm2), (2, 3, 5), name="the result")
+    most, got = precision(got, 1e-9), got.double()
     y = x + attend(norm1(x))
-    if close(got, y + forward(norm2(y)), 1e-9):
+    if close(got, y + forward(norm2(y)), most):
         return
     n, post = norm1(x), norm1(x + attend(x))
     shifted = n + attend(n)
@@ -237,10 +249,10 @@ def pre_ln_block(student):
         "there are no norms": (x + attend(x)) + forward(x + attend(x)),
     }  # fmt: skip
     for message, wrong in mistakes.items():
-        if close(got, wrong, 1e-9):
+        if close(got, wrong, most):
             raise Wrong(message)
     zero = student(x, torch.zeros_like, torch.zeros_like, norm1, norm2)
-    if not close(expect_tensor(zero, (2, 3, 5)), x, 1e-9):
+    if not close(expect_tensor(zero, (2, 3, 5)), x, most):
         raise Wrong(
             "when both sublayers give 0, the block must return x: is there a norm, or something else, on the way?"
         )
