@@ -7,6 +7,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# $(call install,FOLDER,EXTRAS) installs into an environment; if it fails, the end of what pip said is shown, without its routine lines.
+define install
+@echo "Installing $(2) into $(1): some minutes the first time. What pip says goes into $(1)/install.log"
+@$(1)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e ".[$(2)]" \
+  >$(1)/install.log 2>&1 || { grep -vE '^ *($(ROUTINE)) ' $(1)/install.log | tail -n 30; \
+  echo "Installing $(2) into $(1) failed; pip says why above, and more in $(1)/install.log. The next make tries again."; exit 1; }
+endef
+ROUTINE := INFO: pip is looking|Looking in|Obtaining|Processing|Collecting|Downloading|Using cached|Requirement already|Checking|Building|Installing|Preparing|Getting
+comma := ,
+
+# $(call environment,FOLDER,EXTRAS) makes an environment, or brings it up to date.
+define environment
+@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python"; exit 1; }
+$(PYTHON) -m venv $(1)
+$(call install,$(1),$(2))
+@touch $(1)/.ready
+endef
+
 # One thread each: small steps on shared cores are many times faster so, and the same everywhere.
 QUIET := OMP_NUM_THREADS=1 COURSE_PROGRESS=0
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval_sanitize.cfg \
@@ -19,8 +37,13 @@ ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 CLASSROOM := .venv-classroom
 CLASSROOM_READY := $(CLASSROOM)/.ready
 
+# WSL has a NAME in its environment, the computer's; only one in the command counts.
+ifeq ($(origin NAME),environment)
+NAME :=
+endif
+
 .PHONY: help install lab test test-unit test-notebooks test-clients test-slow notebooks images experiments bench \
-  classroom release check-the-checks site links lint format clean
+  classroom release collect grades alike check-the-checks site links lint format clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 27
@@ -28,10 +51,7 @@ help:  ## list the commands
 install: $(READY)  ## make the environment (.venv) from pyproject.toml and constraints.txt
 
 $(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[lab,dev]"
-	@touch $(READY)
+	$(call environment,$(VENV),lab$(comma)dev)
 
 lab: $(READY)  ## open the first chapter in JupyterLab
 	$(BIN)/jupyter lab $(ROOT) notebooks/01_sequences_and_language_models.ipynb
@@ -49,25 +69,35 @@ test-clients: $(READY)  ## the notebooks in Colab's conditions; choose with PYTH
 	COLAB_PYTHON=$(PYTHON) COLAB_TORCH=$(TORCH) $(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadgroup tests/test_clients_colab.py
 
 test-slow: $(READY) $(CLASSROOM_READY)  ## the slow suites: JupyterLab in a real browser, Colab's conditions, nbgrader, the site
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[slow,site]"
+	$(call install,$(VENV),slow$(comma)site)
 	$(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadgroup --durations=15 tests
 
 classroom: $(CLASSROOM_READY)  ## make the instructors' environment (.venv-classroom), with nbgrader
 
 $(CLASSROOM_READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(CLASSROOM)
-	$(CLASSROOM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[classroom]"
-	@touch $@
+	$(call environment,$(CLASSROOM),classroom)
 
 release: $(CLASSROOM_READY)  ## make an assignment: CHAPTERS="05 07" or EXERCISES="5.1 7.2", NAME=homework1; see INSTRUCTORS.md
 	@$(CLASSROOM)/bin/python -m classroom.release --chapters "$(CHAPTERS)" --exercises "$(EXERCISES)" --points "$(POINTS)" \
 	  --due "$(DUE)" $(if $(NAME),--name "$(NAME)") $(if $(COURSE),--course "$(COURSE)") $(if $(FORCE),--force)
 
+# FROM is one path, with spaces or not, or several without.
+collect: $(CLASSROOM_READY)  ## take in what students handed in: FROM=downloads/submissions.zip, NAME=homework1
+	@if [ -e "$$FROM" ]; then IFS=; set -f; fi; $(CLASSROOM)/bin/python -m classroom.collect $(if $(NAME),--name "$(NAME)") $(if $(COURSE),--course "$(COURSE)") $$FROM
+
+grades: $(CLASSROOM_READY)  ## write the marks, for you, Canvas and Moodle: NAME=homework1, CANVAS=export.csv, MOODLE=worksheet.csv
+	@$(CLASSROOM)/bin/python -m classroom.marks $(if $(NAME),--name "$(NAME)") $(if $(COURSE),--course "$(COURSE)") \
+	  $(if $(CANVAS),--canvas "$(CANVAS)") $(if $(MOODLE),--moodle "$(MOODLE)") $(if $(COLUMN),--column "$(COLUMN)") \
+	  $(if $(UNREAD_AS_ZERO),--unread-as-zero)
+
+alike: $(CLASSROOM_READY)  ## list the answers that are alike: NAME=homework1
+	@$(CLASSROOM)/bin/python -m classroom.alike $(if $(NAME),--name "$(NAME)") $(if $(COURSE),--course "$(COURSE)")
+
 check-the-checks: $(READY)  ## try planted wrong answers and mutants of the solutions on every check
 	OMP_NUM_THREADS=1 $(BIN)/python -m classroom.mutants
 
 site: $(READY)  ## build the site from the stored outputs into build/site
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[site]"
+	$(call install,$(VENV),site)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.site
 
 links: $(READY)  ## look for internal links that lead nowhere

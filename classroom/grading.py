@@ -27,8 +27,6 @@ SECONDS = 30  # on the clock, for one cell or one question; then the process is 
 BUDGET = 300  # on the clock, for one notebook
 COMPARE_SECONDS = 10  # for one comparison of what an answer gave with what is right
 START_SECONDS = 240  # for the judge and the first two workers to start, on a busy machine
-PICTURES = {"image/png", "image/jpeg", "image/gif"}
-PICTURE_BYTES = 2 * 2**20
 UNTOUCHED = "not attempted yet"
 NOT_JUDGED = "not yet: what your answer gave could not be compared with anything right"
 BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
@@ -72,29 +70,27 @@ def restored(release, submitted):
             cell.metadata.classroom = "answer" if number in answers else "untouched"
             if number in answers:
                 cell.source = answers[number].source
-                cell.update(pictures(answers[number]))
+                cell.update(_attachments(answers[number]))
         cells.append(cell)
     cells += [_own(mine) for mine in own.get(len(release.cells), [])]
     return nbformat.v4.new_notebook(cells=cells, metadata=copy.deepcopy(release.metadata))
 
 
-def pictures(cell):
-    """Return the pictures that were pasted into a cell of text, as what to add to it: {} or {"attachments": ...}."""
-    kept = {
-        str(name): {kind: data for kind, data in kinds.items() if kind in PICTURES and len(data) <= PICTURE_BYTES}
-        for name, kinds in cell.get("attachments", {}).items()
-    }
-    return {"attachments": kept} if kept and cell.cell_type == "markdown" else {}
-
-
 def _key(cell):
     """What a cell is recognised by: its exercise, or else its text."""
-    return cell.metadata.get("nbgrader", {}).get("grade_id") or (cell.cell_type, cell.source.strip())
+    mark = cell.metadata.get("nbgrader")
+    grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
+    return grade_id if grade_id and isinstance(grade_id, str) else (cell.cell_type, cell.source.strip())
 
 
 def _own(cell):
     new = nbformat.v4.new_code_cell if cell.cell_type == "code" else nbformat.v4.new_markdown_cell
-    return new(cell.source, metadata={"classroom": "own"})
+    return new(cell.source, metadata={"classroom": "own"}, **_attachments(cell))
+
+
+def _attachments(cell):
+    """Pictures that were pasted into text; `pages.harmless` looks at what they are."""
+    return {"attachments": cell.attachments} if cell.cell_type == "markdown" and "attachments" in cell else {}
 
 
 def judged(notebook, seed=0, seconds=SECONDS, budget=BUDGET, unconfined=False):
@@ -147,7 +143,7 @@ def one_judge(order, found):
         RuntimeError: if it did not begin, or ended before it came to an answer; that is no answer's fault.
     """
     lines, at, comparing, end = queue.Queue(), {}, None, time.monotonic() + START_SECONDS + order["budget"]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, tempfile.TemporaryFile() as words:
+    with scratch() as folder, tempfile.TemporaryFile() as words:
         process = subprocess.Popen(
             [sys.executable, "-m", "classroom.judge"], cwd=editions.ROOT, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
@@ -166,7 +162,7 @@ def one_judge(order, found):
                 if "at" in line:
                     at[line["side"]] = line["at"]
                 elif "id" in line:
-                    at.pop(line["side"])
+                    at.pop(line["side"], None)  # nothing, if the time was used up before
                     found[line["side"]].setdefault(line["id"], (line["wrong"], line["why"]))
                 else:
                     comparing = time.monotonic() + COMPARE_SECONDS if "comparing" in line else None
@@ -181,6 +177,22 @@ def one_judge(order, found):
     if not at:
         raise RuntimeError(f"the judge ended before it came to an answer: {last}")
     return dict.fromkeys([at["hidden"]] if comparing else at.values(), last)
+
+
+@contextlib.contextmanager
+def scratch():
+    """A folder for temporary files, and its end."""
+    folder = tempfile.mkdtemp()
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def remove(folder):
+    """Remove a folder, however deep it is and whoever may read what is in it."""
+    for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        subprocess.run([*command, folder], check=False, stderr=subprocess.DEVNULL)
 
 
 def _hear(stream, lines):

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import resource
 import selectors
 import signal
@@ -25,7 +26,7 @@ from pathlib import Path
 import nbformat
 
 from classroom import hidden, own_code, wire, worker
-from classroom.grading import without_hidden
+from classroom.grading import remove, without_hidden
 from course_lib.checks import Wrong
 from tools import editions
 
@@ -82,6 +83,8 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             cwd=self.folder, env=ENVIRONMENT | places, start_new_session=True,
         )  # fmt: skip
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self.watched = time.monotonic()
         try:
             self.confined = set(self._message(START_SECONDS)["confined"])  # it is ready
         except Stopped:
@@ -104,14 +107,27 @@ class Worker:
         self.number += 1
         seconds = seconds or max(self.seconds, message.get("seconds", 0))
         try:
-            wire.send(self.process.stdin, {"number": self.number, **message})
+            self._write(wire.framed({"number": self.number, **message}), time.monotonic() + seconds, seconds)
             reply = self._message(seconds)
-            if not isinstance(reply, dict) or reply.get("number") != self.number:
+            if not self._is_reply(reply) or self._has_more():
                 raise Stopped("your code wrote where it should not")
             return reply
         except (Stopped, BrokenPipeError) as reason:
             self.close()
             raise Stopped(str(reason) if isinstance(reason, Stopped) else "your code ended its process") from None
+
+    def _is_reply(self, reply):
+        """Say whether this is {"number": this one, "got": anything} or {"number": this one, "error": text}."""
+        if not isinstance(reply, dict) or set(map(type, reply)) != {str}:
+            return False
+        number, error = reply.get("number"), reply.get("error", "")
+        return type(number) is int and number == self.number and isinstance(error, str)
+
+    def _has_more(self):
+        """Say whether more was written than one reply."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            return bool(selector.select(0)) and self.process.poll() is None
 
     def _message(self, seconds):
         end = time.monotonic() + seconds
@@ -124,27 +140,42 @@ class Worker:
             raise Stopped("your code gave something that cannot be read, or wrote where it should not") from None
 
     def _read(self, size, end, seconds):
-        """Read so many bytes, as long as time is left, and watch what the process uses."""
         parts = []
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            while size:
-                if not selector.select(WATCH_SECONDS):
-                    self._watch()
-                    if time.monotonic() > end:
-                        raise Stopped(f"your code did not end within {seconds:.3g} seconds; is there an endless loop?")
-                    continue
-                part = os.read(self.process.stdout.fileno(), min(size, 2**20))
-                if not part:
-                    raise Stopped("your code ended its process")
-                parts.append(part)
-                size -= len(part)
+        while size:
+            self._wait(self.process.stdout, selectors.EVENT_READ, end, seconds)
+            part = os.read(self.process.stdout.fileno(), min(size, 2**20))
+            if not part:
+                raise Stopped("your code ended its process")
+            parts.append(part)
+            size -= len(part)
         return b"".join(parts)
+
+    def _write(self, data, end, seconds):
+        while data:
+            self._wait(self.process.stdin, selectors.EVENT_WRITE, end, seconds)
+            data = data[os.write(self.process.stdin.fileno(), data) :]
+
+    def _wait(self, stream, event, end, seconds):
+        """Wait until a pipe is ready, as long as time is left, and watch what the process uses."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, event)
+            ready = False
+            while not ready:
+                ready = selector.select(WATCH_SECONDS)
+                now = time.monotonic()
+                if now > self.watched + WATCH_SECONDS:
+                    self._watch()
+                    self.watched = now
+                if now > end:
+                    raise Stopped(f"your code did not end within {seconds:.3g} seconds; is there an endless loop?")
 
     def _watch(self):
         """End a process that uses more than any right answer."""
         memory, threads = used(self.process.pid)
-        size, files = content(self.folder)
+        try:
+            size, files = content(self.folder)
+        except OSError:  # too deep to be counted, or closed to us
+            size, files = 0, FOLDER_FILES + 1
         if memory > RESIDENT:
             raise Stopped(f"your code used more than {RESIDENT / 2**30:.0f} GB of memory")
         if threads > THREADS:
@@ -161,23 +192,28 @@ class Worker:
             with contextlib.suppress(OSError):
                 stream.close()
         self.process.wait()
-        subprocess.run(["rm", "-rf", self.folder], check=False, stderr=subprocess.DEVNULL)  # however deep it is
+        remove(self.folder)
 
 
 def used(process):
     """Return the bytes of memory and the number of threads that a process uses; 0 where nobody tells."""
     try:
-        lines = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
-        return 1024 * int(lines["VmRSS"].split()[0]), int(lines["Threads"])
-    except (OSError, KeyError):
+        status = Path(f"/proc/{process}/status").read_bytes()  # its name may be any bytes
+    except OSError:
         return 0, 0
+    numbers = dict(re.findall(rb"^(VmRSS|Threads):\s*(\d+)", status, re.MULTILINE))
+    return 1024 * int(numbers.get(b"VmRSS", 0)), int(numbers.get(b"Threads", 0))
 
 
 def content(folder):
-    """Return the bytes and the number of files in a folder, counted no further than the limits."""
+    """Return the bytes and the number of files in a folder, counted no further than the limits.
+
+    Raises:
+        OSError: if a folder in it cannot be read, or its path is too long.
+    """
     size, files, places = 0, 0, [folder]
     while places and size <= FOLDER_BYTES and files <= FOLDER_FILES:
-        with contextlib.suppress(OSError), os.scandir(places.pop()) as entries:
+        with os.scandir(places.pop()) as entries:
             for entry in entries:
                 files += 1
                 size += entry.stat(follow_symlinks=False).st_blocks * 512
@@ -320,7 +356,10 @@ def by_hidden_test(desk, cell, test, code, seed=0, report=lambda found: None):
         finally:
             report({"compared": test.grade_id})
 
-    if forbidden := ready_made(code, test):
+    report({"comparing": test.grade_id})  # reading the code may take long, too
+    forbidden = ready_made(code, test)
+    report({"compared": test.grade_id})
+    if forbidden:
         return f"not yet: the exercise asks for your own code; yours uses {', '.join(forbidden)}", None
     try:
         hidden.examine(dataclasses.replace(test, judge=compare), ask, seed)
@@ -338,7 +377,7 @@ def by_hidden_test(desk, cell, test, code, seed=0, report=lambda found: None):
 def ready_made(code, test):
     """Return the ready-made functions that the answer uses though it may not; nothing if the code is too odd to say."""
     cells = []
-    for cell in code:
+    for cell in code if test.without else []:
         with contextlib.suppress(Exception):
             cells.append(worker.as_python(cell))
     try:

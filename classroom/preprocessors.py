@@ -8,17 +8,22 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Float, Integer
 
 from classroom.grading import BUDGET, NOT_JUDGED, SECONDS, Refused, judged, release_of, restored
+from classroom.pages import harmless
 from tools import editions
 
 
 class Restore(NbGraderPreprocessor):
-    """Before anything else: the released notebook with the student's answers in it."""
+    """Before anything else: the released notebook with the student's answers in it, as text that does nothing."""
 
     def preprocess(self, nb, resources):
         """Return the restored notebook."""
         names = resources["nbgrader"]
         folder = Path(self.parent.parent.coursedir.format_path("release", ".", names["assignment"]))
-        return restored(release_of(folder / f"{names['notebook']}.ipynb"), nb), resources
+        notebook = restored(release_of(folder / f"{names['notebook']}.ipynb"), nb)
+        for cell in notebook.cells:
+            if cell.metadata.get("classroom") in ("answer", "own"):
+                harmless(cell)
+        return notebook, resources
 
 
 class Examine(NbGraderPreprocessor):

@@ -25,6 +25,7 @@ import nbformat
 
 from classroom import hidden
 from classroom.exercises import as_markdown, chosen, of_chapter, rows, source_of, with_points
+from classroom.policy import write_policy
 from classroom.sheets import cells_before, opening, sheet
 from tools import editions, guards
 
@@ -65,8 +66,11 @@ c.Examine.budget = 300  # that one notebook may take
 # The hidden tests ask with other numbers in each grading; autograded/ says with which. To repeat one of them:
 # c.Examine.seed = 123
 
-# Late submissions keep their points, unless you say otherwise:
-# c.LateSubmissionPlugin.penalty_method = "zero"
+# What students wrote shows in the formgrader and in feedback, and never acts there.
+c.HTMLExporter.filters = {
+    "markdown2html": "classroom.pages.markdown2html", "highlight_code": "classroom.pages.highlight_code",
+}
+c.HTMLExporter.preprocessors = ["classroom.pages.Names"]
 """
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -227,11 +231,12 @@ def refuse_to_overwrite(course, name, force):
 
 
 def configure(course):
-    """Write nbgrader_config.py into a course folder that has none."""
+    """Write nbgrader_config.py and policy.toml into a course folder that has none."""
     course.mkdir(parents=True, exist_ok=True)
     path = course / "nbgrader_config.py"
     if not path.exists():
         path.write_text(CONFIG, encoding="utf8")
+    write_policy(course)
 
 
 def write_points(folder, wanted):

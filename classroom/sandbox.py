@@ -50,7 +50,8 @@ DENIED = {
         "open_by_handle_at": 304, "clock_adjtime": 305, "sendmmsg": 307, "setns": 308, "process_vm_readv": 310,
         "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "sched_setattr": 314,
         "memfd_create": 319, "kexec_file_load": 320, "bpf": 321, "execveat": 322, "userfaultfd": 323,
-        "clock_settime": 227, "io_setup": 206, "setrlimit": 160,
+        "clock_settime": 227, "io_setup": 206, "setrlimit": 160, "rename": 82, "renameat": 264, "renameat2": 316,
+        "fallocate": 285,
     },
     "aarch64": {
         "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
@@ -70,20 +71,33 @@ DENIED = {
         "accept4": 242, "fanotify_init": 262, "fanotify_mark": 263, "name_to_handle_at": 264, "open_by_handle_at": 265,
         "clock_adjtime": 266, "setns": 268, "sendmmsg": 269, "process_vm_readv": 270, "process_vm_writev": 271,
         "kcmp": 272, "finit_module": 273, "sched_setattr": 274, "memfd_create": 279, "bpf": 280,
-        "execveat": 281, "userfaultfd": 282, "kexec_file_load": 294, "io_setup": 0, "setrlimit": 164,
+        "execveat": 281, "userfaultfd": 282, "kexec_file_load": 294, "io_setup": 0, "setrlimit": 164, "renameat": 38,
+        "renameat2": 276, "fallocate": 47,
     },
 }  # fmt: skip
+# Calls that do nothing and say that they did: a file that is removed while it is open would use the disk unseen.
+PRETENDED = {"x86_64": {"rmdir": 84, "unlink": 87, "unlinkat": 263}, "aarch64": {"unlinkat": 35}}
 # Calls that are allowed with some arguments. Signals: to itself only.
 SIGNALS = {"x86_64": {"kill": 62, "tgkill": 234}, "aarch64": {"kill": 129, "tgkill": 131}}
 CLONE = {"x86_64": 56, "aarch64": 220}  # for threads, not for processes
 PRLIMIT = {"x86_64": 302, "aarch64": 261}  # to read limits
-# {call: (number, which argument, values refused)}: of prctl, what ties a process to its parent; of fcntl and ioctl,
-# what makes the kernel send signals to others, leases, and typing into a terminal.
+# {call: (number, which argument, values refused)}: of prctl, what ties a process to its parent and what hides it; of
+# fcntl, what makes the kernel send signals to others, and leases.
 VALUES = {
-    "x86_64": {"prctl": (157, 0, (1,)), "fcntl": (72, 1, (8, 10, 15, 1024, 1026)),
-               "ioctl": (16, 1, (0x8901, 0x8902, 0x5412, 0x541C))},
-    "aarch64": {"prctl": (167, 0, (1,)), "fcntl": (25, 1, (8, 10, 15, 1024, 1026)),
-                "ioctl": (29, 1, (0x8901, 0x8902, 0x5412, 0x541C))},
+    "x86_64": {"prctl": (157, 0, (1, 4)), "fcntl": (72, 1, (8, 10, 15, 1024, 1026))},
+    "aarch64": {"prctl": (167, 0, (1, 4)), "fcntl": (25, 1, (8, 10, 15, 1024, 1026))},
+}  # fmt: skip
+# Of ioctl, all that is allowed: what a terminal is asked, what may be read, and what happens to a descriptor. Others
+# change attributes of files that may only be read, or freeze a whole disk.
+IOCTL, HARMLESS = {"x86_64": 16, "aarch64": 29}, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# {call: (number, which argument, ((bits, value refused), ...))}: of open, files without a name (0x400000) and
+# truncating what is not opened for writing, which Landlock does not see before Linux 6.2; of mmap, memory that is
+# shared: it can be used without being counted.
+TRUNCATING, NAMELESS, SHARED = ((0x203, 0x200), (0x203, 0x203)), (0x400000, 0x400000), (0x21, 0x21)
+BITS = {
+    "x86_64": {"open": (2, 1, (*TRUNCATING, NAMELESS)), "openat": (257, 2, (*TRUNCATING, NAMELESS)),
+               "mmap": (9, 3, (SHARED,))},
+    "aarch64": {"openat": (56, 2, (*TRUNCATING, NAMELESS)), "mmap": (222, 3, (SHARED,))},
 }  # fmt: skip
 SECCOMP = {"x86_64": 317, "aarch64": 277}
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -93,8 +107,9 @@ CLONE_THREAD, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 0x10000, 1, 38
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 # The filter's small language (linux/filter.h, linux/seccomp.h).
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 ALLOW, REFUSE, UNKNOWN, KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x80000000
+PRETEND = 0x00050000  # no error
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 
@@ -228,6 +243,8 @@ def call_filter(machine, own):
              step(AT_LEAST, NEWER, 0, 1), answer(UNKNOWN)]  # fmt: skip
     for number in sorted(DENIED[machine].values()):
         steps += check(number, answer(REFUSE))
+    for number in PRETENDED[machine].values():
+        steps += check(number, answer(PRETEND))
     for number in SIGNALS[machine].values():
         steps += check(number, step(LOAD, ARGUMENTS), step(EQUAL, own, 2, 0), step(EQUAL, 0, 1, 0), answer(REFUSE),
                        answer(ALLOW))  # fmt: skip
@@ -239,6 +256,13 @@ def call_filter(machine, own):
     for number, position, refused in VALUES[machine].values():
         compare = [step(EQUAL, value, len(refused) - n, 0) for n, value in enumerate(refused)]
         steps += check(number, step(LOAD, ARGUMENTS + 8 * position), *compare, answer(ALLOW), answer(REFUSE))
+    compare = [step(EQUAL, value, len(HARMLESS) - n, 0) for n, value in enumerate(HARMLESS)]
+    steps += check(IOCTL[machine], step(LOAD, ARGUMENTS + 8), *compare, answer(REFUSE), answer(ALLOW))
+    for number, position, refused in BITS[machine].values():
+        tests = []
+        for bits, value in refused:
+            tests += [step(LOAD, ARGUMENTS + 8 * position), step(AND, bits), step(EQUAL, value, 0, 1), answer(REFUSE)]
+        steps += check(number, *tests, answer(ALLOW))
     return [*steps, answer(ALLOW)]
 
 

@@ -15,6 +15,7 @@ import torch
 LARGEST = 8 * 2**20  # bytes of one message
 ITEMS = 100_000  # numbers, strings and containers in one answer, the numbers of tensors not counted
 DEPTH = 50  # of lists in lists
+KEYS = 1000  # of one dict or set: keys that collide cost the square of their number
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128,
@@ -59,6 +60,8 @@ def _plain(value, left, depth):
         return [_plain(item, left, depth + 1) for item in value]
     if isinstance(value, (set, frozenset)):
         return [_plain(item, left, depth + 1) for item in sorted(value, key=repr)]
+    if isinstance(value, dict) and len(value) > KEYS:
+        raise NotPlain("the answer gave far more than was asked for")
     if isinstance(value, dict):
         return {_key(_plain(key, left, depth + 1)): _plain(item, left, depth + 1) for key, item in value.items()}
     if hasattr(value, "tolist"):  # a NumPy array or number
@@ -156,17 +159,28 @@ def _unmarked(value):
         if len(shape) > 20 or min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != len(raw):
             raise Unreadable("sizes and bytes do not agree")
         return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape) if raw else torch.zeros(shape, dtype=dtype)
+    if mark in ("dict", "set") and len(inside) > KEYS:
+        raise Unreadable("too many keys")
     if mark == "dict":
         return {_unmarked(key): _unmarked(item) for key, item in inside}
     return {"tuple": tuple, "set": set}[mark](_unmarked(item) for item in inside)
 
 
-def send(stream, message):
-    """Write a message: its length, then its bytes."""
+def framed(message):
+    """Return what is written for a message: its length, then its bytes.
+
+    Raises:
+        NotPlain: if it is longer than a message may be.
+    """
     data = encoded(message)
     if len(data) > LARGEST:
         raise NotPlain("the answer gave far more than was asked for")
-    stream.write(struct.pack("<q", len(data)) + data)
+    return struct.pack("<q", len(data)) + data
+
+
+def send(stream, message):
+    """Write a message."""
+    stream.write(framed(message))
     stream.flush()
 
 

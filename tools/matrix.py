@@ -39,7 +39,7 @@ def run(part, folder, *command):
 def install(folder, python, requirements):
     """Make the environment with the wheel in it; return its Python, or None if that failed."""
     own = str(folder / "venv" / "bin" / "python")
-    pip = [own, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = [own, "-m", "pip", "--disable-pip-version-check"]
     made = (
         run("environment", folder, python, "-m", "venv", "venv")
         and run("wheel", folder, *pip, "wheel", "--no-deps", "--wheel-dir", ".", str(ROOT))

@@ -120,6 +120,8 @@ def agree(got, wanted):
             raise Wrong(f"got {_shown(got)}, wanted {wanted:.6g}")
     else:
         got = got.item() if isinstance(got, torch.Tensor) and got.numel() == 1 else got
+        if isinstance(got, torch.Tensor):
+            raise Wrong(f"got a tensor of shape {tuple(got.shape)}, wanted {_shown(wanted)}")
         if isinstance(got, bool) != isinstance(wanted, bool) or got != wanted:
             raise Wrong(f"got {_shown(got)}, wanted {_shown(wanted)}")
 

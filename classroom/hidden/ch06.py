@@ -107,23 +107,30 @@ def right_greedy_decode(state, recur, embed, out, sos, eos, max_length):
 
 
 def judge_greedy_decode(got, wanted):
-    (rows, calls), (right, ended) = got, wanted
+    (rows, calls), (right, ended) = parts(got, 2), wanted
     if not isinstance(rows, list) or len(rows) != len(right):
         raise Wrong(f"wanted a list of {len(right)} lists")
     for number, (row, wanted_row) in enumerate(zip(rows, right, strict=True)):
         if ids(row) != wanted_row:
             raise Wrong(f"row {number} is {ids(row)}, wanted {wanted_row}")
     needed = max(map(len, right)) + 1
-    if ended and calls > needed:
+    if ended and expect_number(calls, "the number of steps") > needed:
         raise Wrong(f"all rows had ended after {needed} steps, and you called step {calls} times")
 
 
 def ids(row):
-    """The ids of a list or a tensor, as whole numbers."""
+    """The ids of a list or a tensor, as numbers."""
     row = row.tolist() if isinstance(row, torch.Tensor) else row
     if not isinstance(row, list):
         raise Wrong(f"wanted a list of ids, got a {type(row).__name__}")
-    return [int(expect_number(token, "a token")) for token in row]
+    return [expect_number(token, "a token") for token in row]
+
+
+def parts(got, number):
+    """Return what came back if it is a list of so many parts."""
+    if not isinstance(got, list) or len(got) != number:
+        raise Wrong(f"what came back is a {type(got).__name__}; wanted a list of {number} parts")
+    return got
 
 
 # --- 6.3 ------------------------------------------------------------------------
@@ -176,7 +183,7 @@ def _language(draw, V):
 
 
 def probe_beam_search(answer, searches):
-    """Tokens, score, and how many beginnings of each length were continued."""
+    """Tokens, score, and how many beginnings were continued, at most, of one length."""
     found = []
     for table, eos, size, max_length, alpha in searches:
         asked = [set() for _ in range(max_length)]
@@ -193,12 +200,12 @@ def probe_beam_search(answer, searches):
             return table[state].clone()
 
         tokens, score = answer(step, eos, size, max_length, alpha)
-        found.append((tokens, score, [len(prefixes) for prefixes in asked], size))
+        found.append((tokens, score, max(len(prefixes) for prefixes in asked)))
     return found
 
 
 def right_beam_search(searches):
-    """The probability of every hypothesis from scratch; the wide beam by trying all sentences."""
+    """The probability of every hypothesis from scratch; the wide beam by trying all sentences. And the size."""
     found = []
     for table, eos, size, max_length, alpha in searches:
         words, log_p = range(table.shape[1]), _log_p(table.tolist())
@@ -211,7 +218,7 @@ def right_beam_search(searches):
             best = max(((*beginning, eos) for beginning in beginnings), key=log_p)
         else:
             best = max(_last_beam(words, log_p, eos, size, max_length), key=lambda t: (t[-1] == eos, score(t)))
-        found.append((list(best), score(best)))
+        found.append((list(best), score(best), size))
     return found
 
 
@@ -236,13 +243,14 @@ def _last_beam(words, log_p, eos, size, max_length):
 
 
 def judge_beam_search(got, wanted):
-    for (tokens, score, asked, size), (right, right_score) in zip(got, wanted, strict=True):
+    for search, (right, right_score, size) in zip(parts(got, len(wanted)), wanted, strict=True):
+        tokens, score, asked = parts(search, 3)
         if ids(tokens) != right:
             raise Wrong(f"with size = {size} the tokens are {ids(tokens)}, wanted {right}")
         if not close(expect_number(score, "the score"), right_score, 1e-4):
             raise Wrong(f"the score of {right} is {expect_number(score):.4f}, wanted {right_score:.4f}")
-        if max(asked) > size:
-            raise Wrong(f"with size = {size} you continued {max(asked)} hypotheses of one length")
+        if expect_number(asked, "the number of hypotheses") > size:
+            raise Wrong(f"with size = {size} you continued {asked} hypotheses of one length")
 
 
 # --- 6.5 ------------------------------------------------------------------------

@@ -57,23 +57,7 @@ def draw_dot_product_attention(draw):
 
 
 def probe_dot_product_attention(answer, calls):
-    """Call the answer; on the way nobody may call the library's attention or torch's, under whatever name."""
-    import sys
-
-    def watch(frame, event, function):
-        code = frame.f_code
-        library = event == "call" and code.co_name == "attention" and code.co_filename.endswith("attention.py")
-        if library or (event == "c_call" and function.__name__ == "scaled_dot_product_attention"):
-            raise RuntimeError(
-                "the exercise asks for your own code, from tensors; yours calls an attention made by others"
-            )
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        return {name: answer(q, k, v, mask=mask, causal=c) for name, (q, k, v, mask, c) in calls.items()}
-    finally:
-        sys.setprofile(before)
+    return {name: answer(q, k, v, mask=mask, causal=causal) for name, (q, k, v, mask, causal) in calls.items()}
 
 
 def right_dot_product_attention(calls):
@@ -198,6 +182,10 @@ TESTS = [
     Hidden(
         "ex07-2-dot-product-attention-check", "dot_product_attention", draw_dot_product_attention,
         right_dot_product_attention, probe_dot_product_attention,
+        without=(
+            "attention", "attention_scores", "attention_weights", "MultiHeadAttention", "MultiheadAttention",
+            "scaled_dot_product_attention", "multi_head_attention_forward", "_scaled_dot_product_attention_math",
+        ),
     ),
     Hidden("ex07-3-split-check", "split", draw_split, right_split, without=("split_heads",)),
     Hidden("ex07-3-merge-check", "merge", draw_merge, right_merge, without=("merge_heads",)),

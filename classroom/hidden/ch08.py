@@ -21,8 +21,14 @@ def to_four_digits(got, wanted):
 # --- 8.1 ------------------------------------------------------------------------
 
 
+ALIKE = {0, 4, 7, 8, 12, 14, 17}  # of the layers in the probe, those that treat all places alike
+
+
 def draw_is_equivariant(draw):
-    """An order that is no rotation, not symmetric and not its own inverse, and moves both ends and one more place."""
+    """An order that is no rotation, not symmetric and not its own inverse, and moves both ends and one more place.
+
+    The layers come in another order each time: who counts calls learns nothing.
+    """
     B, T, D = draw.sizes(3, low=4, high=8)
     place = draw.randrange(1, T - 1)
     while True:
@@ -31,11 +37,15 @@ def draw_is_equivariant(draw):
         moves = all(order[p] != p and order[order[p]] != p for p in (0, place, T - 1))
         symmetric = [T - 1 - p for p in reversed(order)] == order  # a reversed input would not notice
         if moves and len(steps) > 2 and order[0] != T - 1 and not symmetric:
-            return draw.normal(B, T, D), torch.tensor(order), draw.normal(D, D) / D**0.5, place
+            layers = draw.sample(range(19), 19)
+            return draw.normal(B, T, D), torch.tensor(order), draw.normal(D, D) / D**0.5, place, layers
 
 
-def probe_is_equivariant(answer, x, order, W, place):
-    """What the answer says of layers that treat all places alike, and of layers that do not."""
+def probe_is_equivariant(answer, x, order, W, place, layers):
+    """What the answer says of layers that treat all places alike, and of layers that do not.
+
+    A student's code can look into these functions, but then has to judge what it sees, and that is the exercise.
+    """
     import torch
 
     T = x.shape[1]
@@ -48,35 +58,32 @@ def probe_is_equivariant(answer, x, order, W, place):
             scores = scores.masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), -torch.inf)
         return scores.softmax(-1) @ x
 
-    alike = [
-        attends,
-        lambda x: attends(x) + 1e-11 * places,  # as rounding would
-        lambda x: x,
-        lambda x: (x @ W).tanh(),
-        lambda x: x - x.mean(1, keepdim=True),
-        lambda x: x.amax(1, keepdim=True).expand_as(x),
-        lambda x: x.softmax(1),
-    ]
-    unlike = [
+    kinds = [
+        lambda x: attends(x),
         lambda x: attends(x, causal=True),
         lambda x: attends(x) + 1e-3 * places,
         lambda x: x.cumsum(1),
+        lambda x: attends(x) + 1e-11 * places,  # as rounding would
         lambda x: x.roll(1, 1),
         lambda x: x.roll(-1, 1) + x.roll(1, 1),
+        lambda x: x + 0.0,
+        lambda x: (x @ W).tanh(),
         lambda x: x.flip(1),
         lambda x: x.sort(1).values,
         lambda x: x.masked_fill(one, 0.0),
+        lambda x: x - x.mean(1, keepdim=True),
         lambda x: x.masked_fill(places == T - 1, 0.0),
+        lambda x: x.amax(1, keepdim=True).expand_as(x),
         lambda x: x.masked_fill(places == 0, 0.0),
         lambda x: x[:, place : place + 1].expand_as(x),
+        lambda x: x.softmax(1),
         lambda x: x + 0.1 * one,
     ]
-    return [answer(layer, x, order) for layer in (*alike, *unlike)]
+    return [answer(kinds[number], x, order) for number in layers]
 
 
-def right_is_equivariant(x, order, W, place):
-    """Seven layers treat all places alike, twelve do not."""
-    return [True] * 7 + [False] * 12
+def right_is_equivariant(x, order, W, place, layers):
+    return [number in ALIKE for number in layers]
 
 
 # --- 8.2 ------------------------------------------------------------------------
@@ -196,13 +203,15 @@ TESTS = [
     ),
     Hidden(
         "ex08-2-position-table-check", "position_table", draw_position_table, right_position_table,
-        judge=to_four_digits, without=("sinusoidal_table", "Sinusoidal", "rope_angles"),
+        judge=to_four_digits, without=("positions", "sinusoidal_table", "Sinusoidal", "rope_angles"),
     ),
     Hidden(
         "ex08-3-shift-matrix-check", "shift_matrix", draw_shift_matrix, right_shift_matrix, judge=to_four_digits,
     ),
     Hidden("ex08-4-rotate-check", "rotate", draw_rotate, right_rotate, judge=to_four_digits, without=("RoPE",)),
-    Hidden("ex08-5-alibi-bias-check", "alibi_bias", draw_alibi_bias, right_alibi_bias, without=("ALiBi",)),
+    Hidden(
+        "ex08-5-alibi-bias-check", "alibi_bias", draw_alibi_bias, right_alibi_bias, without=("ALiBi", "alibi_slopes"),
+    ),
     Hidden(
         "ex08-7-scores-with-cache-check", "scores_with_cache", draw_scores_with_cache, right_scores_with_cache,
         probe_scores_with_cache,

@@ -17,22 +17,6 @@ def draw_layer_norm(draw):
     return x, draw.normal(D), draw.normal(D), draw.uniform(0.05, 0.5)
 
 
-def probe_layer_norm(answer, x, weight, bias, eps):
-    """Call the answer; on the way nobody may call torch's layer_norm, under whatever name."""
-    import sys
-
-    def watch(frame, event, function):
-        if event == "c_call" and function.__name__ in ("layer_norm", "native_layer_norm"):
-            raise RuntimeError("F.layer_norm and nn.LayerNorm are not allowed here")
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        return answer(x, weight, bias, eps)
-    finally:
-        sys.setprofile(before)
-
-
 def right_layer_norm(x, weight, bias, eps):
     return F.layer_norm(x, weight.shape, weight, bias, eps)
 
@@ -195,6 +179,8 @@ def right_continue_greedily(table, prompts, stop, max_new):
 
 
 def judge_continue_greedily(got, wanted):
+    if not isinstance(got, list) or len(got) != len(wanted):
+        raise Wrong("wanted the new tokens of each prompt")
     for words, right in zip(got, wanted, strict=True):
         words = words.tolist() if isinstance(words, torch.Tensor) else words
         if not isinstance(words, list):
@@ -205,15 +191,19 @@ def judge_continue_greedily(got, wanted):
 
 TESTS = [
     Hidden(
-        "ex09-1-layer-norm-check", "layer_norm", draw_layer_norm, right_layer_norm, probe_layer_norm,
-        without=("LayerNorm",),
+        "ex09-1-layer-norm-check", "layer_norm", draw_layer_norm, right_layer_norm,
+        without=(
+            "LayerNorm", "layer_norm", "native_layer_norm", "GroupNorm", "group_norm", "native_group_norm", "RMSNorm",
+            "rms_norm", "InstanceNorm1d", "instance_norm", "BatchNorm1d", "batch_norm", "native_batch_norm",
+        ),
     ),
     on_paper("ex09-2-residuals-by-hand-check", "first_entries", right_residuals_by_hand),
     Hidden(
         "ex09-3-encoder-block-check", "encoder_block", draw_encoder_block, right_encoder_block, probe_encoder_block,
         without=(
             "EncoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "MultiheadAttention", "MultiHeadAttention",
-            "multi_head_attention_forward", "Linear", "LayerNorm",
+            "multi_head_attention_forward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "Linear",
+            "LayerNorm",
         ),
     ),
     Hidden(

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from classroom.hidden import Hidden, on_paper
+from classroom.own_code import BY_AUTOGRAD, BY_BUILDING
 
 
 def draw_tied_gradient(draw):
@@ -129,12 +130,12 @@ def right_training_run():
 
 TESTS = [
     Hidden("ex13-1-tied-gradient-check", "tied_gradient", draw_tied_gradient, right_tied_gradient,
-           without=("autograd", "backward", "requires_grad_", "requires_grad", "Parameter", "vjp")),
+           without=BY_AUTOGRAD),
     on_paper("ex13-2-temperature-check", "temperature_numbers", right_temperature),
     Hidden("ex13-3-top-p-check", "top_p", draw_top_p, right_top_p, probe_top_p,
-           without=("filter_logits", "next_tokens")),
+           without=("filter_logits",)),
     Hidden("ex13-5-cached-step-check", "cached_step", draw_cached_step, right_cached_step, probe_cached_step),
     Hidden("ex13-6-training-memory-check", "training_memory", draw_training_memory, right_training_memory,
-           without=("GPT", "GPTConfig", "number_of_parameters", "numel")),
+           without=(*BY_BUILDING, "GPT", "GPTConfig")),
     on_paper("ex13-7-training-run-check", "training_run", right_training_run),
 ]  # fmt: skip

@@ -672,7 +672,7 @@ show_source(language.NgramModel._smooth)
 #
 # Difficulty ●●○○○ · 15 minutes · needs sections 5 and 7 · *implement*
 #
-# Turn a text into a table of add-$k$ smoothed bigram probabilities. Every row must be a distribution, also that of a token which never has a successor.
+# Turn a text into a table of add-$k$ smoothed bigram probabilities, without `language.NgramModel`. Every row must be a distribution, also that of a token which never has a successor.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex01-5-bigram-probs", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -1459,7 +1459,7 @@ claim(
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 8
 #
-# Do not divide: a corpus adds up matches and totals first.
+# Without `metrics.modified_precision`. Do not divide: a corpus adds up matches and totals first.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex02-6-clipped-precision", "locked": false, "schema_version": 3, "solution": true, "task": false}

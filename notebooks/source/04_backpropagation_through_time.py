@@ -842,7 +842,7 @@ for window in (1, 5, 20):
     )
 
 # %% [markdown]
-# Which of the two numbers should change from line to line, and which should not? Repair the function.
+# Which of the two numbers should change from line to line, and which should not? Repair the function, without `bptt.truncated_backward`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex04-5-window-backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1018,7 +1018,7 @@ claim(
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 7
 #
-# Write it as a function that returns new tensors and leaves its input alone. Use torch only.
+# Write it as a function that returns new tensors and leaves its input alone. Use torch only, without its own clipping.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex04-6-clip-gradients", "locked": false, "schema_version": 3, "solution": true, "task": false}

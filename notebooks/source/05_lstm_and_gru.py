@@ -682,7 +682,7 @@ claim(
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 4
 #
-# Reset after, z = 1 keeps, blocks in the order r, z, n: torch's GRU.
+# Reset after, z = 1 keeps, blocks in the order r, z, n: torch's GRU. From tensors again, without `nn.GRU` and without the library.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex05-3-gru-cell", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -850,7 +850,7 @@ claim(
 #
 # Difficulty ●●●○○ · 25 minutes · needs section 5
 #
-# The weights $w_{t0}$ to $w_{tt}$ of section 5, for one sequence and for its last state only ($t = T$), from its update gates.
+# The weights $w_{t0}$ to $w_{tt}$ of section 5, for one sequence and for its last state only ($t = T$), from its update gates and without `gated.unrolled_weights`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex05-4-gru-weights", "locked": false, "schema_version": 3, "solution": true, "task": false}

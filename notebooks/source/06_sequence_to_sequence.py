@@ -1181,7 +1181,7 @@ claim(
 #
 # Difficulty ●●●○○ · 25 minutes · needs section 7
 #
-# From matrices to weights, in three lines; no loop is needed.
+# From matrices to weights, in three lines, without `AdditiveAttention`; no loop is needed.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex06-5-additive-weights", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -765,7 +765,7 @@ attention(q, q, q, mask=ones_and_zeros)
 #
 # Difficulty ●●●○○ · 30 minutes · needs sections 3 and 4
 #
-# From tensors, with every corner case: any leading axes, $T \ne S$, values of another width, a mask, causality, both at once, and rows that may see nothing.
+# From tensors, without the library's attention and without torch's, with every corner case: any leading axes, $T \ne S$, values of another width, a mask, causality, both at once, and rows that may see nothing.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex07-2-dot-product-attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -939,6 +939,8 @@ claim(
 # ### Exercise 7.3 · Split and merge heads
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 5
+#
+# From tensors, without `split_heads` and `merge_heads`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex07-3-split", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -659,7 +659,7 @@ claim(
 #
 # Difficulty ●●●○○ · 25 minutes · needs section 7
 #
-# With real numbers: sines, cosines, and the two lines of the matrix. The offset is the position of the first vector.
+# With real numbers, without the library's `RoPE`: sines, cosines, and the two lines of the matrix. The offset is the position of the first vector.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex08-4-rotate", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -730,7 +730,7 @@ claim("The bias depends on |i - j| alone", torch.equal(bias, bias.transpose(1, 2
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 8
 #
-# Write the bias for all heads at once, in the symmetric form. Beware of the cache: the `T` queries are the *last* of the `S` positions.
+# Write the bias for all heads at once, in the symmetric form, without `ALiBi` and `alibi_slopes`. Beware of the cache: the `T` queries are the *last* of the `S` positions.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex08-5-alibi-bias", "locked": false, "schema_version": 3, "solution": true, "task": false}

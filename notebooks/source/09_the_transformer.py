@@ -310,7 +310,7 @@ claim(
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-1-layer-norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def layer_norm(x, weight, bias, eps):
-    """Normalise each vector, then apply gain and offset. F.layer_norm and nn.LayerNorm are not allowed.
+    """Normalise each vector, then apply gain and offset, without torch's norms (F.layer_norm, nn.GroupNorm ...).
 
     Args:
         x: (B, T, D).
@@ -413,7 +413,7 @@ show_source(EncoderLayer.forward)
 #
 # Difficulty ●●●●○ · 40 minutes · needs sections 2 and 3
 #
-# The whole Post-LN block from tensors, without `nn` layers; `F.linear`, `F.layer_norm` and `softmax` are allowed. What your block returns *at* padding does not matter; that real tokens do not look there does.
+# The whole Post-LN block from tensors, without `nn` layers, the library's, or `F.multi_head_attention_forward`; `F.linear`, `F.layer_norm` and `softmax` are allowed. What your block returns *at* padding does not matter; that real tokens do not look there does.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-3-encoder-block", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -588,7 +588,7 @@ def cross_attention(x, memory, memory_mask, W_q, W_k, W_v):
     Args:
         x: (B, T, D), the decoder's vectors.
         memory: (B, S, D), the encoder's output.
-        memory_mask: (B, S) bool, True = may attend.
+        memory_mask: (B, S) bool, True = may attend; every row has a True.
         W_q: (D, D), used as nn.Linear uses its weight: x @ W.T.
         W_k: (D, D).
         W_v: (D, D).

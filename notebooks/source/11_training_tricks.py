@@ -351,7 +351,7 @@ claim(
 #
 # Difficulty ●●●○○ · 25 minutes · needs section 1
 #
-# Write the backward pass of LayerNorm (without gain and bias) from the Jacobian above, for a whole batch and without building a D × D matrix. $J$ is symmetric, so $\partial L / \partial x = J\, \partial L / \partial \hat x$: subtract two projections, divide by $\sigma$.
+# Write the backward pass of LayerNorm (without gain and bias) from the Jacobian above, for a whole batch, without autograd and without building a D × D matrix. $J$ is symmetric, so $\partial L / \partial x = J\, \partial L / \partial \hat x$: subtract two projections, divide by $\sigma$.
 # LayerNorm adds `eps` to the variance before the root.
 
 
@@ -1599,7 +1599,7 @@ show_source(train_epoch)
 #
 # Difficulty ●●●○○ · 25 minutes · needs sections 7 and 10
 #
-# Four mistakes; each lets the loss fall. Find them, then write the loop right.
+# Four mistakes; each lets the loss fall. Find them, then write the loop right, without `train_epoch`.
 #
 # ```python
 # def train_steps(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):

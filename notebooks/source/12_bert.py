@@ -522,6 +522,8 @@ claim(
 # ### Exercise 12.5 · Greedy, longest first
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 5
+#
+# Write the loop yourself, without any library's tokenizer.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-5-wordpiece", "locked": false, "schema_version": 3, "solution": true, "task": false}

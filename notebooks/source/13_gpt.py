@@ -609,7 +609,7 @@ ch13.temperature_numbers(temperature_numbers)
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 6
 #
-# From probabilities to probabilities: keep in each row the fewest tokens that together reach p, likeliest first, and make them sum to 1 again.
+# From probabilities to probabilities, without `filter_logits`: keep in each row the fewest tokens that together reach p, likeliest first, and make them sum to 1 again.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex13-3-top-p", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1345,7 +1345,7 @@ claim(
 #
 # Difficulty ●●○○○ · 20 minutes · needs sections 2, 3 and 11
 #
-# From the sizes alone: how many parameters has a GPT (tied table, learned positions, biases in every linear layer, feed-forward width 4D, two LayerNorms a layer and one at the end), and how many bytes does training with Adam in float32 hold for them, activations left out?
+# From the sizes alone, without building a model: how many parameters has a GPT (tied table, learned positions, biases in every linear layer, feed-forward width 4D, two LayerNorms a layer and one at the end), and how many bytes does training with Adam in float32 hold for them, activations left out?
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex13-6-training-memory", "locked": false, "schema_version": 3, "solution": true, "task": false}
