@@ -19,10 +19,10 @@ import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from classroom import grading, hidden, wire
+from classroom import grading, hidden, wire, worker
 from classroom.grading import BEGIN_HIDDEN, END_HIDDEN, graded, restored
 from classroom.hidden import Draw
-from classroom.judge import Stopped, Worker
+from classroom.judge import Stopped, Unconfined, Worker
 from tests.solutions import solution
 from tools import editions
 
@@ -375,3 +375,81 @@ def test_the_kernel_refuses_what_pythons_hook_does_not_see():
 def test_the_reference_of_the_course_passes_as_text():
     """The references here are not the chapter's; fails if they are no longer right."""
     assert solution("05", "left")[:2] == pytest.approx((0.336, 0.42))
+
+
+# The judge: what happens if it is brought down. A script in its place plays it.
+
+PLAYED = """\
+#!{python}
+import json, sys, time
+order = json.load(sys.stdin)
+def say(**line):
+    print(json.dumps(line), flush=True)
+{play}
+"""
+
+
+@pytest.fixture
+def played(release, tmp_path, monkeypatch):
+    """A function that judges the three exercises with a script in the judge's place."""
+
+    def judged(play):
+        script = tmp_path / "judge"
+        script.write_text(PLAYED.format(python=sys.executable, play=play), encoding="utf8")
+        script.chmod(0o755)
+        monkeypatch.setattr(grading.sys, "executable", str(script))
+        monkeypatch.setattr(grading, "COMPARE_SECONDS", 0.5)
+        return grading.judged(release, budget=20)
+
+    return judged
+
+
+RIGHT = (
+    "for side in ('hidden', 'visible'):\n    say(side=side, at={0!r}); say(side=side, id={0!r}, wrong=None, why=None)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "end", ["sys.exit(1)", f"say(comparing={CELL!r}); time.sleep(60)", "raise MemoryError", "import os; os.kill(0, 9)"]
+)
+def test_an_answer_that_brings_the_judge_down_fails_alone(played, end):
+    """Fails if the others lose their points, or one that was never judged gets some."""
+    play = (
+        f"if not order['skip']:\n    say(side='hidden', at={CELL!r}); {end}\n"
+        f"{RIGHT.format(LEFT)}{RIGHT.format(LAST)}say(done=True)"
+    )
+    found = played(play)
+    assert grading.NOT_JUDGED in found[CELL][0]
+    assert found[LEFT] == found[LAST] == (None, None)
+
+
+def test_what_was_found_before_stays(played):
+    """Fails if a judge's end takes with it what it had found."""
+    found = played(f"{RIGHT.format(CELL)}{RIGHT.format(LEFT)}say(side='hidden', at={LAST!r})")
+    assert [wrong for wrong, _ in found.values()] == [None, None, grading.NOT_JUDGED]
+
+
+def test_a_judge_that_cannot_begin_is_nobodys_fault(played):
+    """Fails if students lose points because the instructor's installation is broken."""
+    with pytest.raises(RuntimeError, match=r"ended before it came to an answer: [\s\S]*broken installation"):
+        played("raise SystemExit('broken installation')")
+
+
+def test_where_nothing_confines_answers_nothing_is_graded(played):
+    with pytest.raises(grading.Refused, match="neither"):
+        played("say(refused='has neither')")
+
+
+@pytest.mark.parametrize("confined", [[], ["seccomp"], ["landlock"]])
+def test_a_worker_must_be_confined_by_the_kernel(confined, tmp_path, monkeypatch):
+    """Fails if an answer would run where only Python's own hook stands before it, and nobody said so."""
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import os, sys\nfrom classroom import wire\nwire.send(os.fdopen(os.dup(1), 'wb'), "
+        f"{{'confined': {confined!r}}})\nsys.stdin.read()",
+        encoding="utf8",
+    )
+    monkeypatch.setattr(worker, "__file__", str(script))
+    with pytest.raises(Unconfined, match=r"of Landlock and seccomp this system has (neither|seccomp|landlock)\."):
+        Worker()
+    Worker(unconfined=True).close()
