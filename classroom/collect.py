@@ -17,20 +17,19 @@ import csv
 import logging
 import os
 import re
-import shutil
-import stat
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from classroom import intake, people
-from classroom.intake import NOTEBOOK_BYTES, ZIP_BYTES, mebibytes, say, short, shown
+from classroom import exports, intake, people
+from classroom.intake import FILE_BYTES, STUDENT_BYTES, short, shown
+from classroom.policy import instant
 from classroom.release import COURSE, NAME
 
 COLUMNS = ("student", "name", "platform", "platform_id", "notebook", "file", "handed_in", "late", "what")
-NOBODY = "nobody"  # the folder in set_aside/NAME/ for files without a student
+NOBODY = "nobody"  # the student of files that are nobody's
 FILES = 1_000  # of one student that are looked at
-NAMED = 3  # files of one student, and one reason, that a line names
+NAMED = 3  # files that one line names
 
 
 def collect(course, name, downloads):
@@ -52,426 +51,370 @@ def collect(course, name, downloads):
     if not NAME.fullmatch(name):
         raise ValueError(f"got NAME={name!r}; wanted letters, digits, - and _, such as homework1")
     releases = intake.released(course / "release" / name)
-    roster = people.Roster(roster_text(course / "students.csv"))
+    listed = course / "students.csv"
+    roster = people.Roster(exports.read_table(listed, otherwise="cp1252")[0] if listed.exists() else [])
     paths = [Path(path).resolve() for path in downloads]
     for path in paths:
         if not path.exists():
             raise ValueError(f"got {shown(str(path))}; wanted a zip or a folder that is there")
-        if any(path.is_relative_to(own) or own.is_relative_to(path) for own in
-               (course / "submitted", course / "set_aside", course / "collected")):  # fmt: skip
+        own = [course / folder for folder in ("submitted", "set_aside", "collected")]
+        if any(path.is_relative_to(folder) or folder.is_relative_to(path) for folder in own):
             raise ValueError(f"{shown(str(path))} holds what was collected before; wanted a download")
-    persons, whole = {}, True
-    for rank, path in enumerate(paths):
+
+    came, whole = {}, True  # {Person, or None: list of (number of the download, Origin, File)}
+    for number, path in enumerate(paths):
         try:
-            sorted_out = by_person(path, name, releases, roster)
+            for person, found in by_person(path, name, releases).items():
+                came.setdefault(person, []).extend((number, *both) for both in found)
         except (ValueError, OSError) as error:
-            say(f"{shown(path.name)}: {short(error)}; if it is the whole class's, download it again")
-            person, whole = container_of(path), False
-            sorted_out = {person: [(people.Origin(person, path.name), intake.on_disk(path, (path.name,)))]}
-        for person, files in sorted_out.items():
-            persons.setdefault(person, []).extend((rank, *both) for both in files)
-    ids, lines = people.students([person for person in persons if person], roster, earlier(course))
-    by_student, last = {}, {}
-    for person, came in persons.items():
-        by_student.setdefault(ids[person] if person else NOBODY, []).extend(came)
-    for _, line in rows_of(course, name):
-        last.setdefault(line["student"], {})[line["notebook"]] = line if line["what"] == "taken" else None
-    rows, replaced = [], []
-    for student, came in by_student.items():
-        shelf = Shelf(course, name, student, releases, last.get(student, {}))
+            print(f"{shown(path.name)}: {short(error)}; nothing of it is collected, download it again")
+            whole = False
+
+    before = read_rows(course)
+    known = [(assignment, row["student"], people.Person(row["platform"], row["platform_id"], row["name"]))
+             for assignment, rows in before.items() for row in rows if row["student"] != NOBODY]  # fmt: skip
+    ids, lines = people.students([person for person in came if person], roster, known)
+    by_student = {}
+    for person, files in came.items():
+        by_student.setdefault(ids.get(person, NOBODY), []).extend(files)
+
+    rows, graded = [], []
+    for student, files in by_student.items():
+        earlier = {row["notebook"]: row for row in before.get(name, [])
+                   if row["student"] == student and row["what"] == "taken"}  # fmt: skip
+        submission = Submission(course, name, student, releases)
         try:
-            shelf.sort_in(came)
+            submission.collect(files, earlier)
         except Exception as error:  # whatever it is, the others go on
-            say(f"{student}: not collected: {short(error)}")
-            _, found, file = came[0]
-            shelf.rows.append(row(student, found, "/".join(file.parts), f"not collected: {short(error)}"))
-        rows += shelf.rows
-        replaced += [student] if shelf.replaced else []
-    every = write(course, name, rows)
+            print(f"{student}: not collected: {short(error)}")
+            submission.note(*files[0][1:], f"not collected: {short(error)}")
+        rows += submission.rows
+        if submission.replaced and (course / "autograded" / student / name).exists():
+            graded.append(student)
+    rows = write_rows(course, name, before.get(name, []), rows)
     for line in lines:
-        say(shown(line, 300))
-    summary(course, name, every, list(by_student), roster, replaced)
+        print(shown(line, 300))
+    summary(course, name, rows, list(by_student), roster)
+    for student in graded:
+        print(f"{student} was graded before; grade again: nbgrader autograde {name} --student={student} --force")
     return whole
 
 
-def roster_text(path):
-    """Return the text of students.csv, "" if there is none; Excel writes it in Windows' letters."""
-    if not path.exists():
-        return ""
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", "replace")
-
-
-def by_person(path, name, releases, roster):
+def by_person(path, name, releases):
     """Return {Person: list of (Origin, File)} of a download; None in a Person's place for what is nobody's.
 
     Raises:
         ValueError: if the download cannot be read.
     """
-    found, container = {}, container_of(path)
+    found, container = {}, people.without_copy(people.stem_of(path.name))
     for file in intake.files_of(path):
-        origin = people.origin(file.parts, people.stem_of(path.name), name, list(releases))
-        person, names_somebody = origin.person, looks_like_notebook(file) or is_zip(file)
-        if person.platform == "plain":
-            if roster.by_name(container) and not roster.by_name(person):
-                person = container  # `ada.zip` with a folder of another name
-            elif not names_somebody and (len(file.parts) == 1 or person == container):
-                person = None  # a file such as `notes.txt` names nobody
-        found.setdefault(person, []).append((origin, file))
-    own = None if container not in found else container
-    for person in [person for person in found if person is None or person.platform == "plain"]:
-        if not any(looks_like_notebook(file) or is_zip(file) for _, file in found[person]) and (own or person is None):
-            files = found.pop(person)  # beside a student's own notebooks: also the student's
-            found.setdefault(own or (next(iter(found)) if len(found) == 1 else None), []).extend(files)
+        origin = people.origin(file.parts, container, name, list(releases))
+        found.setdefault(origin.person, []).append((origin, file))
+    own = people.Person("plain", "", container)
+    if own in found and not any(people.NAMED.search(file.name) for _, file in found[own]):
+        found[None] = found.pop(own)  # only files such as `notes.txt`
     return found
 
 
-def container_of(path):
-    """Return the Person that a download itself is named after."""
-    return people.Person("plain", "", people.without_copy(people.stem_of(path.name)))
-
-
-def looks_like_notebook(file):
+def may_be_notebook(file):
     """Say whether a file may be a notebook, whatever a browser made of its ending."""
-    return bool(re.search(r"\.ipynb|\.json$", file.parts[-1], re.I))
+    return bool(re.search(r"\.ipynb|\.json$", file.name, re.I))
 
 
-def is_zip(file):
-    """Say whether a file is a zip by its name."""
-    return file.parts[-1].lower().endswith(".zip")
+def numbers(file):
+    """Return the numbers in a file's name, for finding the last of `a.ipynb`, `a (1).ipynb` and `a (10).ipynb`."""
+    return [int(digits) for digits in re.findall(r"\d{1,9}", file)]
 
 
-class Shelf:
-    """One student's place in the course folder.
+class Submission:
+    """One student's files for one assignment.
 
     Args:
-        course: the folder.
+        course: the course folder.
         name: of the assignment.
         student: the id.
         releases: {name: notebook as it was handed out}.
-        earlier: {name of a notebook: its line in the list so far, if one was taken}.
     """
 
-    def __init__(self, course, name, student, releases, earlier):
+    def __init__(self, course, name, student, releases):
         self.course, self.name, self.student, self.releases = course, name, student, releases
         self.folder = course / "submitted" / student / name
-        self.rows, self.replaced, self.left, self.reasons = [], False, ZIP_BYTES, {}
-        self.earlier = earlier
+        self.rows = []  # for collected/NAME.csv
+        self.left = STUDENT_BYTES  # that may still be read
+        self.kept = {}  # {File: whether it is in set_aside}
+        self.reasons = {}  # {reason: names of the files that were set aside for it}
+        self.replaced = False
 
-    def sort_in(self, came):
-        """Take the notebooks of one student, and set everything else aside.
+    def collect(self, came, earlier):
+        """Take the newest file of each notebook, and set everything else aside.
 
         Args:
-            came: list of (rank of the download, Origin, File).
+            came: list of (number of the download, Origin, File).
+            earlier: {notebook: row of what was taken before}.
         """
-        came.sort(key=lambda item: not (looks_like_notebook(item[2]) or is_zip(item[2])))
-        if came[FILES:]:
-            _, found, file = came[FILES]
-            self.reject(
-                found, file, f"more than {FILES:,} files; this and {len(came) - FILES - 1:,} more", keep_it=False
-            )
-        came = came[:FILES]
-        newest = max(rank for rank, _, _ in came)
-        with ExitStack() as stack:
-            best = {}
-            for number, (rank, found, file) in enumerate(came):
-                for inner, outer in self.opened(stack, found, file):
-                    about = self.notebook(found, inner, outer)
-                    if about is None:
-                        continue
-                    stem, data, original = about
-                    order = (newest if found.attachment else rank, found.attachment, people.counts(found.file),
-                             people.counts(inner.parts[-1]), tuple(inner.when), number)  # fmt: skip
-                    now = (order, data, found, inner, original)
-                    if stem in best:
-                        older, now = sorted((best[stem], now), key=lambda item: comparable(item[0]))
-                        if older[1] != now[1]:
-                            self.reject(older[2], older[3], f"older than {shown(now[3].parts[-1])}", stem=stem)
-                    best[stem] = now
-            times = [
-                self.take(stem, *best[stem][1:]) for stem in sorted(best) if not self.outdated(stem, *best[stem][2:4])
-            ]
-            self.stamp(came, times)
-        for reason, (files, kept) in self.reasons.items():
-            named = ", ".join(shown(file, 60) for file in files[:NAMED]) + (
-                f", … ({len(files)})" if len(files) > NAMED else ""
-            )
-            say(f"{self.student}: set aside{'' if kept else ', left in the download'}: {named}: {reason}")
+        best = {}
+        for number, origin, file in self.candidates(came):
+            try:
+                data = self.read(file)
+                stem, good = intake.notebook_of(data, self.releases)
+            except ValueError as error:
+                self.reject(origin, file, str(error))
+                continue
+            own_time = file.container or origin.person.platform == "plain"  # a platform's times are the download's
+            order = (number, origin.attachment, file.when if own_time else (), numbers(file.name))
+            new = (order, origin, file, data, good)
+            if stem in best:
+                older, new = sorted((best[stem], new), key=lambda found: found[0])
+                if older[-1] != new[-1]:
+                    self.reject(older[1], older[2], f"older than {shown(new[2].name)}", stem)
+            best[stem] = new
+        new = [self.take(stem, *best[stem][1:], earlier.get(stem)) for stem in sorted(best)]
+        if any(new) and os.path.lexists(stamp := self.folder / "timestamp.txt"):
+            self.move_aside(stamp, "it was the time of the earlier files")
+        for reason, files in self.reasons.items():
+            more = f", … ({len(files)} files)" if len(files) > NAMED else ""
+            print(f"{self.student}: set aside: {', '.join(shown(file, 60) for file in files[:NAMED])}{more}: {reason}")
 
-    def opened(self, stack, found, file):
-        """Yield (file, None), or the files of a zip with the zip that they are in."""
-        if not is_zip(file):
-            yield file, None
-            return
+    def candidates(self, came):
+        """Return the files that may be notebooks, also those in zips, as (number of the download, Origin, File)."""
+        found = []
+        came = sorted(came, key=lambda item: not people.NAMED.search(item[2].name))
+        for number, (download, origin, file) in enumerate(came):
+            if max(number, len(found)) >= FILES:
+                reason = f"more than {FILES:,} files; left in the download with {len(came) - number - 1:,} more"
+                self.note(origin, file, f"set aside: {reason}")
+                self.reasons[reason] = [file.name]
+                break
+            if file.name.lower().endswith(".zip"):
+                found += [(download, origin, inner) for inner in self.opened(origin, file)]
+            elif may_be_notebook(file):
+                found.append((download, origin, file))
+            else:
+                self.reject(origin, file, "not a notebook")
+        return found
+
+    def opened(self, origin, file):
+        """Return the files in a zip that may be notebooks; the zip itself is set aside if there is more in it."""
         try:
-            inside = stack.enter_context(intake.unpacked(file))
+            inside = intake.unzipped(file, self.read(file, FILE_BYTES))
         except ValueError as error:
-            self.reject(found, file, str(error))
-            return
-        if (
-            found.person.platform == "plain"
-            and inside
-            and all(people.on_platform(f.parts, self.releases) for f in inside)
-        ):
-            self.reject(
-                found, file, "holds names as Canvas or Moodle writes them; if it is a download, name it by itself"
-            )
-            return
-        trouble = [inner for inner in inside if inner.trouble]
-        if trouble or not inside:
-            reason = f"in it, {shown(trouble[0].parts[-1], 60)}: {trouble[0].trouble}" if trouble else "an empty zip"
-            self.reject(found, file, reason)
-        inside.sort(key=lambda inner: not looks_like_notebook(inner))
-        for inner in inside[:FILES]:
-            if not inner.trouble:
-                yield intake.File((*file.parts, *inner.parts), inner.size, inner.when, inner.open), file
-        if inside[FILES:]:
-            self.reject(found, file, f"more than {FILES:,} files")
+            self.reject(origin, file, str(error))
+            return []
+        names = [inner.parts[len(file.parts) :] for inner in inside]
+        if origin.person.platform == "plain" and names and all(people.on_platform(n, self.releases) for n in names):
+            self.reject(origin, file, "looks like a download of Canvas or Moodle; collect it by itself")
+            return []
+        found = [inner for inner in inside if may_be_notebook(inner)]
+        if not found:
+            self.reject(origin, file, "no notebook in it")
+        elif len(found) < len(inside):
+            self.reject(origin, file, "not everything in it is a notebook")
+        return found
 
-    def notebook(self, found, file, outer):
-        """Return (name, bytes, bytes as they came) of a file that is one of the assignment's notebooks, or None."""
-        try:
-            if found.kind != "file":
-                raise ValueError("text typed into Moodle, no file")
-            if not looks_like_notebook(file):
-                raise ValueError("a zip in a zip" if outer and is_zip(file) else "no notebook")
-            if self.left < min(file.size, NOTEBOOK_BYTES):
-                raise ValueError(f"more than {mebibytes(ZIP_BYTES)} in all")
-            original = file.read()
-            self.left -= len(original)
-            own = people.squash(people.without_copy(people.stem_of(file.parts[-1])))
-            named = [stem for stem in self.releases if own.endswith(people.squash(stem))]
-            stem, data = intake.notebook_of(original, self.releases, named[0] if named else "")
-        except ValueError as error:
-            if outer and file.parts[-1] == "timestamp.txt":
-                return None
-            self.reject(found, file, str(error), outer=outer)
-            return None
-        return stem, data, original
+    def read(self, file, limit=intake.NOTEBOOK_BYTES):
+        """Return a file's bytes, and count them."""
+        if self.left < min(file.size, limit):
+            raise ValueError(f"more than {STUDENT_BYTES // 2**20} MiB in all")
+        data = file.read(limit)
+        self.left -= len(data)
+        return data
 
-    def reject(self, found, file, reason, stem="", keep_it=True, outer=None):
+    def note(self, origin, file, what, notebook=""):
+        """Write down what became of a file."""
+        person = origin.person
+        self.rows.append({
+            "student": self.student, "name": shown(person.name), "platform": person.platform,
+            "platform_id": person.number, "notebook": notebook, "file": shown("/".join(file.parts), 300),
+            "handed_in": "",  # the platforms do not say
+            "late": "yes" if origin.late else "", "what": shown(what, 300),
+        })  # fmt: skip
+
+    def reject(self, origin, file, reason, notebook=""):
         """Set a file aside, and write down why."""
-        if file.parts[-1] == "timestamp.txt" and found.person.platform == "plain":
-            return
-        kept = keep_it and keep(self.course, self.name, self.student, file)
-        if outer and not kept:
-            kept = keep(self.course, self.name, self.student, outer)
-        files, _ = self.reasons.setdefault(reason, ([], kept))
-        files.append(file.parts[-1])
-        self.rows.append(row(self.student, found, "/".join(file.parts), f"set aside: {reason}", stem))
+        reason += "" if self.keep(file) else "; left in the download"
+        self.reasons.setdefault(reason, []).append(file.name)
+        self.note(origin, file, f"set aside: {reason}", notebook)
 
-    def outdated(self, stem, found, file):
-        """Say whether a later upload was collected before, by Canvas's numbers."""
-        old = self.earlier.get(stem)
-        then = people.on_platform(tuple(old["file"].split("/"))[:1], self.releases) if old else None
-        if (
-            not then
-            or found.person.platform != "canvas"
-            or then.person != found.person
-            or then.attachment <= found.attachment
-        ):
-            return False
-        self.reject(found, file, f"older than {shown(then.file)}, collected before", stem=stem)
-        return True
+    def keep(self, file):
+        """Copy a file, or the zip that it is in, into set_aside; return False if it is left in the download."""
+        file = file.container or file
+        if file not in self.kept:
+            try:
+                data = self.read(file, FILE_BYTES)
+                free = self.place_aside(file.name, data)
+                if not free.exists():
+                    free.write_bytes(data)
+                self.kept[file] = True
+            except (ValueError, OSError):
+                self.kept[file] = False
+        return self.kept[file]
 
-    def take(self, stem, data, found, file, original):
-        """Write a notebook into the student's folder; return whether it is new."""
-        path = self.folder / f"{stem}.ipynb"
-        real_folders(self.course, "submitted", self.student, self.name)
-        self.rows.append(row(self.student, found, "/".join(file.parts), "taken", stem))
-        if is_regular(path) and path.stat().st_size == len(data) and path.read_bytes() == data:
+    def place_aside(self, name, data=None):
+        """Return a free path in set_aside, or that of a file that holds these bytes already."""
+        clean = re.sub(r"[^\w .(),+-]", "_", name.encode("utf8", "replace").decode()).lstrip(". ") or "file"
+        clean = Path(clean.encode()[-150:].decode(errors="ignore"))  # the ending stays
+        folder = own_folder(self.course, "set_aside", self.name, self.student)
+        path, number = folder / clean, 1
+        while os.path.lexists(path) and not (data is not None and holds(path, data)):
+            number += 1
+            path = folder / f"{clean.stem}-{number}{clean.suffix}"
+        return path
+
+    def move_aside(self, path, reason):
+        """Move whatever has a path, a link as a link, into set_aside, and say so."""
+        if path.is_dir() and not path.is_symlink():
+            plain_mode(path, 0o755)  # or else it cannot be moved
+        new = self.place_aside(path.name)
+        os.rename(path, new)
+        where = shown(str(new.relative_to(self.course)))
+        print(f"{self.student}: {shown(path.name)} is set aside: {reason} ({where})")
+
+    def take(self, notebook, origin, file, data, good, old):
+        """Write a file's bytes, those that can be graded, as a notebook; return whether that is new.
+
+        `old` is the row of what was taken before, or None.
+        """
+        before = old and people.on_platform(tuple(old["file"].split("/"))[:1], self.releases)
+        if before and before.person == origin.person and before.attachment > origin.attachment:
+            self.reject(origin, file, "older than what was collected before", notebook)
             return False
-        if path.is_symlink() or path.exists():
-            aside = move_aside(path, self.course, self.name, self.student)
-            say(f"{self.student}: {stem} is replaced by {shown(file.parts[-1], 60)}; the earlier one: {aside}")
+        path = own_folder(self.course, "submitted", self.student, self.name) / f"{notebook}.ipynb"
+        self.note(origin, file, "taken", notebook)
+        if holds(path, good):
+            return False
+        if os.path.lexists(path):
             self.replaced = True
-            if old := self.earlier.get(stem):
-                self.rows.append(
-                    old | {"handed_in": "", "what": f"set aside: replaced by {shown('/'.join(file.parts))}"}
-                )
-        if data != original:
-            keep(self.course, self.name, self.student, file)
-            said = "counts as far as it can be graded; as it came it is set aside"
-            say(f"{self.student}: {shown(file.parts[-1], 60)} {said}")
-        write_bytes(path, data)
+            self.move_aside(path, f"replaced by {shown(file.name, 60)}")
+            if old:
+                self.rows.append(old | {"what": f"set aside: replaced by {shown(file.name)}"})
+        if good != data:
+            self.keep(file)
+            print(f"{self.student}: {shown(file.name, 60)} is taken as far as it can be graded; set aside as it came")
+        path.write_bytes(good)
         return True
 
-    def stamp(self, came, new):
-        """Write timestamp.txt if a folder of the instructor's says when, and take away an older one otherwise."""
-        stamps = [
-            file for _, found, file in came if found.person.platform == "plain" and file.parts[-1] == "timestamp.txt"
-        ]
-        when = ""
-        for file in stamps:
-            if (
-                len(file.when) == 1 and not file.trouble and file.size <= 100
-            ):  # on disk: a zip's may be the student's own
-                when = max(when, intake.moment(file.read(100)))
-        path = self.folder / "timestamp.txt"
-        old = path.read_bytes() if is_regular(path) and path.stat().st_size <= 100 else None
-        if when and new:
-            real_folders(self.course, "submitted", self.student, self.name)
-            if any(new) or old is None:
-                write_bytes(path, f"{when}\n".encode())
-        elif any(new) and (path.is_symlink() or path.exists()):
-            aside = move_aside(path, self.course, self.name, self.student)
-            say(f"{self.student}: timestamp.txt was of the earlier files; it is set aside: {aside}")
-        for taken in self.rows:
-            if taken["what"] == "taken":
-                taken["handed_in"] = when or (intake.moment(old) if old and not any(new) else "")
+    def take_in(self):
+        """Leave in the submitted folder exactly the released notebooks, and perhaps timestamp.txt."""
+        if self.folder.is_symlink():
+            self.move_aside(self.folder, "a link")
+        self.folder.mkdir(exist_ok=True)
+        plain_mode(self.folder, 0o755)
+        found = {}
+        for path in sorted(self.folder.iterdir(), key=lambda path: numbers(path.name)):
+            try:
+                if path.lstat().st_nlink > 1 and not path.is_dir():
+                    raise ValueError("a second name of another file (hard link)")
+                file = intake.on_disk(path, (path.name,))
+                if not file.trouble:
+                    plain_mode(path, 0o644)
+                if path.name == "timestamp.txt":
+                    in_utc(path, file)
+                    continue
+                if not (file.trouble or may_be_notebook(file)):
+                    raise ValueError("not a notebook")
+                data = file.read()
+                stem, good = intake.notebook_of(data, self.releases)
+                found.setdefault(stem, []).append((path, data, good))
+            except ValueError as error:
+                self.move_aside(path, str(error))
+        new = {}
+        for stem in self.releases:
+            name = f"{stem}.ipynb"
+            *others, last = sorted(found.get(stem, []), key=lambda item: item[0].name == name) or [None]
+            for path, _, _ in others:
+                self.move_aside(path, f"another file counts as {name}")
+            if last is None:
+                print(f"{self.student}: {name} is missing; it is graded as it was handed out")
+                new[name] = (self.course / "release" / self.name / name).read_bytes()
+            elif last[0].name != name or last[1] != last[2]:
+                self.move_aside(last[0], f"it is taken for {name}, as far as it can be graded")
+                new[name] = last[2]
+        for name, data in new.items():
+            (self.folder / name).write_bytes(data)
 
 
-def comparable(order):
-    """Return an order in which times of a disk and of a zip do not meet."""
-    *first, when, number = order
-    return (*first, when if len(when) > 1 else (), when if len(when) == 1 else (), number)
-
-
-def row(student, found, file, what, notebook=""):
-    """Return a line of collected/NAME.csv."""
-    person = found.person
-    return {"student": student, "name": shown(person.name), "platform": person.platform, "platform_id": person.number,
-            "notebook": notebook, "file": shown(file, 300), "handed_in": "", "late": "yes" if found.late else "",
-            "what": shown(what, 300)}  # fmt: skip
-
-
-def real_folders(course, *names):
+def own_folder(course, *names):
     """Make a folder in the course folder, step by step, and return it.
 
     Raises:
-        ValueError: if a step is a link, or no folder.
+        ValueError: if a step is a link.
     """
     path = course
     for name in names:
         path /= name
-        path.mkdir(exist_ok=True) if not path.is_symlink() else None
-        if path.is_symlink() or not path.is_dir():
-            raise ValueError(f"{path.relative_to(course)} is a link or no folder; nothing is written there")
+        if path.is_symlink():
+            raise ValueError(f"{path.relative_to(course)} is a link; nothing is written there")
+        path.mkdir(exist_ok=True)
     return path
 
 
-def is_regular(path):
-    """Say whether a path is a regular file, no link."""
-    return not path.is_symlink() and path.is_file()
+def holds(path, data):
+    """Say whether a path is a regular file, no link, with these bytes."""
+    return not path.is_symlink() and path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
 
 
-def write_bytes(path, data):
-    """Write a regular file, in the place of whatever has its name, with plain permissions."""
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
-        file.write(data)
-    os.replace(new, path)
+def plain_mode(path, mode):
+    """Set a file's permissions, if it is ours."""
+    with suppress(OSError):
+        os.chmod(path, mode)
 
 
-def place_aside(course, name, student, file):
-    """Return the path of a file in set_aside/NAME/STUDENT, without a sign that could do harm."""
-    folder = real_folders(course, "set_aside", name, student)
-    clean = re.sub(r"[^\w .(),+-]", "_", file.encode("utf8", "replace").decode()).lstrip(". ") or "file"
-    while len(clean.encode()) > 150:
-        clean = clean[1:]  # the ending stays
-    return folder / clean
+def in_utc(path, file):
+    """Write the time in a timestamp.txt as nbgrader reads it, which takes `+0100` for 100 seconds.
 
-
-def keep(course, name, student, file):
-    """Copy a file of a download into set_aside; return False if it is left where it is."""
-    if file.trouble or file.size > ZIP_BYTES:
-        return False
+    Raises:
+        ValueError: if there is no time in it.
+    """
     try:
-        data = file.read(ZIP_BYTES)
-        wanted = place_aside(course, name, student, file.parts[-1])
-        for path in other_names(wanted):
-            if is_regular(path) and path.stat().st_size == len(data) and path.read_bytes() == data:
-                return True
-            if not path.exists() and not path.is_symlink():
-                write_bytes(path, data)
-                return True
-    except (ValueError, OSError):
-        return False
+        text = file.read(100).decode("utf8", "replace").strip()
+        when = f"{instant(text.replace(' +', '+').replace(' -', '-')):%Y-%m-%d %H:%M:%S} UTC"
+    except ValueError:
+        raise ValueError('no time such as "2027-02-01 09:30:00 UTC"') from None
+    if text != when:
+        path.write_text(f"{when}\n")
 
 
-def move_aside(path, course, name, student):
-    """Move whatever has a path, a link as a link, into set_aside; return where it is now, below the course folder."""
-    wanted = place_aside(course, name, student, path.name)
-    new = next(new for new in other_names(wanted) if not os.path.lexists(new))
-    os.rename(path, new)
-    return shown(str(new.relative_to(course)))
-
-
-def other_names(path):
-    """Yield a path, and then the same with -2, -3, ..."""
-    yield path
-    number = 1
-    while True:
-        number += 1
-        yield path.with_name(f"{path.stem}-{number}{path.suffix}")
-
-
-def rows_of(course, name="*"):
-    """Return [(assignment, row)] of collected/NAME.csv, as far as they can be read."""
-    found = []
-    for path in sorted((course / "collected").glob(f"{name}.csv")):
+def read_rows(course):
+    """Return {assignment: rows of collected/ASSIGNMENT.csv}."""
+    found = {}
+    for path in sorted((course / "collected").glob("*.csv")):
         with path.open(newline="", encoding="utf8", errors="replace") as file:
-            found += [
-                (path.stem, {column: line.get(column) or "" for column in COLUMNS}) for line in csv.DictReader(file)
-            ]
+            found[path.stem] = [{column: row.get(column) or "" for column in COLUMNS} for row in csv.DictReader(file)]
     return found
 
 
-def earlier(course):
-    """Return who was collected before: list of (assignment, student, Person)."""
-    return [
-        (name, line["student"], people.Person(line["platform"], line["platform_id"], line["name"].removeprefix("'")))
-        for name, line in rows_of(course)
-        if line["student"] != NOBODY
-    ]
-
-
-def write(course, name, rows):
-    """Write collected/NAME.csv, with the earlier lines that still hold; return all of them."""
-    new = {(line["student"], line["notebook"]) for line in rows if line["what"] == "taken"}
-    kept = [line for _, line in rows_of(course, name)
-            if line["what"] != "taken" or (line["student"], line["notebook"]) not in new]  # fmt: skip
-    every = {tuple(line[column] for column in COLUMNS): line for line in [*kept, *rows]}
-    lines = sorted(every.values(), key=lambda line: (line["student"], line["what"] != "taken", line["notebook"]))
-    folder = real_folders(course, "collected")
-    with open(folder / f".{name}.new", "w", newline="", encoding="utf8") as file:
+def write_rows(course, name, before, rows):
+    """Write collected/NAME.csv, with the earlier rows that still hold; return all of them."""
+    new = {(row["student"], row["notebook"]) for row in rows if row["what"] == "taken"}
+    kept = [row for row in before if row["what"] != "taken" or (row["student"], row["notebook"]) not in new]
+    rows = {tuple(row.values()): row for row in [*kept, *rows]}.values()  # each once
+    rows = sorted(rows, key=lambda row: (row["student"], row["what"] != "taken", row["notebook"]))
+    path = own_folder(course, "collected") / f"{name}.csv"
+    with path.with_suffix(".new").open("w", newline="", encoding="utf8") as file:
         table = csv.DictWriter(file, COLUMNS)
         table.writeheader()
-        table.writerows(lines)
-    os.replace(folder / f".{name}.new", folder / f"{name}.csv")
-    return lines
+        table.writerows(rows)
+    os.replace(path.with_suffix(".new"), path)
+    return rows
 
 
-def summary(course, name, lines, came, roster, replaced):
-    """Say who handed in what, who is missing, and what is left to do."""
-    taken = {(line["student"], line["notebook"]) for line in lines if line["what"] == "taken"}
+def summary(course, name, rows, came, roster):
+    """Say who handed in what, who is missing, and what was set aside."""
+    taken = {(row["student"], row["notebook"]) for row in rows if row["what"] == "taken"}
     students = {student for student, _ in taken}
-    say(f"{name}: {len(students)} students, {len(taken)} notebooks; the list: {course.name}/collected/{name}.csv")
-    if none := [student for student in came if student not in students and student != NOBODY]:
-        say(f"handed in, but no notebook that can be read: {', '.join(sorted(none))}")
+    print(f"{name}: {len(students)} students, {len(taken)} notebooks; the list: {course.name}/collected/{name}.csv")
+    if none := sorted(set(came) - students - {NOBODY}):
+        print(f"handed in, but no notebook that can be read: {', '.join(none)}")
     if missing := [student for student in roster.names if student not in students]:
-        named = ", ".join(
-            f"{student} ({roster.names[student]})" if roster.names[student] else student for student in missing
-        )
-        say(f"missing, {len(missing)} of {len(roster.names)} in students.csv: {shown(named, 5000)}")
-    aside = [line for line in lines if line["what"].startswith("set aside")]
-    if aside:
-        say(f"set aside: {len(aside)} files, of {len({line['student'] for line in aside})} students; "
-            f"{course.name}/set_aside/{name}/ and the list's last column say what and why")  # fmt: skip
-    for student in replaced:
-        if (course / "autograded" / student / name).exists():
-            say(f"{student} was graded before; grade again: nbgrader autograde {name} --student={student} --force")
-
-
-# What nbgrader calls before it grades.
+        named = ", ".join(f"{student} ({roster.names[student]})" for student in missing)
+        print(f"missing, {len(missing)} of {len(roster.names)} in students.csv: {shown(named, 5000)}")
+    if aside := [row["student"] for row in rows if row["what"].startswith("set aside")]:
+        print(f"set aside: {len(aside)} files, of {len(set(aside))} students; {course.name}/set_aside/{name}/ and the "
+              "list's last column say what and why")  # fmt: skip
 
 
 def take_in(assignment, student, notebooks):
-    """Make a student's folder hold exactly the released notebooks, as regular files, and perhaps timestamp.txt.
+    """Make a student's folder fit for grading: exactly the released notebooks, as regular files; nbgrader calls it.
 
     A file with another name is taken for the notebook whose exercises it holds. What is missing, or cannot be read,
     is put there as it was handed out: no points, and the others go on. Everything else, links above all, is moved to
@@ -483,108 +426,17 @@ def take_in(assignment, student, notebooks):
         notebooks: list of the files that nbgrader found; it is brought up to date in place.
     """
     folder = Path(os.path.abspath(notebooks[0])).parent
-    course, student = folder.parents[2], folder.parent.name
+    course, student, name = folder.parents[2], folder.parent.name, folder.name
     try:
-        releases = intake.released(course / "release" / folder.name)
+        releases = intake.released(course / "release" / name)
     except Exception as error:  # nbgrader would go on with what lies there
         raise SystemExit(f"{short(error)}; nothing was graded") from error
     try:
-        Intake(course, student, folder, releases).run()
+        Submission(course, name, student, releases).take_in()
         notebooks[:] = [str(folder / f"{stem}.ipynb") for stem in releases]
     except Exception as error:  # nbgrader would go on here too: a name that it refuses fails this student alone
-        say(f"{student}: cannot be taken in, and is not graded: {short(error)}")
+        print(f"{student}: cannot be taken in, and is not graded: {short(error)}")
         notebooks[:] = [str(folder / "not taken in")]
-
-
-class Intake:
-    """One submitted folder, made fit for nbgrader.
-
-    Args:
-        course: the course folder.
-        student: the id.
-        folder: submitted/STUDENT/ASSIGNMENT.
-        releases: {name: notebook as it was handed out}.
-    """
-
-    def __init__(self, course, student, folder, releases):
-        self.course, self.student, self.folder, self.releases = course, student, folder, releases
-
-    def run(self):
-        """Look at everything in the folder, and leave what belongs there."""
-        if self.folder.is_symlink():
-            self.aside(self.folder, "a link")
-        self.folder.mkdir(exist_ok=True)
-        plain_mode(self.folder, 0o755)
-        good, others = {}, []
-        for path in sorted(self.folder.iterdir()):
-            reason, found = self.look(path)
-            if found and found[0] == path.stem and path.suffix == ".ipynb":
-                good[path.stem] = (path, found)
-            elif found:
-                others.append((path, found))
-            elif reason:
-                self.aside(path, reason)
-        others.sort(key=lambda item: people.counts(item[0].name), reverse=True)
-        for path, (stem, data, _) in others:
-            self.aside(path, "another file counts" if stem in good else f"it is taken for {stem}.ipynb")
-            good.setdefault(stem, (None, data))
-        for stem in self.releases:
-            path, found = good.get(stem, (None, None))
-            if path and found[1] != found[2]:
-                self.aside(path, "it counts as far as it can be graded")
-                write_bytes(path, found[1])
-            elif found and not path:
-                write_bytes(self.folder / f"{stem}.ipynb", found)
-            elif not found:
-                shutil.copyfile(
-                    self.course / "release" / self.folder.name / f"{stem}.ipynb", self.folder / f"{stem}.ipynb"
-                )
-                say(f"{self.student}: {stem}.ipynb is missing; it is graded as it was handed out")
-
-    def look(self, path):
-        """Return why a file is set aside, or "", and (notebook, bytes, bytes as they came) if it is one, or None."""
-        about = path.lstat()
-        if not stat.S_ISREG(about.st_mode):
-            return ("a link" if stat.S_ISLNK(about.st_mode) else "not a file"), None
-        if about.st_nlink > 1:
-            return "a second name of another file (hard link)", None
-        if path.name == "timestamp.txt":
-            return self.timestamp(path, about)
-        if not looks_like_notebook(intake.File((path.name,), 0, (), None)):
-            return "no notebook", None
-        try:
-            if about.st_size > NOTEBOOK_BYTES:
-                raise ValueError(f"too large ({mebibytes(about.st_size)})")
-            plain_mode(path, 0o644)
-            data = path.read_bytes()
-            stem, good = intake.notebook_of(data, self.releases, path.stem)
-        except ValueError as error:
-            counted = "; it counts as not handed in" if path.stem in self.releases else ""
-            return f"cannot be read: {error}{counted}", None
-        return "", (stem, good, data)
-
-    def timestamp(self, path, about):
-        """Keep timestamp.txt if it is a short file with a date; it then says so in UTC."""
-        plain_mode(path, 0o644)
-        when = intake.moment(path.read_bytes()) if about.st_size <= 100 else ""
-        if not when:
-            return 'no time such as "2027-02-01 09:30:00 UTC"', None
-        if path.read_text().strip() != when:
-            write_bytes(path, f"{when}\n".encode())
-        return "", None
-
-    def aside(self, path, reason):
-        """Move a file out of the folder, and say so."""
-        if path.is_dir() and not path.is_symlink():
-            plain_mode(path, 0o755)  # or else it cannot be moved
-        new = move_aside(path, self.course, self.folder.name, self.student)
-        say(f"{self.student}: {shown(path.name)} is set aside: {reason} ({new})")
-
-
-def plain_mode(path, mode):
-    """Set a file's permissions, as far as that is ours to do."""
-    with suppress(OSError):
-        os.chmod(path, mode)
 
 
 def main(arguments=None):
@@ -594,6 +446,7 @@ def main(arguments=None):
     parser.add_argument("--name", default="homework1", help="of the assignment")
     parser.add_argument("--course", type=Path, default=COURSE, help="folder of the course")
     options = parser.parse_args(arguments)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
     logging.disable(logging.ERROR)  # nbformat's, of every odd notebook
     try:
         downloads = [path.expanduser() for path in options.downloads]

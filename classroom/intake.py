@@ -1,23 +1,19 @@
-"""Reading what students hand in: zips, folders and notebooks that may be broken, enormous or made to do harm.
+"""Reading what students hand in: zips, folders and notebooks that may be broken, enormous or hostile.
 
-Nothing is unpacked by its own name: a file is read from where it lies, as far as the limits here allow, and whoever
-reads it decides where it goes. What cannot be read is a ValueError with the reason.
+Nothing is unpacked to disk: a file is read from where it lies, up to the limits below, and the caller decides where
+it goes. What cannot be read is a ValueError that says why.
 """
 
-import contextlib
-import datetime
+import dataclasses
 import functools
+import io
 import json
-import os
 import re
 import stat
-import sys
-import tempfile
 import unicodedata
 import warnings
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
@@ -25,26 +21,27 @@ import nbformat
 from classroom.grading import restored
 
 NOTEBOOK_BYTES = 20 * 2**20  # of one notebook
-ZIP_BYTES = 200 * 2**20  # of one student's zip, and of all that comes out of it
+FILE_BYTES = 200 * 2**20  # of a zip, or of another file that is set aside
+STUDENT_BYTES = 2 * FILE_BYTES  # of everything that is read for one student
 ZIP_FILES = 10_000  # in one student's zip
-RATIO = 200  # to which a file larger than a notebook may be packed
-DEPTH = 100  # of lists in lists; a notebook has about ten
-CELLS = 2_000  # of one notebook; a chapter has about a hundred
-VALUES = 100_000  # in one notebook; with more it is read without its outputs, or nbformat would take minutes
+CELLS = 2_000  # in one notebook; a chapter has about a hundred
+VALUES = (
+    100_000  # lists, dicts and commas in one notebook; a chapter has 8,000. Millions keep nbformat busy for minutes
+)
 JUNK = re.compile(r"__MACOSX|\.DS_Store|\._.*|Thumbs\.db|desktop\.ini|\.ipynb_checkpoints|__pycache__", re.S)
-DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?) ?(UTC|GMT|Z|[+-]\d\d:?\d\d)?")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class File:
     """A file of a download.
 
     Args:
-        parts: names on the way to it, its own the last.
+        parts: of its path in the download.
         size: in bytes, as the download says.
-        when: its time, as far as there is one: only good for finding the newer of two.
+        when: its time as the disk or the zip says, to find the newer of two.
         open: returns a binary stream.
         trouble: why it cannot be read, or "".
+        container: the student's zip that it is in, or None.
     """
 
     parts: tuple[str, ...]
@@ -52,6 +49,12 @@ class File:
     when: tuple
     open: Callable
     trouble: str = ""
+    container: "File | None" = None
+
+    @property
+    def name(self):
+        """The last part of its path."""
+        return self.parts[-1]
 
     def read(self, limit=NOTEBOOK_BYTES):
         """Return its bytes.
@@ -61,25 +64,18 @@ class File:
         """
         if self.trouble:
             raise ValueError(self.trouble)
-        if self.size > limit:
-            raise ValueError(f"too large ({mebibytes(self.size)})")
         try:
             with self.open() as stream:
-                data = stream.read(limit + 1)
-        except Exception as error:  # zipfile and zlib raise much
+                data = stream.read(limit + 1) if self.size <= limit else None
+        except Exception as error:  # zipfile and zlib raise many kinds
             raise ValueError(f"cannot be read ({short(error)})") from None
-        if len(data) > limit:
-            raise ValueError(f"too large (more than {mebibytes(limit)})")
+        if data is None or len(data) > limit:
+            raise ValueError(f"too large (more than {limit // 2**20} MiB)")
         return data
 
 
-def mebibytes(size):
-    """Return a size in words."""
-    return f"{size / 2**20:.0f} MiB"
-
-
 def short(error):
-    """Return the first line of an error's words, or its kind."""
+    """Return the first line of an error's message, or its type if it has none."""
     return shown(str(error).partition("\n")[0] or type(error).__name__, 80)
 
 
@@ -94,162 +90,81 @@ def shown(text, limit=150):
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
-def say(line):
-    """Print a line, whatever the terminal's letters."""
-    coding = getattr(sys.stdout, "encoding", None) or "utf8"
-    print(line.encode(coding, "backslashreplace").decode(coding), flush=True)
-
-
 def files_of(path):
-    """Return the files of a download.
-
-    Args:
-        path: a zip, a folder, or one notebook.
+    """Return the files of a download, which is a folder or a zip.
 
     Raises:
-        ValueError: if it is none of these, or cannot be read at all.
+        ValueError: if it cannot be read at all.
     """
-    path = Path(path)
-    if path.is_dir():
-        return files_of_folder(path)
-    if not path.is_file():
-        raise ValueError(f"got {shown(str(path))}; wanted a zip or a folder that is there")
-    if path.name.lower().endswith(".ipynb"):
-        return [on_disk(path, (path.name,))]
-    return files_of_zip(path)
-
-
-def files_of_folder(folder):
-    """Return the files below a folder; links and the like with their trouble."""
-    found = []
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not JUNK.fullmatch(name))
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        for name in sorted([*names, *links]):
-            path = Path(place, name)
-            if not JUNK.fullmatch(name):
-                found.append(on_disk(path, path.relative_to(folder).parts))
-    return found
+    if not path.is_dir():
+        return files_of_zip(path)
+    below = [(found, found.relative_to(path).parts) for found in sorted(path.rglob("*"))]
+    return [on_disk(found, parts) for found, parts in below
+            if (found.is_symlink() or not found.is_dir()) and not any(map(JUNK.fullmatch, parts))]  # fmt: skip
 
 
 def on_disk(path, parts):
-    """Return the File at a path."""
+    """Return the File at a path; links, pipes and the like are not read."""
     about = path.lstat()
     trouble = "" if stat.S_ISREG(about.st_mode) else "a link" if path.is_symlink() else "not a file"
-    return File(parts, about.st_size, (about.st_mtime,), functools.partial(open_regular, path), trouble)
+    return File(parts, about.st_size, (about.st_mtime,), functools.partial(path.open, "rb"), trouble)
 
 
-def open_regular(path):
-    """Open a file for reading, but no link and nothing that waits for a writer."""
-    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
-
-
-def files_of_zip(source, students=False):
-    """Return the files of a zip.
-
-    Args:
-        source: path or binary stream.
-        students: whether a student made it: then the limits hold.
+def files_of_zip(source):
+    """Return the files of a zip, given its path or a binary stream.
 
     Raises:
-        ValueError: if it is no zip, or holds more than it may.
+        ValueError: if it is no zip.
     """
     try:
-        if students:
-            check_size(source)
         archive = zipfile.ZipFile(source)
-        entries = archive.infolist()
-    except ValueError:
-        raise
     except Exception as error:  # struct.error, OverflowError, NotImplementedError, ... besides BadZipFile
         raise ValueError(f"not a zip that can be read ({short(error)})") from None
-    found, total = [], 0
-    for entry in entries:
-        parts = tuple(part for part in name_of(entry).split("/") if part not in ("", "."))
-        folder = entry.filename.endswith(("/", "\\"))
-        if not parts or any(JUNK.fullmatch(part) for part in parts):
+    found = []
+    for entry in archive.infolist():
+        name = name_of(entry)
+        parts = tuple(part for part in name.split("/") if part not in ("", "."))
+        if name.endswith("/") or any(map(JUNK.fullmatch, parts)):
             continue
-        if folder and not parts[-1].lower().endswith(".ipynb"):
-            continue
-        trouble = "a folder, no notebook" if folder else trouble_with(entry)
-        total += entry.file_size
-        if students and total > ZIP_BYTES and not trouble:
-            trouble = f"unpacked, the zip is too large (more than {mebibytes(ZIP_BYTES)})"
-        opener = functools.partial(archive.open, entry)
-        found.append(File(parts, entry.file_size, entry.date_time, opener, trouble))
+        trouble = ""
+        if name.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:/", name):
+            trouble = "its name leads out of the zip"
+        elif entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            trouble = "compressed in another way than zips usually are"
+        found.append(File(parts, entry.file_size, entry.date_time, functools.partial(archive.open, entry), trouble))
     return found
 
 
-def check_size(stream):
-    """Raise ValueError if a zip holds more files than a student's may; zipfile would read all their names first."""
-    count, rest = 0, b""
-    stream.seek(0)
-    while part := stream.read(2**20):
-        count += (rest + part).count(b"PK\1\2")  # what each entry of a zip's list begins with
-        rest = part[-3:]
-        if count > ZIP_FILES:
-            raise ValueError(f"a zip of more than {ZIP_FILES:,} files")
-    stream.seek(0)
-
-
 def name_of(entry):
-    """Return an entry's name as it was meant: macOS writes UTF-8 and does not say so, Windows may write backslashes."""
+    """Return a zip entry's name as it was meant: macOS writes UTF-8 without saying so, Windows backslashes."""
     name = entry.filename
-    if not entry.flag_bits & 0x800:
-        with contextlib.suppress(UnicodeError):
+    if not entry.flag_bits & 0x800:  # the mark of UTF-8
+        try:
             name = name.encode("cp437").decode("utf8")
+        except UnicodeError:
+            pass
     return name.replace("\\", "/")
 
 
-def trouble_with(entry):
-    """Return why an entry of a zip is not read, or ""."""
-    name, kind = name_of(entry), stat.S_IFMT(entry.external_attr >> 16)
-    if name.startswith("/") or ".." in name.split("/") or re.match(r"[A-Za-z]:/", name):
-        return "its name leads out of the zip"
-    if kind not in (0, stat.S_IFREG):
-        return "a link" if kind == stat.S_IFLNK else "not a file"
-    if entry.flag_bits & 1:
-        return "locked with a password"
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "packed in another way than zips usually are"
-    if entry.file_size > max(NOTEBOOK_BYTES, RATIO * entry.compress_size):
-        return f"unpacks to {mebibytes(entry.file_size)}, more than {RATIO} times its size"
-    return ""
-
-
-@contextlib.contextmanager
-def unpacked(file):
-    """Yield the files of a student's zip.
+def unzipped(file, data):
+    """Return the files of a student's zip, given its bytes.
 
     Raises:
-        ValueError: if it cannot be read.
+        ValueError: if it cannot be read, or holds too many files.
     """
-    if file.trouble:
-        raise ValueError(file.trouble)
-    if file.size > ZIP_BYTES:
-        raise ValueError(f"too large ({mebibytes(file.size)})")
-    with tempfile.TemporaryFile() as copy:
-        try:
-            with file.open() as stream:
-                while part := stream.read(2**20):
-                    copy.write(part)
-                    if copy.tell() > ZIP_BYTES:
-                        raise ValueError(f"too large (more than {mebibytes(ZIP_BYTES)})")
-        except ValueError:
-            raise
-        except Exception as error:
-            raise ValueError(f"cannot be read ({short(error)})") from None
-        yield files_of_zip(copy, students=True)
+    if data.count(b"PK\1\2") > ZIP_FILES:  # what every entry of a zip's directory begins with
+        raise ValueError(f"a zip of more than {ZIP_FILES:,} files")
+    return [
+        dataclasses.replace(inner, parts=(*file.parts, *inner.parts), container=file)
+        for inner in files_of_zip(io.BytesIO(data))
+    ]
 
 
 def released(folder):
-    """Return the notebooks of an assignment as they were handed out.
+    """Return {name without ".ipynb": notebook} of an assignment as it was handed out.
 
     Args:
         folder: such as grading/release/homework1.
-
-    Returns:
-        {name without ".ipynb": notebook}.
 
     Raises:
         ValueError: if there is none.
@@ -260,92 +175,63 @@ def released(folder):
     return found
 
 
-def notebook_of(data, releases, name=""):
-    """Say which notebook a file's bytes are, and return them as they can be graded.
+def notebook_of(data, releases):
+    """Say which notebook a file is, by its exercises, and return its bytes as they can be graded.
 
     Args:
         data: bytes.
         releases: what `released` returns.
-        name: the released name that the file's own name suggests; it counts where no exercise is recognised.
 
     Returns:
-        (name of the released notebook, bytes): the same bytes, or only the texts and marks of the cells where the
-        rest, outputs or metadata, would break the grading or hold it up.
+        (name of the released notebook, bytes): the same bytes, or, where outputs or metadata would break the grading
+        or hold it up, only the cells' sources and exercise ids.
 
     Raises:
         ValueError: if it cannot be read, or is another notebook.
     """
-    data = data.removeprefix(b"\xef\xbb\xbf")  # Windows' mark of UTF-8, which nbformat does not read
-    raw, values = parsed(data)
-    shared = {stem: len(grade_ids(raw) & grade_ids(notebook)) for stem, notebook in releases.items()}
-    stem = max(shared, key=lambda stem: (shared[stem], stem == name))
-    recognised = shared[stem] > 0
-    if not recognised and name not in releases:
+    data = data.removeprefix(b"\xef\xbb\xbf")  # the mark that Windows puts before UTF-8
+    cells = cells_of(data)
+    own = {exercise(cell) for cell in cells} - {None}
+    shared = {stem: len(own & {exercise(cell) for cell in release.cells}) for stem, release in releases.items()}
+    stem = max(shared, key=shared.get)
+    if not shared[stem]:
         raise ValueError("holds none of the assignment's exercises")
-    if not recognised:
-        stem = name
-    if values <= VALUES and fits(data, releases[stem]):
+    small = sum(map(data.count, (b",", b"[", b"{"))) <= VALUES
+    if small and can_be_graded(data, releases[stem]):
         return stem, data
-    bare = json.dumps(plain(raw)).encode()
-    if (recognised or values > VALUES) and cells_of(raw) and fits(bare, releases[stem]):
-        return stem, bare
-    raise ValueError("its cells cannot be read")
+    data = without_extras(cells)
+    if not can_be_graded(data, releases[stem]):
+        raise ValueError("its cells cannot be read")
+    return stem, data
 
 
-def parsed(data):
-    """Return the JSON of a notebook, and how many values are in it.
+def cells_of(data):
+    """Return the cells of a notebook, each a dict that may hold anything.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is no notebook.
     """
-    if len(data) > NOTEBOOK_BYTES:
-        raise ValueError(f"too large ({mebibytes(len(data))})")
-    if not data.strip():
-        raise ValueError("empty")
     try:
-        raw = json.loads(data.decode())
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except (ValueError, MemoryError) as error:
-        raise ValueError(f"not a notebook ({short(error)})") from None
-    if not isinstance(raw, dict) or not (raw.get("cells") or raw.get("worksheets")):
-        raise ValueError("not a notebook")
-    if len(cells_of(raw)) > CELLS:
+        cells = json.loads(data.decode())["cells"]
+        cells = [cell for cell in cells if isinstance(cell, dict)]
+    except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
+        raise ValueError("cannot be read as a notebook" if data.strip() else "empty") from None
+    if len(cells) > CELLS:
         raise ValueError(f"more than {CELLS:,} cells")
-    level, values = [raw], 0
-    for _ in range(DEPTH):
-        values += sum(map(len, level))
-        level = [
-            child for value in level for child in (value.values() if isinstance(value, dict) else value)
-            if isinstance(child, dict | list)
-        ]  # fmt: skip
-        if not level:
-            return raw, values
-    raise ValueError("nested too deeply")
+    return cells
 
 
-def cells_of(notebook):
-    """Return the cells of a notebook's JSON, of format 3 too, as far as they are dicts."""
-    sheets = [notebook, *(notebook.get("worksheets") if isinstance(notebook.get("worksheets"), list) else [])]
-    lists = [sheet.get("cells") for sheet in sheets if isinstance(sheet, dict)]
-    return [cell for cells in lists if isinstance(cells, list) for cell in cells if isinstance(cell, dict)]
-
-
-def mark_of(cell):
-    """Return the grade_id in a cell's metadata, which may hold anything, or None."""
-    metadata = cell.get("metadata")
-    mark = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    found = mark.get("grade_id") if isinstance(mark, dict) else None
+def exercise(cell):
+    """Return the grade_id in a cell's metadata, or None."""
+    try:
+        found = cell["metadata"]["nbgrader"]["grade_id"]
+    except (KeyError, TypeError):
+        return None
     return found if isinstance(found, str) else None
 
 
-def grade_ids(notebook):
-    """Return the ids of a notebook's exercises."""
-    return {mark_of(cell) for cell in cells_of(notebook)} - {None}
-
-
-def fits(data, release):
-    """Say whether the answers can be taken out of a notebook, and be written again."""
+def can_be_graded(data, release):
+    """Say whether the answers can be taken out of a notebook, and written again."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -355,34 +241,19 @@ def fits(data, release):
     return True
 
 
-def plain(raw):
-    """Return a notebook's JSON with its texts and marks only, and only such letters as can be written."""
-    cells = []
-    for cell in cells_of(raw):
-        source = cell.get("source", cell.get("input", ""))
+def without_extras(cells):
+    """Return a notebook, as bytes, with nothing but the cells' sources and exercise ids."""
+    made = []
+    for cell in cells:
+        source = cell.get("source")
         source = "".join(line for line in source if isinstance(line, str)) if isinstance(source, list) else source
         if not isinstance(source, str):
             continue
-        source = source.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        kind = "code" if cell.get("cell_type") == "code" else "markdown"
-        mark = mark_of(cell)
-        made = {"cell_type": kind, "metadata": {"nbgrader": {"grade_id": mark}} if mark else {}, "source": source}
-        cells.append(made | ({"outputs": [], "execution_count": None} if kind == "code" else {}))
-    return {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": cells}
-
-
-def moment(data):
-    """Return the time in the bytes of a timestamp.txt, in UTC and as nbgrader reads it, or "" if it is none.
-
-    >>> moment(b"2027-02-01 10:30:00 +01:00"), moment(b"2027-02-31 10:30:00 UTC"), moment(b"yesterday")
-    ('2027-02-01 09:30:00 UTC', '', '')
-    """
-    found = DATE.fullmatch(data[:100].decode("utf8", "replace").strip()) if len(data) <= 100 else None
-    if not found:
-        return ""
-    zone = found[2] if found[2] and found[2][0] in "+-" else "+00:00"
-    try:
-        when = datetime.datetime.fromisoformat(f"{found[1]}{zone}").astimezone(datetime.UTC)
-    except (ValueError, OverflowError):
-        return ""
-    return f"{when:%Y-%m-%d %H:%M:%S} UTC" if 2000 <= when.year < 2100 else ""
+        source = source.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a letter is none
+        metadata = {"nbgrader": {"grade_id": exercise(cell)}} if exercise(cell) else {}
+        if cell.get("cell_type") == "code":
+            made.append({"cell_type": "code", "outputs": [], "execution_count": None})
+        else:
+            made.append({"cell_type": "markdown"})
+        made[-1] |= {"metadata": metadata, "source": source}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": made}).encode()

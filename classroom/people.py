@@ -2,8 +2,8 @@
 
 What the platforms write, read in their own source:
 
-- Canvas, `app/models/content_zipper.rb`: NAME_late_USER_ATTACHMENT_FILE, all in one folder. NAME is "Lovelace, Ada"
-  without spaces and signs, in small letters; `late` is there or not; the numbers are Canvas's own, the same in the
+- Canvas, `app/models/content_zipper.rb`: NAME_late_USER_ATTACHMENT_FILE, all in one folder. NAME is "Lovelace, Ada" in
+  small letters, without spaces and punctuation; `late` is there or not; the numbers are Canvas's own, the same in the
   whole course. With anonymous marking: anon_abc12_ATTACHMENT_FILE, earlier USER_ATTACHMENT_FILE.
 - Moodle, `mod/assign/classes/downloader.php`: folders "Ada Lovelace_NUMBER_assignsubmission_file", before Moodle 4
   with one more _ at the end, or files that begin so. NAME holds no _. NUMBER is the participant's in this one
@@ -12,30 +12,20 @@ What the platforms write, read in their own source:
 Neither says when a file was handed in: the times in both zips are those of the download.
 """
 
-import csv
-import functools
 import hashlib
-import io
 import re
 import unicodedata
 from dataclasses import dataclass
 
-MOODLE = re.compile(r"(?P<name>[^_]+)(?:_(?P<number>\d+))?_assignsubmission_(?P<kind>[a-z]+)(?:_(?P<file>.*))?", re.S)
-UPLOAD = r"(?P<attachment>[1-9]\d*)_(?P<file>.+)"
+MOODLE = re.compile(r"(?P<name>[^_]+)(?:_(?P<number>\d{1,18}))?_assignsubmission_[a-z]+(?:_(?P<file>.*))?", re.S)
+UPLOAD = r"(?:(?P<attachment>[1-9]\d{0,17})_(?P<file>.+)|(?:text|link)\.html)"
 CANVAS = [
-    re.compile(rf"anon_(?P<late>late_)?(?P<number>[a-z0-9]{{5}})_(?P<late2>late_)?{UPLOAD}", re.S | re.I),
-    re.compile(rf"(?:(?P<name>.+?)_)??(?P<late>late_)?(?P<number>[1-9]\d*)_{UPLOAD}", re.S | re.I),
-    re.compile(r"(?P<name>.+?)_(?P<late>late_)?(?P<number>[1-9]\d*)_(?P<file>(?:text|link)\.html)", re.S | re.I),
+    re.compile(rf"anon_(?P<late>late_)?(?P<number>[a-z0-9]{{5}})_{UPLOAD}", re.S | re.I),
+    re.compile(rf"(?:(?P<name>.+?)_)??(?P<late>late_)?(?P<number>[1-9]\d{{0,17}})_{UPLOAD}", re.S | re.I),
 ]
-COPY = re.compile(
-    r"^(?:(?:copy|kopie|copia)[ _](?:of|von|de|di)[ _])+"
-    r"|(?:[ _]?\(\d{1,3}\)|-copy\d*|[ _]copy| - copy|-\d{1,2})+$",
-    re.I,
-)
-COUNT = re.compile(r"\((\d{1,3})\)|-(?:copy)?(\d{1,2})(?!\d)", re.I)
-NEUTRAL = re.compile(
-    r"(?:home|course)work|hw|assignments?|submi(?:ssions?|tted)|exercises?|notebooks?|src|downloads?|release", re.I
-)
+COPY = re.compile(r"(?:[ _]?\(\d+\)|[ _-]+copy\d*)+$", re.I)
+NEUTRAL = {"hw", "homework", "assignment", "assignments", "submission", "submissions", "submitted", "notebooks"}
+NAMED = re.compile(r"\.ipynb|\.json$|\.zip$", re.I)  # what may be named after its student; `notes.txt` is not
 LETTERS = str.maketrans({"ß": "ss", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i"})
 ID = re.compile(r"\w[\w.@-]{0,99}")
 LONGEST = 60  # letters of an id made here
@@ -58,21 +48,17 @@ class Person:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a file's name says.
+    """What a file's path says.
 
     Args:
         person: whose it is.
-        file: its own name, without the platform's.
         attachment: Canvas's number of the upload; a later one is larger. 0 elsewhere.
         late: whether Canvas calls it late.
-        kind: Moodle's: "file", "onlinetext", ...
     """
 
     person: Person
-    file: str
     attachment: int = 0
     late: bool = False
-    kind: str = "file"
 
 
 def origin(parts, container, assignment, stems):
@@ -97,56 +83,37 @@ def origin(parts, container, assignment, stems):
     """
     if found := on_platform(parts, stems):
         return found
-    folders = [part for part in parts[:-1] if not neutral(part, container, assignment, stems)]
-    name = folders[0] if folders else without_notebook(parts[-1], assignment, stems)
-    return Origin(Person("plain", "", unicodedata.normalize("NFC", name or without_copy(container))), parts[-1])
+    known = NEUTRAL | {squash(name) for name in (container, assignment, *stems)}
+    names = [part for part in parts[:-1] if known.isdisjoint({squash(part), squash(part).rstrip("0123456789")})]
+    if NAMED.search(parts[-1]):
+        names.append(without_notebook(parts[-1], assignment, stems))
+    return Origin(Person("plain", "", unicodedata.normalize("NFC", next(filter(None, names), container))))
 
 
 def on_platform(parts, stems):
-    """Return the Origin of a file with a name that Canvas or Moodle made, or None."""
-    for number, part in enumerate(parts):
-        last = number == len(parts) - 1
+    """Return the Origin of a file whose path Canvas or Moodle made, or None."""
+    for part in parts:
         if found := MOODLE.fullmatch(part):
-            name, file = unicodedata.normalize("NFC", found["name"].strip()), found["file"] if last else parts[-1]
-            return Origin(Person("moodle", found["number"] or "", name), file or part, kind=found["kind"])
-        if last and (found := next((m for pattern in CANVAS if (m := pattern.fullmatch(part))), None)):
-            said = found.groupdict()
-            attachment = said.get("attachment") or "0"
-            if any(f"{attachment}_{said['file']}".startswith(stem) for stem in stems):
-                return None  # `jones_2_10_what_it_costs.ipynb`: 10 is the chapter
-            name = unicodedata.normalize("NFC", said.get("name") or "anonymous")
-            late = bool(said["late"] or said.get("late2"))
-            return Origin(Person("canvas", said["number"], name), said["file"], int(attachment[:18]), late)
-    return None
-
-
-def neutral(folder, container, assignment, stems):
-    """Say whether a folder's name is nobody's: the assignment's, the notebook's, the download's own."""
-    known = {squash(name) for name in (container, without_copy(container), assignment, *stems)}
-    return squash(folder) in known or bool(NEUTRAL.fullmatch(re.sub(r"[\W\d_]+$", "", without_copy(folder))))
+            name, number = found["name"].strip(), found["number"] or ""
+            name = f"{name} {number}" if name == "Participant" else name  # anonymous marking
+            return Origin(Person("moodle", number, unicodedata.normalize("NFC", name)))
+    found = next((match for pattern in CANVAS if (match := pattern.fullmatch(parts[-1]))), None)
+    if not found or any(f"{found['attachment']}_{found['file']}".startswith(stem) for stem in stems):
+        return None  # in `jones_2_10_what_it_costs.ipynb`, 10 is the chapter
+    name = unicodedata.normalize("NFC", found.groupdict().get("name") or "anonymous")
+    return Origin(Person("canvas", found["number"], name), int(found["attachment"] or 0), bool(found["late"]))
 
 
 def without_notebook(file, assignment, stems):
     """Return what of a file's name is the student's.
 
-    >>> files = ("ada_05_lstm (1).ipynb", "ada_homework1.zip", "05_lstm.ipynb")
+    >>> files = ("ada_05_lstm (1).ipynb", "ada_homework1.zip", "05_lstm.ipynb", "ada_Copy_of_05_lstm.ipynb")
     >>> [without_notebook(file, "homework1", ["05_lstm"]) for file in files]
-    ['ada', 'ada', '']
+    ['ada', 'ada', '', 'ada']
     """
-    name = without_copy(stem_of(file))
-    for stem in sorted(stems, key=len, reverse=True):
-        pattern = re.sub(r"[\W_]+", r"[\\W_]+", stem)
-        if found := re.search(rf"(?:^|[\W_])({pattern})(?![^\W_])", name, re.I):
-            return tidy(name[: found.start(1)])
-    for chapter in {stem[:2] for stem in stems if stem[:2].isdigit()}:
-        if found := re.search(rf"(?:^|[\s_-]){chapter}(?:[\s_-]|$)", name):
-            return tidy(name[: found.start()])
-    return tidy(re.sub(rf"(?:^|[\s_-]+){re.escape(assignment)}$", "", name, flags=re.I))
-
-
-def tidy(name):
-    """Return a name without the signs, and the `Copy of`, between it and the notebook's."""
-    return re.sub(r"(?:[\s_-]+(?:copy|kopie)[ _](?:of|von))?[\s_-]*$", "", f" {name}", flags=re.I).strip(" _-")
+    known = "|".join(re.escape(name) for name in (assignment, *(stem.partition("_")[0] for stem in stems)))
+    found = re.sub(rf"(?:^|[\W_]+)(?:copy[ _]of[ _])*(?:{known})(?![^\W_]).*", "", stem_of(file), flags=re.I | re.S)
+    return without_copy(found).strip(" _-")
 
 
 def stem_of(file):
@@ -155,26 +122,14 @@ def stem_of(file):
 
 
 def without_copy(name):
-    """Return a name without what browsers, Colab and Jupyter add to a second file of the same name.
+    """Return a name without what browsers and Jupyter add to a second file of the same name.
 
-    >>> [without_copy(name) for name in ("05_lstm (1)", "Copy of 05_lstm", "05_lstm-Copy1", "05_lstm-2", "mary-ann")]
-    ['05_lstm', '05_lstm', '05_lstm', '05_lstm', 'mary-ann']
+    >>> [without_copy(name) for name in ("submissions (1)", "05_lstm-Copy1", "mary-ann")]
+    ['submissions', '05_lstm', 'mary-ann']
     """
-    return COPY.sub("", name).strip() or name
+    return COPY.sub("", name)
 
 
-def counts(file):
-    """Return the numbers of a second, third, ... file of the same name; the last one first, as it was added last.
-
-    >>> counts("05_lstm (1)-2.ipynb")
-    (2, 1)
-    """
-    stem = stem_of(file)
-    kept = without_copy(stem)
-    return tuple(int(a or b) for a, b in reversed(COUNT.findall(stem[len(kept) :] if stem.startswith(kept) else stem)))
-
-
-@functools.lru_cache(maxsize=10_000)
 def squash(text):
     """Return the letters and digits of a name, without accents and case, for comparing.
 
@@ -186,7 +141,7 @@ def squash(text):
 
 
 def words(text):
-    """Return the words of a name, with accents and without case: who has the same words is the same person.
+    """Return the words of a name, with accents and without case: the same words mean the same person.
 
     >>> words("Mary Ann") == words("mary-ann") != words("maryann")
     True
@@ -195,34 +150,35 @@ def words(text):
     return " ".join(re.findall(r"[^\W_]+", text))
 
 
-def safe(text):
-    """Return a name in letters, digits and hyphens that every file system knows.
+def safe(text, number=""):
+    """Return a name, and perhaps a number, in letters, digits and hyphens that every file system knows.
 
     >>> [safe(name) for name in ("Grace", "O'Brien, Sinéad", "Müller_Jonas", "Łukasz Żak")]
     ['grace', 'obrien-sinead', 'muller-jonas', 'lukasz-zak']
     """
-    said = unicodedata.normalize("NFKD", words(text)).translate(LETTERS)
-    found = re.sub(r"[^a-z0-9]+", "-", "".join(sign for sign in said if not unicodedata.combining(sign))).strip("-")
-    if not found:  # no Latin letter at all
-        return f"student-{hashlib.sha256(words(text).encode('utf8', 'replace')).hexdigest()[:8]}"
-    found = f"student-{found}" if found.isdigit() else found  # nbgrader's programs take digits for a number
-    return found[:LONGEST].strip("-")
+    parts = [re.sub(r"[^a-z0-9]", "", squash(word)) for word in words(text).split()]
+    found = "-".join(filter(None, parts))
+    if not found:  # not one Latin letter
+        found = f"student-{hashlib.sha256(words(text).encode('utf8', 'replace')).hexdigest()[:8]}"
+    if found.isdigit():  # nbgrader's commands take digits for a number
+        found = f"student-{found}"
+    return f"{found[: LONGEST - 20].strip('-')}-{number.lower()}" if number else found[:LONGEST].strip("-")
 
 
 class Roster:
     """The course's students.csv: id,last_name,first_name,email, and perhaps canvas_id and moodle_id.
 
     Args:
-        text: of the file.
+        rows: of the file, each a list of str, the titles first; none if there is no file.
 
     Raises:
-        ValueError: if a column or an id is missing, or an id is no name for a folder, or is there twice.
+        ValueError: if an id is missing, is no name for a folder, or is there twice.
     """
 
-    def __init__(self, text=""):
+    def __init__(self, rows):
         self.names, self.numbers, self.known = {}, {}, {}
-        for number, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
-            row = {str(key).strip().lower(): str(value or "").strip() for key, value in row.items()}
+        for number, row in enumerate(rows[1:], start=2):
+            row = {title.strip().lower(): value.strip() for title, value in zip(rows[0], row, strict=False)}
             student = row.get("id", "")
             if not ID.fullmatch(student):
                 raise ValueError(f"students.csv, line {number}: got id {student!r}; wanted letters, digits, . @ - _")
@@ -238,7 +194,7 @@ class Roster:
 
     def by_number(self, person):
         """Return the ids of the students who have a person's number."""
-        return self.numbers.get((person.platform, person.number), set()) if person.number else set()
+        return self.numbers.get((person.platform, person.number), set())
 
     def by_name(self, person):
         """Return the ids of the students who may be called as a person is."""
@@ -251,56 +207,45 @@ def students(people, roster, before):
     """Say which student each person is.
 
     Args:
-        people: list of Person.
+        people: list of different Person.
         roster: a Roster.
-        before: list of (assignment's, student, Person) that were collected earlier, of all assignments.
+        before: list of (assignment, student, Person) that were collected earlier, of all assignments.
 
     Returns:
         ({Person: id}, list of lines for the reader about what is not certain).
     """
-    found, lines = {}, []
-    every = dict.fromkeys([*people, *(person for _, _, person in before)])
-    named = {}  # how many different people of a platform have the same name, or the same number
-    for person in every:
-        named.setdefault((person.platform, words(person.name)), set()).add(person.number)
-        named.setdefault((person.platform, "number", person.number), set()).add(words(person.name))
-    # Moodle's numbers are other ones in each assignment: only within one do two of them mean two people.
-    namesakes = {}
-    for where, person in [*((None, person) for person in people), *((where, person) for where, _, person in before)]:
-        if person.platform == "moodle":
-            namesakes.setdefault((where, words(person.name)), set()).add(person.number)
-    doubled = {name for (_, name), numbers in namesakes.items() if len(numbers) > 1}
+    # Two numbers with one name are two people; in Moodle, which numbers anew in each assignment, only within one.
+    numbers, names = {}, {}
+    for assignment, person in [*(("", person) for person in people), *((where, person) for where, _, person in before)]:
+        where = assignment if person.platform == "moodle" else ""
+        numbers.setdefault((person.platform, words(person.name), where), set()).add(person.number)
+    for person in people:
+        names.setdefault((person.platform, person.number), set()).add(words(person.name))
+    namesakes = {key[:2] for key, found in numbers.items() if len(found) > 1}
     taken = {student: words(person.name) for _, student, person in before if student not in roster.names}
-    for person in dict.fromkeys(people):
+    found, lines = {}, []
+    for person in people:
         name = words(person.name)
-        anonymous = name in ("anonymous", "participant")
-        sole = not anonymous and (
-            name not in doubled if person.platform == "moodle" else len(named[person.platform, name]) == 1
-        )
-        several = person.number and len(named[person.platform, "number", person.number]) > 1
-        matches = set() if several and person.platform == "canvas" else roster.by_number(person)
-        matches = matches or (roster.by_name(person) if sole else set())
+        called = f"{person.name} ({person.number})" if person.number else person.name
+        namesake = (person.platform, name) in namesakes
+        matches = set() if namesake else roster.by_name(person)
+        if person.platform == "canvas" and len(names["canvas", person.number]) > 1:
+            lines.append(f"{called}: Canvas's number is there with another name too")
+        else:
+            matches = roster.by_number(person) or matches
         if len(matches) == 1:
             found[person] = next(iter(matches))
             continue
-        if several and person.platform == "canvas":
-            lines.append(f"{person.name}: Canvas's number {person.number} is there with another name too")
-        if person.platform == "moodle" and not sole and not anonymous:
-            lines.append(
-                f"{person.name} ({person.number}): there are several of this name, and Moodle numbers them anew "
-                "in each assignment; look who is who"
-            )
-        numbered = person.number and (person.platform == "canvas" or not sole)
-        base = safe(f"{person.name} {person.number}" if numbered else person.name)
-        if numbered and not base.endswith(safe(person.number).removeprefix("student-")):  # a very long name
-            base = f"{base[: LONGEST - 1 - len(person.number)]}-{safe(person.number).removeprefix('student-')}"
-        count, student = 1, base
+        if namesake and person.platform == "moodle":
+            lines.append(f"{called}: several have this name, and Moodle numbers them anew in each assignment; "
+                         "look who is who")  # fmt: skip
+        base = student = safe(person.name, person.number if person.platform == "canvas" or namesake else "")
+        count = 1
         while student in roster.names or taken.get(student, name) != name:
             count += 1
             student = f"{base}-{count}"
         taken[student] = name
         found[person] = student
         if roster.names:
-            lines.append(f"{person.name}{f' ({person.number})' if person.number else ''}: nobody in students.csv; "
-                         f"collected as {student}")  # fmt: skip
+            lines.append(f"{called}: nobody in students.csv; collected as {student}")
     return found, lines
