@@ -12,6 +12,7 @@ import json
 import os
 import re
 import resource
+import secrets
 import selectors
 import signal
 import struct
@@ -51,6 +52,10 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COURSE_PROGRESS": "0", "COURSE_PROFILE":
 
 class Stopped(Exception):
     """The worker did not reply in time, ended, used too much, or sent something that is no reply."""
+
+
+class Stray(Stopped):
+    """The worker sent something that is no reply to what it was asked; code that ran earlier may have written it."""
 
 
 class Unconfined(Exception):
@@ -104,17 +109,20 @@ class Worker:
         Raises:
             Stopped: if no reply comes that can be read; the process is then ended.
         """
-        self.number += 1
+        self.number = secrets.randbelow(2**53)  # or replies to later questions could be written in advance
         seconds = seconds or max(self.seconds, message.get("seconds", 0))
         try:
             self._write(wire.framed({"number": self.number, **message}), time.monotonic() + seconds, seconds)
             reply = self._message(seconds)
             if not self._is_reply(reply) or self._has_more():
-                raise Stopped("your code wrote where it should not")
+                raise Stray("your code wrote where it should not")
             return reply
-        except (Stopped, BrokenPipeError) as reason:
+        except Stopped:
             self.close()
-            raise Stopped(str(reason) if isinstance(reason, Stopped) else "your code ended its process") from None
+            raise
+        except BrokenPipeError:
+            self.close()
+            raise Stopped("your code ended its process") from None
 
     def _is_reply(self, reply):
         """Say whether this is {"number": this one, "got": anything} or {"number": this one, "error": text}."""
@@ -133,11 +141,11 @@ class Worker:
         end = time.monotonic() + seconds
         (length,) = struct.unpack("<q", self._read(8, end, seconds))
         if not 0 < length <= wire.LARGEST:
-            raise Stopped("your code gave far too much, or wrote where it should not")
+            raise Stray("your code gave far too much, or wrote where it should not")
         try:
             return wire.decoded(self._read(length, end, seconds))
         except wire.Unreadable:
-            raise Stopped("your code gave something that cannot be read, or wrote where it should not") from None
+            raise Stray("your code gave something that cannot be read, or wrote where it should not") from None
 
     def _read(self, size, end, seconds):
         parts = []
@@ -236,8 +244,12 @@ class Desk:
         self.make, self.seconds = lambda: Worker(checks, seconds, unconfined), seconds
         self.worker, self.history, self.end = self.make(), [], time.monotonic() + budget
 
-    def do(self, message):
+    def do(self, message, again=True):
         """Send a message and return the reply; {"error": ...} if the answer broke the worker.
+
+        Args:
+            message: dict; worker.py says what is in it.
+            again: whether to ask again, in a new worker, if something stray came in the place of a reply.
 
         Raises:
             UsedUp: if no time is left.
@@ -249,6 +261,8 @@ class Desk:
             reply = self.worker.ask(message, min(left, max(self.seconds, message.get("seconds", 0))))
         except Stopped as stopped:
             self._again()
+            if again and isinstance(stopped, Stray):
+                return self.do(message, again=False)
             return {"error": f"not yet: {stopped}"}
         except wire.NotPlain:  # the message itself was too long to be sent
             return {"error": "not yet: this cell is too long"}
@@ -316,7 +330,7 @@ def walk_through(notebook, desk, skip, examined, report):
                 if cell.metadata.get("classroom") in ("answer", "own"):
                     code.append(cell.source)
                 if cell.metadata.get("classroom") == "answer":
-                    trouble = reply.get("error") and wire.clean(reply["error"])
+                    trouble = reply.get("error") and words_of(reply["error"])
     except UsedUp:
         for grade_id in waiting:
             report(id=grade_id, wrong=USED_UP, why=None)
@@ -346,7 +360,7 @@ def by_hidden_test(desk, cell, test, code, seed=0, report=lambda found: None):
         if reply.get("error") == UNTOUCHED:
             raise NotImplementedError
         if "got" not in reply:
-            raise Wrong(wire.clean(reply.get("error", "not yet: your code wrote where it should not")))
+            raise Wrong(words_of(reply.get("error", "your code wrote where it should not")))
         return reply["got"]
 
     def compare(got, wanted):
@@ -392,7 +406,14 @@ def by_visible_check(desk, cell, test, code):
     source = real + without_hidden(cell.source)
     reply = desk.do({"do": "check", "answer": test.answer, "code": source, "where": "<check>"})
     passed = "".join(f"passed: {name}\n" for name in editions.check_names(cell.source))
-    return (None if str(reply.get("got")).endswith(passed) else wire.clean(reply.get("error", "not yet"))), None
+    wrong = words_of(reply.get("error", "the check did not pass"))
+    return (None if str(reply.get("got")).endswith(passed) else wrong), None
+
+
+def words_of(error):
+    """Return an error's words. They are the student's, and must not look like those of a check that passed."""
+    text = wire.clean(error)
+    return text if text.startswith("not ") else f"not yet: {text}"
 
 
 def main():

@@ -108,7 +108,7 @@ REFUSED = {
         " lambda: forked('clone', 0x80000000 | 17, 0, 0, 0, 0))"
     ),
     "forks by clone3": (
-        "wanted = struct.pack('8Q', 0, 0, 0, 0, 17, 0, 0, 0)\nwon = wins(lambda: forked('clone3', wanted, len(wanted)))"
+        "how = struct.pack('8Q', 0, 0, 0, 0, 17, 0, 0, 0)\nwon = wins(lambda: forked('clone3', how, len(how)))"
     ),
     "forks as a bomb": "won = wins(*[lambda: os.fork() or os._exit(0), lambda: forked('fork')] * 200)",
     "starts a program": (
@@ -119,13 +119,15 @@ REFUSED = {
         "import subprocess\naudit, sys.audit = sys.audit, lambda *_: None\n"
         "won = wins(lambda: subprocess.Popen(['true']), lambda: libc.system(b'true') == 0,"
         " lambda: libc.popen(b'true', b'r') or -1,"
-        " lambda: libc.posix_spawn(ctypes.byref(ctypes.c_int()), b'/bin/true', None, None, (ctypes.c_char_p * 2)(b'true', None), nobody) == 0)\n"
+        " lambda: libc.posix_spawn(ctypes.byref(ctypes.c_int()), b'/bin/true', None, None, (ctypes.c_char_p *"
+        " 2)(b'true', None), nobody) == 0)\n"
         "sys.audit = audit"
     ),
     "becomes another program": (
         "name = (ctypes.c_char_p * 2)(b'true', None)\n"
         "won = wins(lambda: os.execv('/bin/true', ['true']), lambda: libc.execve(b'/bin/true', name, None),"
-        " lambda: kernel('execve', b'/bin/true', name, None), lambda: kernel('execveat', here, b'/bin/true', name, None, 0))"
+        " lambda: kernel('execve', b'/bin/true', name, None), lambda: kernel('execveat', here, b'/bin/true',"
+        " name, None, 0))"
     ),
     "loads a library through the environment": (
         "os.environ['LD_PRELOAD'] = '/nowhere.so'\n"
@@ -166,27 +168,33 @@ REFUSED = {
         " lambda: kernel('fchownat', here, victim, -1, os.getgid(), 0), lambda: os.lchown(VICTIM, -1, os.getgid()))"
     ),
     "utime": (
-        "won = wins(lambda: os.utime(VICTIM, (1, 1)), lambda: libc.utime(victim, None), lambda: libc.utimes(victim, None),"
+        "won = wins(lambda: os.utime(VICTIM, (1, 1)), lambda: libc.utime(victim, None), lambda:"
+        " libc.utimes(victim, None),"
         " lambda: kernel('utimensat', here, victim, None, 0), lambda: kernel('utime', victim, None),"
         " lambda: kernel('futimesat', here, victim, None))"
     ),
     "setxattr": (
         "won = wins(lambda: os.setxattr(VICTIM, 'user.a', b'b'), lambda: libc.setxattr(victim, b'user.a', b'b', 1, 0),"
         " lambda: kernel('lsetxattr', victim, b'user.a', b'b', 1, 0), lambda: os.removexattr(VICTIM, 'user.mark'),"
-        " lambda: kernel('setxattr', victim, b'user.a', b'b', 1, 0), lambda: kernel('removexattr', victim, b'user.mark'))"
+        " lambda: kernel('setxattr', victim, b'user.a', b'b', 1, 0), lambda: kernel('removexattr', victim,"
+        " b'user.mark'))"
     ),
     "links": (
-        "won = wins(lambda: os.link(VICTIM, 'mine'), lambda: os.symlink(VICTIM, 'mine'), lambda: libc.link(victim, b'm'),"
+        "won = wins(lambda: os.link(VICTIM, 'mine'), lambda: os.symlink(VICTIM, 'mine'), lambda:"
+        " libc.link(victim, b'm'),"
         " lambda: libc.symlink(victim, b'm'), lambda: kernel('linkat', here, victim, here, b'm', 0),"
         " lambda: kernel('symlinkat', victim, here, b'm'), lambda: os.symlink('/etc', VICTIM + '2'))"
     ),
     "renames": (
-        "open('mine', 'w').close()\nwon = wins(lambda: os.rename(VICTIM, VICTIM + '2'), lambda: os.replace('mine', VICTIM),"
+        "open('mine', 'w').close()\nwon = wins(lambda: os.rename(VICTIM, VICTIM + '2'), lambda:"
+        " os.replace('mine', VICTIM),"
         " lambda: libc.rename(victim, b'm'), lambda: libc.rename(b'mine', victim),"
-        " lambda: kernel('renameat', here, victim, here, b'm'), lambda: kernel('renameat2', here, victim, here, b'm', 0))"
+        " lambda: kernel('renameat', here, victim, here, b'm'), lambda: kernel('renameat2', here, victim, here,"
+        " b'm', 0))"
     ),
     "truncates": (
-        "won = wins(lambda: os.truncate(VICTIM, 0), lambda: libc.truncate(victim, 0), lambda: kernel('truncate', victim, 0),"
+        "won = wins(lambda: os.truncate(VICTIM, 0), lambda: libc.truncate(victim, 0), lambda:"
+        " kernel('truncate', victim, 0),"
         " lambda: open(VICTIM, 'w'), lambda: libc.open(victim, os.O_RDONLY | os.O_TRUNC),"
         " lambda: libc.open(victim, 3 | os.O_TRUNC), lambda: libc.creat(victim, 0o600))"
     ),
@@ -198,7 +206,8 @@ REFUSED = {
     ),
     "writes and deletes": (
         "folder = os.path.dirname(VICTIM)\n"
-        "won = wins(lambda: open(VICTIM, 'a'), lambda: os.remove(VICTIM), lambda: libc.unlink(victim) or os.stat(VICTIM) and"
+        "won = wins(lambda: open(VICTIM, 'a'), lambda: os.remove(VICTIM), lambda: libc.unlink(victim) or"
+        " os.stat(VICTIM) and"
         " False, lambda: os.mkdir(folder + '/new'), lambda: libc.mkdir((folder + '/new').encode(), 0o700),"
         " lambda: os.rmdir(folder), lambda: libc.open((folder + '/new').encode(), os.O_CREAT | os.O_WRONLY, 0o600),"
         " lambda: os.mkfifo(folder + '/new'), lambda: kernel('mknodat', here, b'device', 0o20666, 0x103))"
@@ -212,7 +221,8 @@ REFUSED = {
     "locks, leases and signals by fcntl and ioctl": (
         "file = os.open('mine', os.O_RDWR | os.O_CREAT)\nend, other = os.pipe()\n"
         "won = wins(*(lambda c=c: fcntl.fcntl(end, c, BYSTANDER) for c in (8, 10, 15)),"
-        " lambda: libc.fcntl(end, 8, BYSTANDER), lambda: fcntl.fcntl(file, 1024, 1), lambda: fcntl.fcntl(file, 1026, 1),"
+        " lambda: libc.fcntl(end, 8, BYSTANDER), lambda: fcntl.fcntl(file, 1024, 1), lambda: fcntl.fcntl(file,"
+        " 1026, 1),"
         " *(lambda r=r: libc.ioctl(end, r, ctypes.byref(ctypes.c_int(BYSTANDER))) for r in (0x8901, 0x8902, 0x5412)))"
     ),
     "types into the terminal": (
@@ -221,7 +231,8 @@ REFUSED = {
     ),
     # --- memory and the system
     "memory that is not counted": (
-        "won = wins(lambda: mmap.mmap(-1, 2**20), lambda: kernel('memfd_create', b'm', 0), lambda: os.memfd_create('m'),"
+        "won = wins(lambda: mmap.mmap(-1, 2**20), lambda: kernel('memfd_create', b'm', 0), lambda:"
+        " os.memfd_create('m'),"
         " lambda: kernel('memfd_secret', 0), lambda: libc.shm_open(b'/m', os.O_CREAT | os.O_RDWR, 0o600),"
         " lambda: kernel('shmget', 0, 2**20, 0o1600), lambda: torch.ones(4).share_memory_().is_shared() or -1)"
     ),
@@ -295,7 +306,8 @@ REFUSED = {
     ),
     "imports what is right": (
         "import importlib.util as util, zipimport\n"
-        "names = ('classroom.hidden', 'classroom.hidden.ch05', 'classroom.judge', 'classroom.grading', 'tests.solutions',"
+        "names = ('classroom.hidden', 'classroom.hidden.ch05', 'classroom.judge', 'classroom.grading',"
+        " 'tests.solutions',"
         " 'tools.editions')\n"
         "def by_path(path):\n    spec = util.spec_from_file_location('stolen', path)\n"
         "    spec.loader.exec_module(util.module_from_spec(spec))\n"
@@ -313,7 +325,8 @@ REFUSED = {
         "sys.modules['course_lib.checks'] = hidden"
     ),
     "looks through all objects": (  # strings in pieces, or it would find itself
-        "import gc\nsigns = 'right' + '_lstm_cell', 'draw' + '_lstm_cell', 'along' + '_the_cell', 'par' + 'ameter_counts'\n"
+        "import gc\nsigns = 'right' + '_lstm_cell', 'draw' + '_lstm_cell', 'along' + '_the_cell', 'par' +"
+        " 'ameter_counts'\n"
         "def holds(thing):\n    return (isinstance(thing, dict) and any(s in thing for s in signs)) or (\n"
         "        getattr(thing, '__module__', '') in ('classroom.hidden', 'classroom.judge', 'classroom.grading'))\n"
         "won = [str(type(thing)) for thing in gc.get_objects() if holds(thing)][:3]\n"
@@ -339,7 +352,9 @@ UNEARNED = {
     "returns no numbers": "def lstm_cell(x, h, c, *rest):\n    return h[:0], c[:0]",
     "returns what broadcasts": "def lstm_cell(x, h, c, *rest):\n    return h[:1, :1] * 0, c[:1, :1] * 0",
     "returns an expanded tensor": "def lstm_cell(x, h, c, *rest):\n    return h.new_zeros(1).expand(2**40), c",
-    "returns a list in itself": "def lstm_cell(x, h, c, *rest):\n    both = [h, c]\n    both.append(both)\n    return both",
+    "returns a list in itself": (
+        "def lstm_cell(x, h, c, *rest):\n    both = [h, c]\n    both.append(both)\n    return both"
+    ),
     "returns lists that share lists": (
         "def lstm_cell(x, h, c, *rest):\n    a = []\n    for _ in range(60):\n        a = [a, a]\n    return a"
     ),
@@ -362,7 +377,8 @@ UNEARNED = {
         "    return torch.quantize_per_tensor(h.float(), 1.0, 0, torch.qint8), torch.empty(h.shape, device='meta')"
     ),
     "is equal to everything": (
-        "class Yes:\n    def __eq__(self, other):\n        return True\n    __ne__ = __lt__ = __gt__ = lambda *_: False\n"
+        "class Yes:\n    def __eq__(self, other):\n        return True\n    __ne__ = __lt__ = __gt__ = lambda"
+        " *_: False\n"
         "    __hash__ = None\n    shape = (2, 3)\n    def __float__(self):\n        return 1.0\n"
         "    def tolist(self):\n        return [1.0]\n    def __array__(self, *_, **__):\n        return [[1.0]]\n"
         "def lstm_cell(x, h, c, *rest):\n    return Yes(), Yes()"
@@ -377,7 +393,8 @@ UNEARNED = {
         "def lstm_cell(x, h, c, *rest):\n    return Endless()"
     ),
     "has a repr that never ends": (
-        "class Odd:\n    def __repr__(self):\n        while True:\n            pass\n    __str__ = __float__ = __repr__\n"
+        "class Odd:\n    def __repr__(self):\n        while True:\n            pass\n    __str__ = __float__ ="
+        " __repr__\n"
         "def lstm_cell(x, h, c, *rest):\n    return {Odd(), Odd()}"
     ),
     "raises what cannot be shown": (
@@ -413,7 +430,8 @@ UNEARNED = {
         f"sys.settrace(None)\nsys.setprofile(None)\n{WRONG}"
     ),
     "traces the questions": (
-        "import sys\ndef look(frame, event, value):\n    if event == 'return' and frame.f_code.co_name == 'lstm_cell':\n"
+        "import sys\ndef look(frame, event, value):\n    if event == 'return' and frame.f_code.co_name =="
+        " 'lstm_cell':\n"
         f"        frame.f_locals['h'] = 0\n    return look\nsys.settrace(look)\n{WRONG}\nsys.settrace(None)"
     ),
     "takes all memory": "def lstm_cell(x, h, c, *rest):\n    big = [bytearray(2**33)] * 9\n    return h, c",
@@ -428,7 +446,8 @@ UNEARNED = {
     ),
     "patches the worker's plain": (
         "import sys\nwire = sys.modules['classroom.wire']\nold = wire.plain\n"
-        f"wire.plain = lambda value: old('passed')\n{WRONG}"
+        f"wire.plain = lambda value: old('passed' if hasattr(value, '__len__') and hasattr(value[0], 'tanh') and"
+        f" not hasattr(value, 'tanh') else value)\n{WRONG}"
     ),
     "patches the worker's encoding": (
         "import sys\nwire = sys.modules['classroom.wire']\nold = wire.encoded\ndef new(message):\n"
@@ -445,7 +464,8 @@ UNEARNED = {
     ),
     "asks every frame": (
         "import sys\ndef lstm_cell(x, h, c, *rest):\n    frame, found = sys._getframe(), []\n    while frame:\n"
-        "        found += [v for k, v in frame.f_locals.items() if k in ('wanted', 'right')]\n        frame = frame.f_back\n"
+        "        found += [v for k, v in frame.f_locals.items() if k in ('wanted', 'right')]\n        frame ="
+        " frame.f_back\n"
         "    return found[0] if found else (h, c)"
     ),
     "finds the pipe and forges a reply": (
@@ -456,10 +476,11 @@ UNEARNED = {
         "    os.write(out, struct.pack('<q', len(raw)) + raw)\n    return h, c"
     ),
     "forges the replies to come": (
-        "import json, os, struct\nfor number in range(1, 99):\n"
-        "    raw = json.dumps({'dict': [['number', number], ['got', True]]}).encode()\n"
-        "    for pipe in range(3, 9):\n        try:\n            os.write(pipe, struct.pack('<q', len(raw)) + raw)\n"
-        f"        except OSError:\n            pass\n{WRONG}"
+        "import json, os, struct\nraw = b''\nfor number in range(1, 99):\n"
+        "    one = json.dumps({'dict': [['number', number], ['got', True]]}).encode()\n"
+        "    raw += struct.pack('<q', len(one)) + one\n"
+        "for pipe in range(3, 9):\n    try:\n        os.write(pipe, raw)\n"
+        f"    except OSError:\n        pass\n{WRONG}"
     ),
     "writes into every pipe": (
         "import os\nfor number in range(3, 30):\n    try:\n        os.write(number, b'passed' * 1000)\n"
@@ -491,8 +512,13 @@ while "outbox" not in frame.f_locals:
 OUTBOX = frame.f_locals["outbox"].fileno()
 
 
+def framed(raw, length=None):
+    raw = raw.replace(b'"number", 1]', b'"number", %d]' % frame.f_locals["message"]["number"])
+    return struct.pack("<q", len(raw) if length is None else length) + raw
+
+
 def forge(raw, length=None):
-    os.write(OUTBOX, struct.pack("<q", len(raw) if length is None else length) + raw)
+    os.write(OUTBOX, framed(raw, length))
 """
 BREAKING = {
     "garbage": "os.write(OUTBOX, b'garbage' * 99)",
@@ -511,14 +537,20 @@ BREAKING = {
         "forge(b'{\"dict\": [[\"number\", 1], [\"error\", {\"tensor\": [\"uint8\", [2], \"AQE=\"]}]]}')"
     ),
     "keys that are no text": "forge(b'{\"dict\": [[\"number\", 1], [1, 1]]}')",
-    "two replies": "forge(b'{\"dict\": [[\"number\", 1], [\"got\", 1]]}' ) ; forge(b'{\"dict\": []}'); time.sleep(5)",
+    "two replies": (
+        "one = b'{\"dict\": [[\"number\", 1], [\"got\", 1]]}'\n"
+        "os.write(OUTBOX, 2 * framed(one))\ntime.sleep(9)"
+    ),
     "a set of numbers that collide": (
-        "forge(json.dumps({'dict': [['number', 1], ['got', {'set': [k * (2**61 - 1) for k in range(60000)]}]]}).encode())"
+        "forge(json.dumps({'dict': [['number', 1], ['got', {'set': [k * (2**61 - 1) for k in"
+        " range(60000)]}]]}).encode())"
     ),
     "a message in drops": (
         "os.write(OUTBOX, struct.pack('<q', 2**22))\nwhile True:\n    os.write(OUTBOX, b' ')\n    time.sleep(0.03)"
     ),
-    "memory in steps": "kept = []\nwhile True:\n    try:\n        kept.append(bytearray(2**26))\n    except MemoryError:\n        pass",
+    "memory in steps": (
+        "kept = []\nwhile True:\n    try:\n        kept.append(bytearray(2**26))\n    except MemoryError:\n        pass"
+    ),
     "memory of C": (
         "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.malloc.restype = ctypes.c_void_p\nwhile True:\n"
         "    place = libc.malloc(2**26)\n    if place:\n        ctypes.memset(place, 1, 2**26)"
