@@ -43,7 +43,7 @@ NAME :=
 endif
 
 .PHONY: help install lab test test-unit test-notebooks test-clients test-slow notebooks images experiments bench \
-  classroom release collect grades alike check-the-checks site links lint format clean
+  classroom release students-copy collect grades alike check-the-checks site links lint format clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 27
@@ -82,6 +82,11 @@ release: $(CLASSROOM_READY)  ## make an assignment: CHAPTERS="05 07" or EXERCISE
 	  --due "$(DUE)" $(if $(NAME),--name "$(NAME)") $(if $(COURSE),--course "$(COURSE)") $(if $(FORCE),--force)
 
 # FROM is one path, with spaces or not, or several without.
+students-copy:  ## write build/students-copy.zip: the course without solutions, tests and grading
+	@mkdir -p build
+	git archive --format=zip --prefix=sequence-models/ -o build/students-copy.zip HEAD README.md LICENSE CITATION.cff pyproject.toml \
+	  constraints.txt environment.yml Makefile course_lib results images ':(glob)notebooks/*.ipynb'
+
 collect: $(CLASSROOM_READY)  ## take in what students handed in: FROM=downloads/submissions.zip, NAME=homework1
 	@if [ -e "$$FROM" ]; then IFS=; set -f; fi; $(CLASSROOM)/bin/python -m classroom.collect $(if $(NAME),--name "$(NAME)") $(if $(COURSE),--course "$(COURSE)") $$FROM
 

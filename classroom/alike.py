@@ -287,8 +287,7 @@ def _cell(cell):
 def gathered(course, name):
     """Read all answers to an assignment.
 
-    What nbgrader has graded is read from autograded/, where an answer stands in its cell even if the student's
-    notebook was changed; the rest from submitted/.
+    They are read from submitted/, as students wrote them; from autograded/ if they are no longer there.
 
     Args:
         course: the folder.
@@ -317,7 +316,7 @@ def gathered(course, name):
         {path.name for path in course.glob("submitted/*/")} | {p.name for p in course.glob("autograded/*/")}
     ):
         for file, cells in released.items():
-            places = [course / kind / student / name / file for kind in ("autograded", "submitted")]
+            places = [course / kind / student / name / file for kind in ("submitted", "autograded")]
             there = [path for path in places if path.is_symlink() or path.exists()]
             if there:
                 try:

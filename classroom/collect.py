@@ -408,6 +408,9 @@ def summary(course, name, rows, came, roster):
     if missing := [student for student in roster.names if student not in students]:
         named = ", ".join(f"{student} ({roster.names[student]})" for student in missing)
         print(f"missing, {len(missing)} of {len(roster.names)} in students.csv: {shown(named, 5000)}")
+    for stem in sorted(path.stem for path in (course / "release" / name).glob("*.ipynb")):
+        if lacking := sorted(student for student in students if (student, stem) not in taken):
+            print(f"without {stem}.ipynb: {shown(', '.join(lacking), 5000)}")
     if aside := [row["student"] for row in rows if row["what"].startswith("set aside")]:
         print(f"set aside: {len(aside)} files, of {len(set(aside))} students; {course.name}/set_aside/{name}/ and the "
               "list's last column say what and why")  # fmt: skip
@@ -442,13 +445,15 @@ def take_in(assignment, student, notebooks):
 def main(arguments=None):
     """Collect, from the command line's words."""
     parser = argparse.ArgumentParser(prog="make collect", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("downloads", nargs="+", type=Path, help="zips and folders; the newest counts")
+    parser.add_argument("downloads", nargs="*", type=Path, help="zips and folders; the newest counts")
     parser.add_argument("--name", default="homework1", help="of the assignment")
     parser.add_argument("--course", type=Path, default=COURSE, help="folder of the course")
     options = parser.parse_args(arguments)
     sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show stops nothing
     logging.disable(logging.ERROR)  # nbformat's, of every odd notebook
     try:
+        if not options.downloads:
+            raise ValueError("give FROM=..., a zip or a folder with what students handed in")
         downloads = [path.expanduser() for path in options.downloads]
         downloads.sort(key=lambda path: path.stat().st_mtime if path.exists() else 0)
         return 0 if collect(options.course, options.name, downloads) else 1

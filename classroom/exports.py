@@ -121,7 +121,7 @@ def _canvas_column(head, name, column):
     fitting = [title for title in titles if wanted in (squash(re.sub(r"\s*\(\d+\)$", "", title)), squash(title))]
     if len(fitting) != 1 or head.count(fitting[0]) > 1:
         raise ValueError(f"{len(fitting) or 'no'} column of Canvas's export is called {column or name}; give its "
-                         f"header with --column; there are {', '.join(titles)}")  # fmt: skip
+                         f"header with COLUMN=...; there are {', '.join(titles)}")  # fmt: skip
     return head.index(fitting[0])
 
 

@@ -23,7 +23,7 @@ import nbformat
 
 from tools import editions
 
-SECONDS = 30  # on the clock, for one cell or one question; then the process is ended
+SECONDS = 60  # on the clock, for one cell or one question; then the process is ended
 BUDGET = 300  # on the clock, for one notebook
 COMPARE_SECONDS = 10  # for one comparison of what an answer gave with what is right
 START_SECONDS = 240  # for the judge and the first two workers to start, on a busy machine

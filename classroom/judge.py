@@ -33,7 +33,7 @@ from tools import editions
 
 START_SECONDS = 120  # for a process to start on a busy machine
 SETUP_SECONDS = 60  # of computing, for the chapter's own imports
-EXERCISE_SECONDS = 60  # on the clock, for all questions to one answer
+EXERCISE_SECONDS = 90  # on the clock, for all questions to one answer
 WATCH_SECONDS = 0.1  # between two looks at what a student's process uses
 RESIDENT = 3 * 2**30  # bytes of memory
 THREADS = 100

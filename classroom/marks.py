@@ -23,6 +23,7 @@ from tools import editions
 
 COURSE = editions.ROOT / "grading"
 PLATFORMS = ("canvas", "moodle")
+UNREADABLE = "handed in, but no notebook that can be read"
 NOBODY = "nobody"  # in collected/*.csv: files without a student
 
 
@@ -265,7 +266,7 @@ def marked(course, name, book, people, collected, policy, now, unread_as_zero=Fa
             mark.final = EXCUSED
             mark.notes.append("excused")
         elif submission is None:
-            _nothing(course, name, mark, policy, now)
+            _nothing(course, name, mark, policy, now, collected.get(name, []))
         else:
             _points(mark, submission, book.cells)
             _lateness(course, name, book, collected, policy, mark)
@@ -278,11 +279,13 @@ def _extension(book, name, student):
     return submission and submission.extension
 
 
-def _nothing(course, name, mark, policy, now):
+def _nothing(course, name, mark, policy, now, lines):
     """A student of whom nothing is graded."""
     if any((course / "submitted" / mark.student / name).glob("*.ipynb")):
         mark.ungraded = True
         mark.notes.append("handed in, but not graded yet")
+    elif any(line["student"] == mark.student and line.get("what", "").startswith("set aside") for line in lines):
+        mark.notes.append(UNREADABLE)
     elif mark.due and now <= mark.due + policy.grace:
         mark.notes.append("nothing handed in yet, and there is time left")
     else:
@@ -296,8 +299,8 @@ def _points(mark, submission, cells):
         mark.exercises[number] = mark.exercises.get(number, 0.0) + (score or 0.0)
         if score is None and number not in mark.unread:
             mark.unread.append(number)
-            if not by_hand:
-                mark.odd.append(f"{number} waits for the machine: nbgrader autograde")
+            if not by_hand and "not all is graded: nbgrader autograde" not in mark.odd:
+                mark.odd.append("not all is graded: nbgrader autograde")
         if grade_id in submission.again:
             mark.odd.append(f"{number} was read before it was graded again: look at it once more")
     mark.points = sum(score or 0.0 for score in submission.scores.values())
@@ -433,6 +436,8 @@ def summary(marks):
     lines = [f"{', '.join(students)}: {what}" for what, students in odd.items()]
     if nothing := [mark.student for mark in marks if "nothing handed in" in mark.notes]:
         lines.append(f"Nothing handed in, 0 points: {', '.join(nothing)}")
+    if unreadable := [mark.student for mark in marks if UNREADABLE in mark.notes]:
+        lines.append(f"HANDED IN, BUT NO NOTEBOOK THAT CAN BE READ, no final points: {', '.join(unreadable)}")
     if ungraded := [mark.student for mark in marks if mark.ungraded]:
         lines.append(f"HANDED IN, BUT NOT GRADED (nbgrader autograde), no final points: {', '.join(ungraded)}")
     unread = [mark for mark in marks if mark.unread]

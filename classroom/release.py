@@ -32,20 +32,24 @@ from tools import editions, guards
 COURSE = editions.ROOT / "grading"
 CONFIG = """\
 # How nbgrader makes and grades the assignments of this course: written by `make release`, yours to change.
+import warnings
 from pathlib import Path
 
 try:
     from nbgrader import preprocessors as p
+    from sqlalchemy.exc import SAWarning
 
     from classroom.collect import take_in
     from classroom.handout import Stubs
-    from classroom.preprocessors import Examine, Restore
+    from classroom.preprocessors import Examine, Overwrite, Restore
 except ImportError as error:  # nbgrader would go on without this file, and run students' code as its own
     raise SystemExit(f"nbgrader_config.py: {error}; is the environment of `make classroom` active?") from error
 
+warnings.simplefilter("ignore", SAWarning)  # of nbgrader's own book-keeping
 c = get_config()
 c.CourseDirectory.course_id = "sequence-models"
 c.CourseDirectory.root = str(Path(__file__).parent)
+c.Exchange.root = str(Path(__file__).parent / "exchange")  # not used; a place that exists keeps nbgrader quiet
 
 # Handing out: the students' stubs in the place of the solutions, no outputs, no hidden tests.
 c.GenerateAssignment.preprocessors = [
@@ -56,12 +60,12 @@ c.GenerateAssignment.preprocessors = [
 # Grading: first the notebook as it was released, with the student's answers in it; then a process of its own.
 c.Autograde.pre_convert_hook = take_in
 c.Autograde.sanitize_preprocessors = [
-    Restore, p.ClearOutput, p.DeduplicateIds, p.OverwriteKernelspec, p.OverwriteCells, p.CheckCellMetadata,
+    Restore, p.ClearOutput, p.DeduplicateIds, p.OverwriteKernelspec, Overwrite, p.CheckCellMetadata,
 ]
 c.Autograde.autograde_preprocessors = [
     Examine, p.LimitOutput, p.SaveAutoGrades, p.AssignLatePenalties, p.CheckCellMetadata,
 ]
-c.Examine.seconds = 30  # that one cell or one question may take
+c.Examine.seconds = 60  # that one cell or one question may take by the clock; of computing, ten
 c.Examine.budget = 300  # that one notebook may take
 # The hidden tests ask with other numbers in each grading; autograded/ says with which. To repeat one of them:
 # c.Examine.seed = 123
@@ -111,10 +115,8 @@ def source_notebook(chapter, wanted, whole):
     """
     full = editions.chapter(source_of(chapter))
     edition = full if whole else sheet(full, wanted, _needed(full, wanted))
-    points = {grade_id: worth for exercise in wanted for grade_id, worth in exercise.points.items()}
+    give_points(edition, wanted)
     for cell in edition.cells:
-        if cell.metadata.get("nbgrader", {}).get("grade"):
-            cell.metadata.nbgrader.points = points[cell.metadata.nbgrader.grade_id]
         if editions.is_check(cell):
             cell.source += f"\n{hidden_block(cell.metadata.nbgrader.grade_id)}"
     for number in opening(edition):
@@ -122,6 +124,14 @@ def source_notebook(chapter, wanted, whole):
         cell.metadata.nbgrader = {"grade": False, "grade_id": f"{cell.metadata.tags[0]}-{chapter}", "locked": True,
                                   "schema_version": 3, "solution": False, "task": False}  # fmt: skip
     return edition
+
+
+def give_points(edition, wanted):
+    """Write the points of the Exercises into a notebook's graded cells."""
+    points = {grade_id: worth for exercise in wanted for grade_id, worth in exercise.points.items()}
+    for cell in edition.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade"):
+            cell.metadata.nbgrader.points = points[cell.metadata.nbgrader.grade_id]
 
 
 def _needed(full, wanted):
@@ -157,7 +167,9 @@ def key_notebook(chapter, wanted, whole):
         raise ValueError(f"{path.name}: {old[0]}")
     full = editions.chapter(source_of(chapter))
     edition = editions.instructor(full, stored)
-    return edition if whole else sheet(edition, wanted, _needed(full, wanted))
+    edition = edition if whole else sheet(edition, wanted, _needed(full, wanted))
+    give_points(edition, wanted)
+    return edition
 
 
 def due(text):
@@ -237,6 +249,7 @@ def configure(course):
     if not path.exists():
         path.write_text(CONFIG, encoding="utf8")
     write_policy(course)
+    (course / "exchange").mkdir(exist_ok=True)
 
 
 def write_points(folder, wanted):
@@ -282,6 +295,10 @@ def main(arguments=None):
     except RuntimeError as error:
         parser.exit(1, f"{error}\n")
     print(as_markdown(rows(wanted)))
+    if "/OWNER/" in editions.address():
+        print(
+            "\nThis will not work in Colab: pyproject.toml does not say yet where your course is (see INSTRUCTORS.md)"
+        )
     print(f"\nFor students: {options.course}/release/{options.name}.zip; for you: {options.course}/key/{options.name}/")
 
 

@@ -368,8 +368,8 @@ def course(tmp_path):
         cells = [given[0], (name, "code", own), (check, "code", hidden)]
         notebook(tmp_path / f"submitted/s{k:02}/homework1" / file, cells[: 2 + (k < 2)])
     copied = GIVEN[name].replace("\n    raise NotImplementedError()", OWN)
-    notebook(tmp_path / "submitted/=ada/homework1" / file, [(name, "code", GIVEN[name]), ("", "code", copied)])
-    notebook(tmp_path / "autograded/=ada/homework1" / file, [given[0], (name, "code", copied), ("", "code", OWN)])
+    notebook(tmp_path / "autograded/=ada/homework1" / file, [(name, "code", GIVEN[name])])  # what is submitted counts
+    notebook(tmp_path / "submitted/=ada/homework1" / file, [given[0], (name, "code", copied), ("", "code", OWN)])
     notebook(tmp_path / "submitted/bob/homework1" / file,
              [given[0], (name, "code", reordered(renamed(copied))), ("", "code", renamed(OWN))])  # fmt: skip
     bad = tmp_path / "submitted/bad/homework1" / file

@@ -411,8 +411,8 @@ def said(course, earned):
     """What nbgrader said while it graded everything."""
     config = course / "nbgrader_config.py"
     text = config.read_text(encoding="utf8")
-    assert "c.Examine.seconds = 30" in text
-    config.write_text(text.replace("c.Examine.seconds = 30", "c.Examine.seconds = 20"), encoding="utf8")
+    assert "c.Examine.seconds = 60" in text
+    config.write_text(text.replace("c.Examine.seconds = 60", "c.Examine.seconds = 20"), encoding="utf8")
     return {name: run(["nbgrader", "autograde", name], course) for name in (SHEET, TWO)}
 
 

@@ -275,6 +275,15 @@ def test_an_answer_read_before_it_was_graded_again_is_named(tmp_path):
     assert "5.6 was read before it was graded again" in ada.odd[0]
 
 
+def test_what_cannot_be_read_is_no_zero(tmp_path):
+    """Fails if a student whose file is broken gets 0 points as if nothing had come."""
+    line = {"student": "flora", "name": "Flora", "platform": "", "platform_id": "", "what": "set aside: cannot be read"}
+    found = marked(tmp_path, book(ada=[0]), collected={"homework1": [line]})
+    assert (found["flora"].final, found["flora"].notes) == (None, [marks.UNREADABLE])
+    (said,) = [each for each in marks.summary(list(found.values())) if "flora" in each]
+    assert "NO NOTEBOOK THAT CAN BE READ, no final points" in said
+
+
 def test_who_handed_in_nothing_is_in_the_marks(tmp_path):
     """Fails if students of students.csv are missing, or somebody with time left gets a 0."""
     (tmp_path / "students.csv").write_text("id,last_name,first_name,email\ncleo,Kahn,Cleo,c@example.org\n", "utf8")
@@ -453,7 +462,7 @@ def test_canvas_s_other_shapes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "column", "message"),
     [
-        ("homework2", None, "no column of Canvas's export is called homework2; give its header with --column"),
+        ("homework2", None, "no column of Canvas's export is called homework2; give its header with COLUMN"),
         ("homework1", "Essay", "no column of Canvas's export is called Essay"),
     ],
 )

@@ -5,7 +5,9 @@ They cannot be run here, so they are held against what they name: targets, files
 
 import json
 import re
+import subprocess
 import tomllib
+import zipfile
 
 import pytest
 import yaml
@@ -234,3 +236,23 @@ def test_an_unknown_chapter_is_named(capsys):
     with pytest.raises(SystemExit):
         matrix.main(["--chapters", "01", "77"])
     assert "no chapter 77; there are 01, 02" in capsys.readouterr().err
+
+
+def test_the_students_copy_holds_no_solution_and_installs(tmp_path):
+    """Fails if what students get holds a solution or a hidden test, or lacks what the package is made from."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    subprocess.run(["make", "--silent", "students-copy"], cwd=ROOT, check=True)
+    with zipfile.ZipFile(ROOT / "build" / "students-copy.zip") as copy:
+        names = {name.removeprefix("sequence-models/") for name in copy.namelist()}
+        assert {name.partition("/")[0] for name in names if "/" in name} == {
+            "course_lib", "images", "notebooks", "results"
+        }  # fmt: skip
+        assert not [name for name in names if name.startswith("notebooks/source")]
+        assert not [name for name in copy.namelist() if b"### BEGIN SOLUTION" in copy.read(name)]
+        copy.extractall(tmp_path)
+    folder = tmp_path / "sequence-models"
+    for place in tomllib.loads((folder / "pyproject.toml").read_text("utf8"))["tool"]["hatch"]["build"]["targets"][
+        "sdist"
+    ]["include"]:
+        assert (folder / place).exists(), place

@@ -26,6 +26,8 @@ NOT_OURS = {
     "build",
     "dist",
     ".venv",
+    ".venv-classroom",
+    "grading",
     ".git",
     ".pytest_cache",
     ".ruff_cache",
