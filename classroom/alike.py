@@ -1,4 +1,4 @@
-"""Answers that are alike: `make alike NAME=homework1`. Likeness is a reason to read both answers, and no verdict.
+"""Answers that are alike: `make alike NAME=homework1`. Likeness is a reason to read both answers, not a verdict.
 
 Answers to the same exercise are compared across students by the passages that they share, as in Schleimer, Wilkerson
 and Aiken, "Winnowing: local algorithms for document fingerprinting" (SIGMOD 2003): a fingerprint is a run of K tokens.
@@ -376,9 +376,9 @@ def as_rows(found):
 def as_text(found, most=20):
     """Return the lines for the screen."""
     if not found:
-        return ["No answers are more alike than answers to the same exercise are."]
+        return ["No answers are more alike than is usual for the same exercise."]
     lines = [f"Pairs of answers with passages that few others have: {len(found)}. That is a reason to read both, "
-             "and no verdict: people learn together, and short answers are few."]  # fmt: skip
+             "not a verdict: people learn together, and there are few ways to write a short answer."]  # fmt: skip
     for pair in found[:most]:
         what = f"exercises {pair.grade_id} together" if pair.exercise == "all" else pair.exercise
         lines.append(

@@ -327,7 +327,7 @@ class Submission:
                 print(f"{self.student}: {name} is missing; it is graded as it was handed out")
                 new[name] = (self.course / "release" / self.name / name).read_bytes()
             elif last[0].name != name or last[1] != last[2]:
-                self.move_aside(last[0], f"it is taken for {name}, as far as it can be graded")
+                self.move_aside(last[0], f"its gradable parts are used for {name}")
                 new[name] = last[2]
         for name, data in new.items():
             (self.folder / name).write_bytes(data)
@@ -404,7 +404,7 @@ def summary(course, name, rows, came, roster):
     students = {student for student, _ in taken}
     print(f"{name}: {len(students)} students, {len(taken)} notebooks; the list: {course.name}/collected/{name}.csv")
     if none := sorted(set(came) - students - {NOBODY}):
-        print(f"handed in, but no notebook that can be read: {', '.join(none)}")
+        print(f"handed in, but no readable notebook: {', '.join(none)}")
     if missing := [student for student in roster.names if student not in students]:
         named = ", ".join(f"{student} ({roster.names[student]})" for student in missing)
         print(f"missing, {len(missing)} of {len(roster.names)} in students.csv: {shown(named, 5000)}")

@@ -120,8 +120,9 @@ def _canvas_column(head, name, column):
     wanted = squash(column or name)
     fitting = [title for title in titles if wanted in (squash(re.sub(r"\s*\(\d+\)$", "", title)), squash(title))]
     if len(fitting) != 1 or head.count(fitting[0]) > 1:
-        raise ValueError(f"{len(fitting) or 'no'} column of Canvas's export is called {column or name}; give its "
-                         f"header with COLUMN=...; there are {', '.join(titles)}")  # fmt: skip
+        how_many = f"{len(fitting)} columns of Canvas's export are" if fitting else "no column of Canvas's export is"
+        raise ValueError(f"{how_many} called {column or name}; give its header with COLUMN=...; "
+                         f"there are {', '.join(titles)}")  # fmt: skip
     return head.index(fitting[0])
 
 
@@ -191,7 +192,7 @@ def fill_moodle(rows, marks):
 def _moodle_refuses(row, head, mark):
     """Why Moodle would pass over a mark without a word."""
     if mark.final == EXCUSED:
-        return ["excused; Moodle has no mark for this, its cell stays as it is"]
+        return ["excused; Moodle has no such mark, so the cell is left unchanged"]
     if "grade can be changed" in head and row[head["grade can be changed"]].strip().casefold() == "no":
         return ["Moodle has locked this grade, and will not take another"]
     most = _float(row[head["maximum grade"]]) if "maximum grade" in head else None
@@ -215,7 +216,7 @@ def new_moodle(points, marks):
         if mark.final in (None, EXCUSED):
             continue
         if not mark.ids.get("moodle"):
-            said.append(f"{mark.student}: no number in Moodle is known; give Moodle's own worksheet")
+            said.append(f"{mark.student}: Moodle number unknown; use Moodle's own worksheet")
             continue
         about = (f"Participant {mark.ids['moodle']}", mark.name, mark.email)
         rows.append([*map(safe, about), number(mark.final), number(points), "-"])

@@ -40,10 +40,10 @@ THREADS = 100
 FOLDER_BYTES, FOLDER_FILES = 64 * 2**20, 1000
 OWN_MEMORY = 6 * 2**30  # of the judge
 UNTOUCHED = "not attempted yet"
-USED_UP = "not graded: the time for this notebook was used up before; which of your cells takes long, or never ends?"
+USED_UP = "not graded: the time for this notebook ran out before; does one of your cells take long, or never end?"
 UNCONFINED = (
-    "students' code could do here whatever you can: of Landlock and seccomp this system has {}. Grade on Linux 5.13 or "
-    "later (x86-64 or ARM); or in a container without network and with nothing of value in it, and say there "
+    "students' code could do anything here that you can; of Landlock and seccomp, this system has {}. Grade on Linux "
+    "5.13 or later (x86-64 or ARM); or in a container without network that holds nothing of value, and set "
     "c.Examine.unconfined = True in nbgrader_config.py"
 )
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COURSE_PROGRESS": "0", "COURSE_PROFILE": "quick", "MPLBACKEND": "agg",
@@ -141,7 +141,7 @@ class Worker:
         end = time.monotonic() + seconds
         (length,) = struct.unpack("<q", self._read(8, end, seconds))
         if not 0 < length <= wire.LARGEST:
-            raise Stray("your code gave far too much, or wrote where it should not")
+            raise Stray("your code returned far too much, or wrote where it should not")
         try:
             return wire.decoded(self._read(length, end, seconds))
         except wire.Unreadable:

@@ -23,7 +23,7 @@ from tools import editions
 
 COURSE = editions.ROOT / "grading"
 PLATFORMS = ("canvas", "moodle")
-UNREADABLE = "handed in, but no notebook that can be read"
+UNREADABLE = "handed in, but no readable notebook"
 NOBODY = "nobody"  # in collected/*.csv: files without a student
 
 
@@ -226,11 +226,11 @@ def when_handed_in(course, book, collected, policy, assignment, student):
     except ValueError as error:
         return None, [f"its time cannot be read ({error}); counted as handed in on time"]
     marked = (
-        f", though the platform says late; {FILE} may say when"
+        f", though the platform says late: give the time in {FILE}"
         if any(line.get("late") == "yes" for line in lines)
         else ""
     )
-    return None, [f"nobody knows when it was handed in; counted as on time{marked}"]
+    return None, [f"submission time unknown; counted as on time{marked}"]
 
 
 def _stamp(course, assignment, student):
@@ -299,10 +299,10 @@ def _points(mark, submission, cells):
         mark.exercises[number] = mark.exercises.get(number, 0.0) + (score or 0.0)
         if score is None and number not in mark.unread:
             mark.unread.append(number)
-            if not by_hand and "not all is graded: nbgrader autograde" not in mark.odd:
-                mark.odd.append("not all is graded: nbgrader autograde")
+            if not by_hand and "not everything is graded yet: run nbgrader autograde" not in mark.odd:
+                mark.odd.append("not everything is graded yet: run nbgrader autograde")
         if grade_id in submission.again:
-            mark.odd.append(f"{number} was read before it was graded again: look at it once more")
+            mark.odd.append(f"{number} was marked before it was regraded: check it again")
     mark.points = sum(score or 0.0 for score in submission.scores.values())
     if submission.penalty:
         mark.odd.append(f"nbgrader's own late penalty of {submission.penalty:g} is not counted here; {FILE} rules")
@@ -437,7 +437,7 @@ def summary(marks):
     if nothing := [mark.student for mark in marks if "nothing handed in" in mark.notes]:
         lines.append(f"Nothing handed in, 0 points: {', '.join(nothing)}")
     if unreadable := [mark.student for mark in marks if UNREADABLE in mark.notes]:
-        lines.append(f"HANDED IN, BUT NO NOTEBOOK THAT CAN BE READ, no final points: {', '.join(unreadable)}")
+        lines.append(f"HANDED IN, BUT NO READABLE NOTEBOOK, no final points: {', '.join(unreadable)}")
     if ungraded := [mark.student for mark in marks if mark.ungraded]:
         lines.append(f"HANDED IN, BUT NOT GRADED (nbgrader autograde), no final points: {', '.join(ungraded)}")
     unread = [mark for mark in marks if mark.unread]

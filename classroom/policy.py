@@ -23,36 +23,36 @@ timezone = "UTC"
 # Minutes after a deadline that do not count: it moves every limit below.
 grace_minutes = 10
 
-# Lateness is counted in started days: one second after the grace is one day late, 24 hours and a second are two.
-# A day ends at the same time by the clock as the due date, also when the clocks change in between.
+# Every day begun counts as a late day: one second after the grace is one day late, 24 hours and a second are two.
+# A day ends at the same time by the clock as the due date, even when the clocks change in between.
 
-# Free late days of each student for the whole term. They are used by themselves, in the order of the assignments'
-# due dates: with 3, who hands in homework1 one day late, homework2 three days late and homework3 one day late uses
-# 1 + 2 + 0, and pays for one day of homework2 and one of homework3. Points play no part in it, so that later marks
-# never change earlier ones. Work later than last_day uses none.
+# Free late days of each student for the whole term. They are used automatically, in the order of the assignments'
+# due dates. With 3, a student who hands in homework1 one day late, homework2 three days late and homework3 one day
+# late uses 1 + 2 + 0, and is penalised for one day of homework2 and one of homework3. Points play no part, so later
+# marks never change earlier ones. Work later than last_day uses none.
 late_days = 0
 
-# The part of the earned points that each late day costs which is not free: 0.1 is a tenth.
+# The fraction of the earned points lost for each late day that is not free: 0.1 is a tenth.
 penalty_per_day = 0.0
 
-# So many days after the due date work still counts, free days or not; what comes later earns nothing.
+# Work counts up to this many days after the due date, free days or not; anything later earns nothing.
 # last_day = 7
 
 # Due dates of assignments. They win over the one that `make release` was given.
 [due]
 # homework1 = "2027-01-31 18:00"
 
-# One table for each student for whom something else holds, with the id that the student has in students.csv.
-# extra_days and extra_hours move the due date of every assignment; a date of the student's own for one assignment
-# is taken as it stands. Excused assignments are neither marked nor counted. An id with a dot or an @ is written in
-# quotes: [students."ada@example.org"].
+# One table for each student with other rules, named by the student's id in students.csv. extra_days and extra_hours
+# move the due date of every assignment; a student's own due date for one assignment is used as given. Excused
+# assignments are neither marked nor counted. An id with a dot or an @ is written in quotes:
+# [students."ada@example.org"].
 # [students.ada]
 # extra_days = 2
 # extra_hours = 12
 # late_days = 5
 # excused = ["homework2"]
 # due = { homework1 = "2027-02-14" }
-# When it came, if it came late: downloads of Canvas and Moodle hold no times, and without one work counts as on time.
+# When late work was handed in: Canvas and Moodle downloads hold no times, and work without a time counts as on time.
 # handed_in = { homework1 = "2027-02-15 09:30" }
 """
 
@@ -264,7 +264,7 @@ def _known(said, where, keys):
 
 def _like(word, words):
     close = difflib.get_close_matches(word, words, 1)
-    return f" (do you mean {close[0]}?)" if close else ""
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _table(said, key, where):

@@ -57,7 +57,7 @@ c.GenerateAssignment.preprocessors = [
     p.ClearHiddenTests, p.ComputeChecksums, p.CheckCellMetadata,
 ]
 
-# Grading: first the notebook as it was released, with the student's answers in it; then a process of its own.
+# Grading: first the notebook as it was released, with the student's answers in it; then a separate process.
 c.Autograde.pre_convert_hook = take_in
 c.Autograde.sanitize_preprocessors = [
     Restore, p.ClearOutput, p.DeduplicateIds, p.OverwriteKernelspec, Overwrite, p.CheckCellMetadata,
@@ -65,9 +65,9 @@ c.Autograde.sanitize_preprocessors = [
 c.Autograde.autograde_preprocessors = [
     Examine, p.LimitOutput, p.SaveAutoGrades, p.AssignLatePenalties, p.CheckCellMetadata,
 ]
-c.Examine.seconds = 60  # that one cell or one question may take by the clock; of computing, ten
-c.Examine.budget = 300  # that one notebook may take
-# The hidden tests ask with other numbers in each grading; autograded/ says with which. To repeat one of them:
+c.Examine.seconds = 60  # elapsed time allowed for one cell or one question; computing time: ten
+c.Examine.budget = 300  # elapsed time allowed for one notebook
+# The hidden tests use new numbers in each grading; the notebook in autograded/ records the seed. To repeat a grading:
 # c.Examine.seed = 123
 
 # What students wrote shows in the formgrader and in feedback, and never acts there.

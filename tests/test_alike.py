@@ -388,7 +388,7 @@ def test_the_program(course, capsys):
     rows = list(csv.reader((course / "alike/homework1.csv").read_text("utf-8-sig").splitlines()))
     assert {row[0] for row in rows[1:]} == {"5.1", "own cells 05_lstm.ipynb", "all"}
     assert {tuple(row[1:3]) for row in rows[1:]} == {("'=ada", "bob")}
-    assert "a reason to read both, and no verdict" in said
+    assert "a reason to read both, not a verdict" in said
     for student in ("bad", "deep", "list", "odd"):
         assert f"{student}: 05_lstm.ipynb is left out: it" in said
     assert "candidate" not in said + str(rows)
@@ -401,7 +401,7 @@ def test_what_was_not_released_is_refused(tmp_path, capsys):
 
 
 def test_nothing_alike_is_said_so():
-    assert alike.as_text([]) == ["No answers are more alike than answers to the same exercise are."]
+    assert alike.as_text([]) == ["No answers are more alike than is usual for the same exercise."]
 
 
 # Tokens.

@@ -528,7 +528,7 @@ def test_each_grading_asks_with_other_numbers(course, finished):
 
 def test_nbgrader_says_what_was_mended(said):
     assert "vic_breaks_a_file: 04_backpropagation_through_time.ipynb is set aside: cannot be read" in said[TWO]
-    assert "05_lstm_and_gru (1).ipynb is set aside: it is taken for 05_lstm_and_gru.ipynb" in said[TWO]
+    assert "05_lstm_and_gru (1).ipynb is set aside: its gradable parts are used for 05_lstm_and_gru.ipynb" in said[TWO]
     assert "yves_hands_in_more: evil.py is set aside" in said[SHEET]
     assert "walt_forgets_a_file: 04_backpropagation_through_time.ipynb is missing" in said[TWO]
 

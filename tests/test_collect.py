@@ -719,7 +719,7 @@ def test_a_bad_zip_is_set_aside_and_the_others_go_on(course, tmp_path, capsys, d
     assert aside(course, student)
     said = capsys.readouterr().out
     assert f"{student}: set aside" in said
-    assert f"no notebook that can be read: {student}" in said
+    assert f"no readable notebook: {student}" in said
     assert set(os.listdir(tmp_path)) == {"grading", "x.zip"}
     assert all(stat.S_ISREG(p.lstat().st_mode) or stat.S_ISDIR(p.lstat().st_mode) for p in course.rglob("*"))
 
@@ -970,7 +970,7 @@ def test_another_file_name_is_recognised_by_the_exercises(course, folder, name, 
     hand_in(folder, LSTM, name)
     hand_in(folder, ATTENTION)
     assert taken_in(folder) == {LSTM: True, ATTENTION: True}
-    assert f"ada: {name} is set aside: it is taken for {LSTM}.ipynb" in capsys.readouterr().out
+    assert f"ada: {name} is set aside: its gradable parts are used for {LSTM}.ipynb" in capsys.readouterr().out
     assert aside(course, "ada") == [name]
 
 

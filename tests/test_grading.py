@@ -398,6 +398,6 @@ def test_a_worker_must_be_confined_by_the_kernel(confined, tmp_path, monkeypatch
         encoding="utf8",
     )
     monkeypatch.setattr(worker, "__file__", str(script))
-    with pytest.raises(Unconfined, match=r"of Landlock and seccomp this system has (neither|seccomp|landlock)\."):
+    with pytest.raises(Unconfined, match=r"of Landlock and seccomp, this system has (neither|seccomp|landlock)\."):
         Worker()
     Worker(unconfined=True).close()
