@@ -66,11 +66,11 @@ test-notebooks: $(READY)
 	$(QUIET) $(BIN)/python -m pytest -q $(NBVAL) notebooks/*.ipynb build/instructor/*.ipynb
 
 test-clients: $(READY)  ## the notebooks in Colab's conditions; choose with PYTHON=python3.13 TORCH=2.11.0
-	COLAB_PYTHON=$(PYTHON) COLAB_TORCH=$(TORCH) $(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadgroup tests/test_clients_colab.py
+	COLAB_PYTHON=$(PYTHON) COLAB_TORCH=$(TORCH) $(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile tests/test_clients_colab.py
 
 test-slow: $(READY) $(CLASSROOM_READY)  ## the slow suites: JupyterLab in a real browser, Colab's conditions, nbgrader, the site
 	$(call install,$(VENV),slow$(comma)site)
-	$(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadgroup --durations=15 tests
+	$(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=15 tests
 
 classroom: $(CLASSROOM_READY)  ## make the instructors' environment (.venv-classroom), with nbgrader
 

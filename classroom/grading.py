@@ -50,17 +50,24 @@ def restored(release, submitted):
         A notebook.
     """
     places = {_key(cell): number for number, cell in enumerate(release.cells)}
+    kept = {places.get(_key(cell)) for cell in submitted.cells}
     answers, own, position = {}, {}, 0
     for cell in submitted.cells:
         number = places.get(_key(cell))
         if number is None:
+            while (
+                position < len(release.cells)
+                and position not in kept
+                and not editions.is_check(release.cells[position])
+            ):
+                position += 1  # a cell that was rewritten comes after the one that it replaces
             own.setdefault(position, []).append(cell)
             continue
         position = number + 1
         if not editions.is_solution(release.cells[number]) or cell.source == release.cells[number].source:
             continue
         if number in answers:
-            own.setdefault(position, []).append(answers[number])
+            own.setdefault(number, []).extend([answers[number], *own.pop(position, [])])  # in the student's order
         answers[number] = cell
     cells = []
     for number, cell in enumerate(release.cells):

@@ -5,6 +5,8 @@ comparison is done where it came from (`judge.py`), so there is nothing here to 
 empty folder and may do nothing but compute (`sandbox.py`). `judge.py` runs it as a script.
 """
 
+import __future__
+
 import ast
 import asyncio
 import builtins
@@ -17,10 +19,15 @@ import signal
 import sys
 import types
 
+import IPython
 import torch
 
 from classroom import sandbox, wire
 
+CHEAP = {"torch.tensor", "len", "range", "enumerate", "list", "tuple", "dict", "set", "sorted", "math.sqrt", "math.log"}
+PLAIN = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop,
+         ast.Name, ast.Attribute, ast.expr_context, ast.keyword, ast.Call, ast.DictComp, ast.ListComp,
+         ast.comprehension)  # fmt: skip
 SECONDS = 10  # of computing for one cell or one question, first imports included
 
 
@@ -39,6 +46,9 @@ class Shell:
         """Run the cell where Jupyter would run it in its own names."""
         if name in ("time", "capture", "prun"):
             run(self.user_ns, cell, f"<%%{name}>")
+        if name in ("writefile", "file"):
+            with open(line.split()[-1], "w", encoding="utf8") as file:
+                file.write(cell)
 
     def __getattr__(self, name):
         """Anything else, such as `system` for a line that begins with an exclamation mark, does nothing."""
@@ -51,7 +61,8 @@ def run(names, code, where):
     """Execute a cell as Jupyter does: magics, question marks, `await` at the top level."""
     code = as_python(code)
     remember(where, code)
-    compiled = compile(code, where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    kept = names.get("annotations") is __future__.annotations and __future__.annotations.compiler_flag
+    compiled = compile(code, where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | kept)
     if compiled.co_flags & inspect.CO_COROUTINE:
         asyncio.run(types.FunctionType(compiled, names)())
     else:
@@ -86,12 +97,15 @@ def remember(where, code):
 
 
 def is_constant(node):
-    """Say whether an expression is a number, a string, or a list, tuple, dict or set of such."""
-    try:
-        ast.literal_eval(node)
-    except ValueError:
-        return False
-    return True
+    """Say whether an expression is made of numbers, strings, names and the cheapest functions.
+
+    >>> [is_constant(ast.parse(text, mode="eval").body) for text in ("{'a': -1}", "torch.tensor([4 * D])", "train(3)")]
+    [True, True, False]
+    """
+    return all(
+        isinstance(part, PLAIN) and (not isinstance(part, ast.Call) or ast.unparse(part.func) in CHEAP)
+        for part in ast.walk(node)
+    )
 
 
 def ask(names, answer, probe, given):
@@ -159,21 +173,20 @@ def described(error):
 
 def hide_checks():
     """Put empty modules in the place of the visible checks: their own answers are not to be called."""
+    sys.modules["course_lib.checks"] = Nothing("course_lib.checks")
 
-    def anything(name):
-        if name.startswith("__"):  # what tools ask of every module, such as __file__
+
+class Nothing(types.ModuleType):
+    """A module in which every name is found and does nothing."""
+
+    def __getattr__(self, name):
+        """Return such a module again; none of what tools ask of every module, such as __file__."""
+        if name.startswith("__"):
             raise AttributeError(name)
-        return nothing
+        return Nothing(name)
 
-    class Nothing(types.ModuleType):
-        def __getattr__(self, name):
-            return anything(name)
-
-        def __call__(self, *_, **__):
-            return None
-
-    nothing, checks = Nothing("nothing"), Nothing("course_lib.checks")
-    sys.modules["course_lib.checks"] = checks
+    def __call__(self, *_, **__):
+        """Do nothing."""
 
 
 def main():
@@ -199,6 +212,11 @@ def main():
     sys.modules["__main__"] = notebook
     shell = Shell(vars(notebook))
     builtins.get_ipython, builtins.display = lambda: shell, lambda *_, **__: None
+    IPython.get_ipython = builtins.get_ipython
+    sys.path.append(os.getcwd())
+    for name in ("google.colab", "google.colab.drive", "google.colab.files"):  # a notebook that was written in Colab
+        sys.modules[name] = Nothing(name)
+    sys.modules.setdefault("google", Nothing("google"))
     wire.send(outbox, {"confined": by_kernel})
     while (message := wire.receive(inbox)) is not None:
         answer = reply(vars(notebook), message)

@@ -25,7 +25,7 @@ from tests.solutions import solution
 from tools import editions
 
 # One process for all: the grading is the costly part, and it is done once.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("classroom")]
+pytestmark = pytest.mark.slow
 
 ENVIRONMENT = Path(os.environ.get("CLASSROOM_ENV", editions.ROOT / ".venv-classroom"))
 SHEET, TWO = "sheet", "chapters"

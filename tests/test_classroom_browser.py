@@ -29,7 +29,6 @@ from tools import editions
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("classroom"),
     pytest.mark.skipif(not lab.CHROMIUM, reason="there is no Chromium"),
 ]
 

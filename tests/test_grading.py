@@ -165,6 +165,64 @@ def test_what_is_not_the_students_comes_from_the_release(release):
     nbformat.validate(kept)
 
 
+def test_a_split_answer_runs_in_the_students_order(release):
+    """Fails if the parts of a split cell, or a wrong and a corrected copy of it, change places."""
+    submitted = with_answers(release, left="a = 0.336")
+    for number, source in enumerate(("b = a", "left = (b, 0.42, 4.968)"), 6):
+        submitted.cells.insert(number, copy.deepcopy(submitted.cells[5]))
+        submitted.cells[number].source = source
+    run = [c.source for c in restored(release, submitted).cells if c.metadata.get("classroom") in ("answer", "own")]
+    assert run == ["a = 0.336", "b = a", "left = (b, 0.42, 4.968)"]
+
+
+def test_a_rewritten_cell_of_the_chapter_comes_after_the_original(release):
+    """Fails if a definition that the student has changed is overridden by the released one."""
+    submitted = copy.deepcopy(release)
+    submitted.cells[2].source = "def helper(k=1):\n    return k"
+    sources = [cell.source for cell in restored(release, submitted).cells]
+    assert sources.index(submitted.cells[2].source) == sources.index(release.cells[2].source) + 1
+
+
+@slow
+def test_cells_are_read_as_in_jupyter_and_colab(release):
+    """Fails if an answer loses what an earlier cell has defined in Jupyter, or what Colab has and we have not."""
+    submitted = with_answers(release, left="%matplotlib inline\nleft = (first, helpers.SECOND, third({}))")
+    submitted.cells[2:2] = [
+        new_code_cell(
+            "from IPython import get_ipython\nfrom google.colab import drive\ndrive.mount('/d')\nfirst = 0.336"
+        ),
+        new_code_cell("%%writefile helpers.py\nSECOND = 0.42"),
+        new_code_cell("from __future__ import annotations\n\nimport helpers"),
+        new_code_cell("def third(x: NoSuchName):\n    return 4.968"),
+    ]
+    assert verdicts(release, submitted)[1] is None
+
+
+@slow
+def test_the_chapters_constants_are_there(release):
+    """Fails if an answer cannot use a tensor or a number that the chapter's own cells have made."""
+    release.cells[2].source = "D = 2 * 3\nk = torch.tensor([0.336, 0.42])\nlong = train_for_hours()\nn = len(k)"
+    submitted = with_answers(release, left="left = (*k.tolist(), 4.968 * D / 6 * n / 2)")
+    assert verdicts(release, submitted)[1] is None
+
+
+@slow
+def test_nothing_runs_on_between_questions():
+    """Fails if a thread that an answer leaves behind writes, allocates or waits while nobody watches."""
+    student = Worker(seconds=12)
+    source = (
+        "import threading, time\n\n\ndef write():\n    n = 0\n    while True:\n        n += 1\n"
+        "        open(str(n), 'w').close()\n        time.sleep(0.01)\n\n\nthreading.Thread(target=write).start()"
+    )
+    student.ask({"do": "run", "code": source, "where": "<ex>"})
+    time.sleep(0.1)
+    before = len(os.listdir(student.folder))
+    time.sleep(1)
+    assert len(os.listdir(student.folder)) == before
+    assert student.ask({"do": "run", "code": "x = 1", "where": "<ex>"})["got"] is None
+    student.close()
+
+
 SECRETS = """\
 import glob, os
 import torch
