@@ -66,7 +66,7 @@ test-notebooks: $(READY)
 	$(QUIET) $(BIN)/python -m pytest -q $(NBVAL) notebooks/*.ipynb build/instructor/*.ipynb
 
 test-clients: $(READY)  ## the notebooks in Colab's conditions; choose with PYTHON=python3.13 TORCH=2.11.0
-	COLAB_PYTHON=$(PYTHON) COLAB_TORCH=$(TORCH) $(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile tests/test_clients_colab.py
+	COLAB_PYTHON=$(PYTHON) COLAB_TORCH=$(TORCH) $(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 tests/test_clients_colab.py
 
 test-slow: $(READY) $(CLASSROOM_READY)  ## the slow suites: JupyterLab in a real browser, Colab's conditions, nbgrader, the site
 	$(call install,$(VENV),slow$(comma)site)

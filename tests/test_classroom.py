@@ -24,7 +24,6 @@ from tests import leaks
 from tests.solutions import solution
 from tools import editions
 
-# One process for all: the grading is the costly part, and it is done once.
 pytestmark = pytest.mark.slow
 
 ENVIRONMENT = Path(os.environ.get("CLASSROOM_ENV", editions.ROOT / ".venv-classroom"))
