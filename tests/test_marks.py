@@ -605,7 +605,7 @@ def test_a_real_gradebook(tmp_path):
     assert (found["cleo"]["points"], found["cleo"]["unread"]) == ("0", "")  # untouched: 0 by itself
     assert "NOT READ, 1 of 4 students" in output
     assert "  bob: 5.6" in output
-    assert "cleo: nobody knows when it was handed in" in output
+    assert "cleo: submission time unknown" in output
     filled = {line["ID"]: line["Homework 1 (1234)"] for line in read("marks/homework1-canvas.csv")}
     assert (filled["101"], filled["103"]) == ("6.3", "")
     assert "there are homework1, homework2" in run(*grades[:-1], "homework3", code=2)
