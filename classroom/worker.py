@@ -21,6 +21,7 @@ import types
 
 import IPython
 import torch
+from IPython.core.inputtransformer2 import TransformerManager
 
 from classroom import sandbox, wire
 
@@ -86,8 +87,6 @@ def as_python(code):
     >>> as_python("%matplotlib inline\ntorch.chunk?\nx = (7\n     % 4)").endswith("x = (7\n     % 4)\n")
     True
     """
-    from IPython.core.inputtransformer2 import TransformerManager
-
     return TransformerManager().transform_cell(code)
 
 

@@ -219,7 +219,7 @@ except ValueError as error:
 #
 # Difficulty ●●○○○ · 15 minutes · needs sections 1 and 2
 #
-# Count the operations of a whole multi-head self-attention (three projections, scores, weighted mean, output projection) from its sizes. Do it as the counter does, without it and without `cost`: go from product to product and add up. The check compares with torch's counter at several sizes.
+# Count the operations of a whole multi-head self-attention (three projections, scores, weighted mean, output projection) from its sizes. Without torch's counter and without `cost`, do what the counter does: go from product to product and add up. The check compares with torch's counter at several sizes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex10-1-attention-operations", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -406,7 +406,7 @@ ch10.crossovers(lengths_of_equality)
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 3
 #
-# A colleague counts the operations of an attention from T queries to S keys, followed by a feed-forward network. The count is wrong in **three** places; each hides when T = S, or H = 1, or when only a ratio is looked at. Repair it, without the counter and without `cost`.
+# A colleague counts the operations of an attention from T queries to S keys, followed by a feed-forward network. The count is wrong in **three** places; each hides when T = S, or H = 1, or when only a ratio is looked at. Repair it, without torch's counter and without `cost`.
 #
 # ```python
 # projections = 4 * (2 * B * T * D * D)
