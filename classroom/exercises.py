@@ -12,6 +12,7 @@ from tools import editions
 
 HEADING = re.compile(r"^### Exercise (\d+\.\d+) · (.+)$", re.MULTILINE)
 ABOUT = re.compile(r"^Difficulty (●+)○* · (\d+) minutes", re.MULTILINE)
+COURSE = editions.ROOT / "grading"  # the course folder, if no other is named
 INSTRUCTORS = editions.ROOT / "INSTRUCTORS.md"
 BEGIN, END = "<!-- exercises: made by classroom/exercises.py -->", "<!-- end of the exercises -->"
 

@@ -17,11 +17,10 @@ import sys
 from pathlib import Path
 
 from classroom import exports
+from classroom.exercises import COURSE
 from classroom.exports import EXCUSED, safe
 from classroom.policy import FILE, check_names, free_days, instant, read_policy, write_policy
-from tools import editions
 
-COURSE = editions.ROOT / "grading"
 PLATFORMS = ("canvas", "moodle")
 UNREADABLE = "handed in, but no readable notebook"
 NOBODY = "nobody"  # in collected/*.csv: files without a student
