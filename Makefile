@@ -26,8 +26,8 @@ $(call install,$(1),$(2))
 endef
 
 # One thread each: small steps on shared cores are many times faster so, and the same everywhere.
-QUIET := OMP_NUM_THREADS=1 COURSE_PROGRESS=0
-NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval_sanitize.cfg \
+QUIET := OMP_NUM_THREADS=1 TQDM_DISABLE=1
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/notebooks/nbval_sanitize.cfg \
   -n 2 --dist loadscope -p no:cacheprovider
 
 # JupyterLab refuses to run as root unless told so, as in a container.
@@ -42,7 +42,7 @@ ifeq ($(origin NAME),environment)
 NAME :=
 endif
 
-.PHONY: help install lab test test-unit test-notebooks test-clients test-slow notebooks images experiments bench \
+.PHONY: help install lab solutions address test test-unit test-notebooks test-clients test-slow notebooks images experiments bench \
   classroom release students-copy collect grades alike check-the-checks site links lint format clean
 
 help:  ## list the commands
@@ -56,17 +56,21 @@ $(READY): pyproject.toml constraints.txt
 lab: $(READY)  ## open the first chapter in JupyterLab
 	$(BIN)/jupyter lab $(ROOT) notebooks/01_sequences_and_language_models.ipynb
 
+solutions: $(READY)  ## open a chapter with its solutions in JupyterLab: CHAPTER=05
+	$(BIN)/python -m tools.notebooks.build $(CHAPTER) --instructor
+	$(BIN)/jupyter lab $(ROOT) build/instructor/$(CHAPTER)_*.ipynb
+
 test: test-unit test-notebooks  ## check everything: unit tests, then every notebook in both editions
 
 test-unit: $(READY)
 	$(QUIET) $(BIN)/python -m pytest -q -n 2
 
 test-notebooks: $(READY)
-	$(QUIET) $(BIN)/python -m tools.build --instructor
+	$(QUIET) $(BIN)/python -m tools.notebooks.build --instructor
 	$(QUIET) $(BIN)/python -m pytest -q $(NBVAL) notebooks/*.ipynb build/instructor/*.ipynb
 
 test-clients: $(READY)  ## the notebooks in Colab's conditions; choose with PYTHON=python3.13 TORCH=2.11.0
-	COLAB_PYTHON=$(PYTHON) COLAB_TORCH=$(TORCH) $(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 tests/test_clients_colab.py
+	COLAB_PYTHON=$(PYTHON) COLAB_TORCH=$(TORCH) $(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 tests/clients/test_clients_colab.py
 
 test-slow: $(READY) $(CLASSROOM_READY)  ## the slow suites: JupyterLab in a real browser, Colab's conditions, nbgrader, the site
 	$(call install,$(VENV),slow$(comma)site)
@@ -103,15 +107,18 @@ check-the-checks: $(READY)  ## try planted wrong answers and mutants of the solu
 
 site: $(READY)  ## build the site from the stored outputs into build/site
 	$(call install,$(VENV),site)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tools.site
+	OMP_NUM_THREADS=1 $(BIN)/python -m docs.build
 
 links: $(READY)  ## look for internal links that lead nowhere
 	$(BIN)/python -m tools.links
 
 notebooks: $(READY)  ## build and execute the notebooks whose source, library or ledger changed
-	$(QUIET) $(BIN)/python -m tools.build $(CHAPTERS)
+	$(QUIET) $(BIN)/python -m tools.notebooks.build $(CHAPTERS)
 	$(BIN)/python -m tools.readme
 	$(BIN)/python -m classroom.exercises
+
+address: $(READY)  ## set the repository's address everywhere, executing nothing: URL=https://github.com/ann/course
+	$(BIN)/python -m tools.address "$(URL)"
 
 images: $(READY)  ## draw the diagrams into images/
 	$(BIN)/python -m tools.images
@@ -120,16 +127,16 @@ experiments: $(READY)  ## list the recorded runs, or make one: make experiments 
 	$(BIN)/python -m course_lib.experiments $(NAME) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench: $(READY)  ## measure speed as ratios in one run, against the goals
-	$(BIN)/python -m tools.bench
+	$(BIN)/python -m benchmarks.bench
 
 lint: $(READY)  ## look for mistakes in code and spelling
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check course_lib classroom tools tests conftest.py
-	$(BIN)/codespell course_lib classroom tools tests notebooks/source site *.md
+	$(BIN)/ruff format --check course_lib classroom tools docs benchmarks tests conftest.py
+	$(BIN)/codespell course_lib classroom tools tests notebooks/source docs benchmarks *.md
 
 format: $(READY)  ## put the code into its standard form
-	$(BIN)/ruff check --fix course_lib classroom tools tests
-	$(BIN)/ruff format course_lib classroom tools tests conftest.py
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format course_lib classroom tools docs benchmarks tests conftest.py
 
 clean:  ## remove what can be made again
 	rm -rf build dist $(VENV) $(CLASSROOM) .pytest_cache .ruff_cache

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from classroom.exports import safe
 from classroom.marks import COURSE, exercise_of
-from tools import editions
+from tools.notebooks import editions
 
 K = {"code": 9, "markdown": 5}  # tokens of a fingerprint
 LEAST = {"code": 60, "markdown": 25}  # tokens (words) in common that are reported where nobody else has a twin

@@ -8,7 +8,7 @@ import dataclasses
 import re
 import sys
 
-from tools import editions
+from tools.notebooks import editions
 
 HEADING = re.compile(r"^### Exercise (\d+\.\d+) · (.+)$", re.MULTILINE)
 ABOUT = re.compile(r"^Difficulty (●+)○* · (\d+) minutes", re.MULTILINE)
@@ -120,7 +120,7 @@ def chosen(numbers):
 
     Example:
         >>> [exercise.title for exercise in chosen(["5.3", "5.1"])]
-        ['One step of the LSTM', 'One step of the GRU']
+        ['One step, one product', 'One step of the GRU']
     """
     found = []
     for chapter in sorted({_chapter_of(number) for number in numbers}):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import nbformat
 
-from tools import editions
+from tools.notebooks import editions
 
 SECONDS = 60  # on the clock, for one cell or one question; then the process is ended
 BUDGET = 300  # on the clock, for one notebook

@@ -2,7 +2,7 @@
 
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from tools import editions
+from tools.notebooks import editions
 
 
 class Stubs(NbGraderPreprocessor):

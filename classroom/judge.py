@@ -28,8 +28,8 @@ import nbformat
 
 from classroom import hidden, own_code, sandbox, wire, worker
 from classroom.grading import remove, without_hidden
-from course_lib.checks import Wrong
-from tools import editions
+from course_lib.exercises import Wrong
+from tools.notebooks import editions
 
 START_SECONDS = 120  # for a process to start on a busy machine
 SETUP_SECONDS = 60  # of computing, for the chapter's own imports
@@ -46,7 +46,7 @@ UNCONFINED = (
     "5.13 or later (x86-64 or ARM); or in a container without network that holds nothing of value, and set "
     "c.Examine.unconfined = True in nbgrader_config.py"
 )
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COURSE_PROGRESS": "0", "COURSE_PROFILE": "quick", "MPLBACKEND": "agg",
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "COURSE_PROFILE": "quick", "MPLBACKEND": "agg",
                "NBGRADER_EXECUTION": "autograde", "PATH": os.defpath, "LANG": "C.UTF-8"}  # fmt: skip
 
 
@@ -412,7 +412,7 @@ def ready_made(code, test):
 
 def by_visible_check(desk, cell, test, code):
     """Run the visible check; return (None or its words, None)."""
-    real = f"from course_lib.checks import ch{test.grade_id[2:4]}\n"  # whatever the student's code put in its place
+    real = f"from course_lib.exercises import ch{test.grade_id[2:4]}\n"  # whatever the student's code put in its place
     source = real + without_hidden(cell.source)
     reply = desk.do({"do": "check", "answer": test.answer, "code": source, "where": "<check>"})
     passed = "".join(f"passed: {name}\n" for name in editions.check_names(cell.source))

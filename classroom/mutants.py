@@ -1,6 +1,6 @@
 """Do the checks check? Wrong answers to every exercise, and which of them its check lets pass.
 
-For every exercise that is graded by machine: the wrong answers planted in `tests/test_checks_chNN.py`, and all small
+For every exercise that is graded by machine: the wrong answers planted in `tests/exercises/test_chNN.py`, and all small
 mistakes (`mutator.py`) in the reference solution. All are put to the visible check, the mutants to the hidden test as
 well; what does not pass is killed. A mutant that gives what the reference gives, whatever it is given, is no mistake:
 such ones are named in `equivalent.toml`, with the reason, and are believed only as long as 200 other draws of the
@@ -28,8 +28,8 @@ from pathlib import Path
 import torch
 
 from classroom import hidden, mutator
-from course_lib.checks import SECONDS, _time_limit
-from tools import editions
+from course_lib.exercises import SECONDS, _time_limit
+from tools.notebooks import editions
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "MUTANTS.md"
@@ -121,7 +121,7 @@ def mutants(exercise):
 
 def planted(exercise):
     """Return the wrong answers of the check's tests."""
-    tests = importlib.import_module(f"tests.test_checks_ch{exercise.chapter}")
+    tests = importlib.import_module(f"tests.exercises.test_ch{exercise.chapter}")
     lazy = [getattr(tests, table)[exercise.check] for table in ("IDENTITY", "ZEROS") if hasattr(tests, table)]
     return [wrong for _, wrong in tests.PLANTED[exercise.check]] + lazy
 
@@ -136,7 +136,7 @@ def answer_of(exercise, source):
 
 def verdict(exercise, answer):
     """Return what the visible check says."""
-    check = getattr(importlib.import_module(f"course_lib.checks.ch{exercise.chapter}"), exercise.check)
+    check = getattr(importlib.import_module(f"course_lib.exercises.ch{exercise.chapter}"), exercise.check)
     torch.manual_seed(0)
     with _quiet():
         return check._verdict(answer)

@@ -9,7 +9,7 @@ from traitlets import Bool, Float, Integer
 
 from classroom.grading import BUDGET, NOT_JUDGED, SECONDS, Refused, judged, release_of, restored
 from classroom.pages import harmless
-from tools import editions
+from tools.notebooks import editions
 
 
 class Restore(NbGraderPreprocessor):

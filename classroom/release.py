@@ -27,7 +27,7 @@ from classroom import hidden
 from classroom.exercises import COURSE, as_markdown, chosen, of_chapter, rows, source_of, with_points
 from classroom.policy import write_policy
 from classroom.sheets import cells_before, opening, sheet
-from tools import editions, guards
+from tools.notebooks import editions, guards
 
 CONFIG = """\
 # How nbgrader makes and grades the assignments of this course: written by `make release`, yours to change.

@@ -15,7 +15,7 @@ import symtable
 import nbformat
 
 from classroom.exercises import HEADING
-from tools import editions
+from tools.notebooks import editions
 
 FROM_THE_CHAPTER = "*From the chapter; what follows uses it:*"
 

@@ -172,7 +172,7 @@ def described(error):
 
 def hide_checks():
     """Put empty modules in the place of the visible checks: their own answers are not to be called."""
-    sys.modules["course_lib.checks"] = Nothing("course_lib.checks")
+    sys.modules["course_lib.exercises"] = Nothing("course_lib.exercises")
 
 
 class Nothing(types.ModuleType):
@@ -198,11 +198,11 @@ def main():
     os.close(nowhere)
     import course_lib
 
-    hole = os.path.join(os.path.dirname(course_lib.__file__), "checks")
+    hole = os.path.join(os.path.dirname(course_lib.__file__), "exercises")
     if sys.argv[1:] == ["checks"]:
-        from course_lib import checks
+        from course_lib import exercises
 
-        checks.SECONDS, hole = SECONDS, None  # in a fresh process some of torch is loaded at its first use
+        exercises.SECONDS, hole = SECONDS, None  # in a fresh process some of torch is loaded at its first use
     else:
         hide_checks()
     torch.ones(2).half().sum()  # asks the processor what it can do, from files that will be closed

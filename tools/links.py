@@ -18,11 +18,11 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.amsmath import amsmath_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
-from tools.editions import ROOT
+from tools.notebooks.editions import ROOT
 
 SITE = ROOT / "build" / "site"
 NOT_OURS = {
-    "site",
+    "docs",
     "build",
     "dist",
     ".venv",

@@ -5,7 +5,7 @@ import sys
 
 import nbformat
 
-from tools import editions
+from tools.notebooks import editions
 
 MAP = [
     (
@@ -27,6 +27,7 @@ MAP = [
     ("13", "GPT", "causal language models, sampling, the KV cache"),
 ]
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
+SITE = "<!-- the site -->", "<!-- end of the site -->"
 BEGIN, END = "<!-- course map: made by tools/readme.py -->", "<!-- end of the course map -->"
 
 
@@ -48,13 +49,22 @@ def course_map():
     return "\n".join(rows)
 
 
+def site():
+    """Return the address where GitHub shows the repository's site."""
+    owner, repository = editions.address().removeprefix("https://github.com/").split("/")
+    return f"https://{owner}.github.io/{repository}/"
+
+
 def filled(text):
-    """Return the README's text with the course map between its marks made anew."""
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"README.md must hold the lines {BEGIN!r} and {END!r}")
-    return re.sub(
-        f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n{course_map()}\n{END}", text, flags=re.S
-    )
+    """Return the README's text with what stands between its marks made anew: the site's address, the course map."""
+    parts = [(*SITE, f"[the course as a site]({site()})"), (BEGIN, END, f"\n{course_map()}\n")]
+    for begin, end, new in parts:
+        if begin not in text or end not in text:
+            raise ValueError(f"README.md must hold the marks {begin!r} and {end!r}")
+        text = re.sub(
+            f"{re.escape(begin)}.*{re.escape(end)}", lambda _, new=f"{begin}{new}{end}": new, text, flags=re.S
+        )
+    return text
 
 
 def main():

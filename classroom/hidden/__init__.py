@@ -30,7 +30,7 @@ from collections.abc import Callable
 import torch
 
 from classroom.wire import plain
-from course_lib.checks import Wrong, close, expect_number, expect_tensor, near
+from course_lib.exercises import Wrong, close, expect_number, expect_tensor, near
 
 CASES = 5
 
@@ -94,7 +94,7 @@ def agree(got, wanted):
     Example:
         >>> agree([torch.ones(2), 3], [torch.ones(2), 4])
         Traceback (most recent call last):
-        course_lib.checks.Wrong: entry 1: got 3, wanted 4
+        course_lib.exercises.Wrong: entry 1: got 3, wanted 4
     """
     if isinstance(wanted, torch.Tensor):
         got = torch.tensor(got) if wanted.ndim == 0 and type(got) in (int, float) else got

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from classroom.hidden import Hidden, on_paper
-from course_lib.checks import Wrong, close, expect_number
+from course_lib.exercises import Wrong, close, expect_number
 
 
 def draw_ar_forecast(draw):

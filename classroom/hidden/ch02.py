@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from classroom.hidden import Hidden, agree, on_paper
-from course_lib.checks import Wrong
+from course_lib.exercises import Wrong
 
 
 def draw_bpe_step(draw):

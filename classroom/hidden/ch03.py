@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from classroom.hidden import Hidden, agree, on_paper
-from course_lib.checks import Wrong, expect_number, expect_tensor
+from course_lib.exercises import Wrong, expect_number, expect_tensor
 
 
 def draw_rnn_forward(draw):

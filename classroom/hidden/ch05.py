@@ -1,4 +1,4 @@
-"""Hidden tests of chapter 05: LSTM and GRU cells against torch's, counts against torch's, weights by brute force."""
+"""Hidden tests of chapter 05: cells, a classifier and counts against torch's, weights by brute force."""
 
 import math
 
@@ -77,23 +77,50 @@ def right_parameter_counts():
     )  # fmt: skip
 
 
-def draw_last_states(draw):
-    B, T, D = draw.sizes(3)
-    return draw.normal(B, T, 2 * D), draw.ids(T + 1, B, low=1)
+def draw_review_classifier(draw):
+    B, T, V, inputs, D, C = draw.sizes(6, high=9)
+    shapes = {"embedding.weight": (V, inputs), "gates.weight": (4 * D, inputs + D), "gates.bias": (4 * D,)}
+    shapes |= {"output.weight": (C, D), "output.bias": (C,)}
+    weights = {name: draw.normal(*shape) for name, shape in shapes.items()}
+    return [V, inputs, D, C], weights, draw.ids(V, B, T), draw.ids(T + 1, B, low=1)
 
 
-def right_last_states(output, lengths):
-    D = output.shape[2] // 2
-    rows = zip(output, lengths.tolist(), strict=True)
-    return torch.stack([torch.cat([row[n - 1, :D], row[0, D:]]) for row, n in rows])
+def probe_review_classifier(answer, sizes, weights, ids, lengths):
+    import torch
+
+    model = answer(*sizes).double()
+    shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
+    model.load_state_dict(weights)
+    logits = model(ids, lengths)
+    gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()), allow_unused=True)
+    names = [name for name, _ in model.named_parameters()]
+    return shapes, logits, dict(zip(names, gradients, strict=True))
+
+
+def right_review_classifier(sizes, weights, ids, lengths):
+    """By torch's cell, one row after the other, without any padding."""
+    _, inputs, D, _ = sizes
+    weights = {name: value.clone().requires_grad_() for name, value in weights.items()}
+    weight_ih, weight_hh = weights["gates.weight"].split([inputs, D], dim=1)
+    zeros, rows = torch.zeros(1, D, dtype=torch.float64), []
+    for row, length in zip(ids, lengths.tolist(), strict=True):
+        h = c = zeros
+        for token in row[:length]:
+            x = weights["embedding.weight"][token][None]
+            h, c = torch.lstm_cell(x, (h, c), weight_ih, weight_hh, weights["gates.bias"], torch.zeros(4 * D).double())
+        rows.append(h[0])
+    logits = torch.stack(rows) @ weights["output.weight"].T + weights["output.bias"]
+    gradients = torch.autograd.grad(logits.square().sum(), list(weights.values()))
+    shapes = {name: list(value.shape) for name, value in weights.items()}
+    return shapes, logits, dict(zip(weights, gradients, strict=True))
 
 
 LSTMS = (
-    "LSTM", "LSTMCell", "lstm", "lstm_cell", "_thnn_fused_lstm_cell", "lstm_step", "lstm_gates", "lstm_loop",
+    "LSTM", "LSTMCell", "lstm", "lstm_cell", "_thnn_fused_lstm_cell", "lstm_step", "lstm_gates",
 )  # fmt: skip
 GRUS = (
-    "GRU", "GRUCell", "gru", "gru_cell", "_thnn_fused_gru_cell", "gru_step", "gru_gates", "gru_loop",
-    "gru_step_reset_before", "ResetBeforeGRU",
+    "GRU", "GRUCell", "gru", "gru_cell", "_thnn_fused_gru_cell", "gru_step", "gru_gates",
+    "gru_gates_reset_before", "ResetBeforeGRU",
 )  # fmt: skip
 TESTS = [
     Hidden("ex05-1-lstm-cell-check", "lstm_cell", draw_lstm_cell, right_lstm_cell, without=LSTMS),
@@ -103,5 +130,8 @@ TESTS = [
         "ex05-4-gru-weights-check", "gru_weights", draw_gru_weights, right_gru_weights, without=("unrolled_weights",),
     ),
     on_paper("ex05-5-parameter-counts-check", "numbers", right_parameter_counts),
-    Hidden("ex05-7-last-states-check", "last_states", draw_last_states, right_last_states),
+    Hidden(
+        "ex05-7-review-classifier-check", "ReviewClassifier", draw_review_classifier, right_review_classifier,
+        probe_review_classifier, without=(*LSTMS, "SequenceClassifier"),
+    ),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import math
 import torch
 
 from classroom.hidden import Hidden, on_paper
-from course_lib.checks import Wrong, close, expect_number
+from course_lib.exercises import Wrong, close, expect_number
 
 # --- 6.1 ------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from classroom.hidden import Hidden, agree, on_paper
-from course_lib.checks import Wrong, expect_number
+from course_lib.exercises import Wrong, expect_number
 
 # --- 7.1 ------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ def draw_stack_maps(draw):
     mask[:, draw.randrange(T)] = True
     mask[0], mask[1, draw.randrange(T)] = True, False  # a row without padding; one with
     mask[1, 0] |= not mask[1].any()
-    return layers, draw.normal(B, T, D), mask, H
+    return layers, draw.normal(B, T, D), mask[:, None, None], H
 
 
 def probe_stack_maps(answer, weights, x, mask, H):
@@ -151,13 +151,13 @@ def probe_stack_maps(answer, weights, x, mask, H):
             super().__init__()
             self.W_q, self.W_k, self.W_v = W_q, W_k, W_v
 
-        def weights(self, x, mask=None):
+        def attention_weights(self, x, mask=None):
             q, k = ((x @ W).unflatten(-1, (H, -1)).transpose(1, 2) for W in (self.W_q, self.W_k))
             scores = q @ k.mT
-            return (scores if mask is None else scores.masked_fill(~mask[:, None, None], -torch.inf)).softmax(-1)
+            return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(-1)
 
         def forward(self, x, mask=None):
-            return self.weights(x, mask).mean(1) @ x @ self.W_v
+            return self.attention_weights(x, mask).mean(1) @ x @ self.W_v
 
     return answer([Layer(*each) for each in weights], x, mask)
 
@@ -168,7 +168,7 @@ def right_stack_maps(weights, x, mask, H):
     for W_q, W_k, W_v in weights:
         found = x.new_zeros(len(x), H, x.shape[1], x.shape[1])
         added = torch.empty_like(x)
-        for b, real in enumerate(mask):
+        for b, real in enumerate(mask[:, 0, 0]):
             for h, (q, k) in enumerate(zip((x[b] @ W_q).chunk(H, -1), (x[b, real] @ W_k).chunk(H, -1), strict=True)):
                 found[b, h][:, real] = torch.softmax(torch.einsum("tk,sk->ts", q, k), 1)
             added[b] = found[b].mean(0)[:, real] @ (x[b, real] @ W_v)
@@ -185,6 +185,7 @@ TESTS = [
         without=(
             "attention", "attention_scores", "attention_weights", "MultiHeadAttention", "MultiheadAttention",
             "scaled_dot_product_attention", "multi_head_attention_forward", "_scaled_dot_product_attention_math",
+            "attention_with_dropout",
         ),
     ),
     Hidden("ex07-3-split-check", "split", draw_split, right_split, without=("split_heads",)),

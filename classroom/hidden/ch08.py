@@ -7,7 +7,7 @@ import math
 import torch
 
 from classroom.hidden import Hidden
-from course_lib.checks import Wrong, close, expect_tensor
+from course_lib.exercises import Wrong, close, expect_tensor
 
 
 def to_four_digits(got, wanted):
@@ -203,7 +203,7 @@ TESTS = [
     ),
     Hidden(
         "ex08-2-position-table-check", "position_table", draw_position_table, right_position_table,
-        judge=to_four_digits, without=("positions", "sinusoidal_table", "Sinusoidal", "rope_angles"),
+        judge=to_four_digits, without=("sinusoidal_table", "Sinusoidal", "rope_angles"),
     ),
     Hidden(
         "ex08-3-shift-matrix-check", "shift_matrix", draw_shift_matrix, right_shift_matrix, judge=to_four_digits,

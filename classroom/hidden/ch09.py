@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from classroom.hidden import Hidden, on_paper
-from course_lib.checks import Wrong, expect_number
+from course_lib.exercises import Wrong, expect_number
 
 # --- 9.1 ------------------------------------------------------------------------
 

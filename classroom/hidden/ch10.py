@@ -100,7 +100,7 @@ def right_positions_seen(x, weights):
     return (x[..., None] * weights > 0).any(0).flatten(1).any(1)
 
 
-COUNTERS = ("cost", "multi_head", "count_operations", "FlopCounterMode")
+COUNTERS = ("cost", "formulas", "multi_head_cost", "count_operations", "FlopCounterMode")
 TESTS = [
     Hidden("ex10-1-attention-operations-check", "attention_operations", draw_attention_operations,
            right_attention_operations, without=COUNTERS),

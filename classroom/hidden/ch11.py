@@ -8,7 +8,7 @@ from torch import nn
 
 from classroom.hidden import Hidden, on_paper
 from classroom.own_code import BY_AUTOGRAD
-from course_lib.checks import Wrong
+from course_lib.exercises import Wrong
 
 
 def draw_layer_norm_backward(draw):

@@ -9,7 +9,7 @@ from torch import nn
 
 from classroom.hidden import Hidden, agree, on_paper
 from classroom.own_code import BY_BUILDING
-from course_lib.checks import Wrong
+from course_lib.exercises import Wrong
 
 
 def judge_types_too(got, wanted):

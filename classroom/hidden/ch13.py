@@ -133,7 +133,7 @@ TESTS = [
            without=BY_AUTOGRAD),
     on_paper("ex13-2-temperature-check", "temperature_numbers", right_temperature),
     Hidden("ex13-3-top-p-check", "top_p", draw_top_p, right_top_p, probe_top_p,
-           without=("filter_logits",)),
+           without=("top_k_top_p",)),
     Hidden("ex13-5-cached-step-check", "cached_step", draw_cached_step, right_cached_step, probe_cached_step),
     Hidden("ex13-6-training-memory-check", "training_memory", draw_training_memory, right_training_memory,
            without=(*BY_BUILDING, "GPT", "GPTConfig")),

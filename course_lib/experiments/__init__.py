@@ -3,18 +3,18 @@
 An experiment is a function of a seed and its settings, announced with `@experiment`:
 
     @experiment("imdb-bow", "A bag of words on IMDB's reviews.")
-    def imdb_bow(seed, epochs=profile.pick(3, 10), width=64):
+    def imdb_bow(seed, epochs=run_size.pick(3, 10), width=64):
         ...
         return {"results": {"bag of words": {"accuracy": 0.88}}, "history": {"bag of words": history}}
 
 The defaults of the keyword arguments are the configuration. The runner calls the function
-once a seed and writes each finished seed to the ledger at once (`course_lib.ledger`), so a
+once a seed and writes each finished seed to the ledger at once (`course_lib.notebook.ledger`), so a
 run that was stopped goes on where it stood:
 
     python -m course_lib.experiments                          lists the experiments
     python -m course_lib.experiments imdb-bow --seeds 3 --set epochs=5
 
-The experiments themselves are in `ch01`, `ch02`, ...: one module a chapter.
+The experiments themselves are in the modules of this package: one module a topic.
 """
 
 import ast
@@ -26,13 +26,14 @@ import platform
 import shlex
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 import course_lib
-from course_lib import ledger, profile
-from course_lib.train import pick_device, set_seed
+from course_lib.notebook import ledger, run_size
+from course_lib.train import set_seed
+from course_lib.utils import memory
+from course_lib.utils.device import pick_device
 
 _REGISTRY = {}
 
@@ -75,12 +76,11 @@ def experiment(name, summary):
     Raises:
         ValueError: if another function has that name, or an argument after the seed has no default.
 
-    Example:
-        >>> @experiment("doctest-example", "Nothing.")
-        ... def example(seed, epochs=3):
-        ...     return {"results": {"model": {"accuracy": 0.5}}}
-        >>> _REGISTRY.pop("doctest-example").defaults
-        {'epochs': 3}
+    >>> @experiment("doctest-example", "Nothing.")
+    ... def example(seed, epochs=3):
+    ...     return {"results": {"model": {"accuracy": 0.5}}}
+    >>> _REGISTRY.pop("doctest-example").defaults
+    {'epochs': 3}
     """
 
     def register(function):
@@ -97,17 +97,16 @@ def experiment(name, summary):
 
 
 def known():
-    """All experiments, by name, sorted; imports the chapters' modules.
+    """All experiments, by name, sorted; imports every module of this package.
 
     Returns:
         dict of name to `Experiment`.
 
-    Example:
-        >>> list(known()) == sorted(known())
-        True
+    >>> known()["bptt-lag"].summary[:20]
+    'Gradient norm by lag'
     """
     for module in pkgutil.iter_modules(__path__):
-        if module.name.startswith("ch"):
+        if module.name != "__main__":
             importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(_REGISTRY.items()))
 
@@ -143,9 +142,8 @@ def parse_settings(items, defaults):
     Raises:
         ExperimentError: if an item has no "=", its key is not a setting, or its value has another type.
 
-    Example:
-        >>> parse_settings(["epochs=5", "rate=1"], {"epochs": 3, "rate": 0.1, "width": 64})
-        {'epochs': 5, 'rate': 1.0}
+    >>> parse_settings(["epochs=5", "rate=1"], {"epochs": 3, "rate": 0.1, "width": 64})
+    {'epochs': 5, 'rate': 1.0}
     """
     settings = {}
     for item in items:
@@ -210,9 +208,8 @@ def conditions(device=None):
         dict: "device" ("cpu", "mps" or the GPU's model), "threads", and "versions" of Python, torch and
         course_lib.
 
-    Example:
-        >>> conditions("cpu")["device"]
-        'cpu'
+    >>> conditions("cpu")["device"]
+    'cpu'
     """
     device = pick_device(device)
     return {
@@ -228,7 +225,7 @@ def conditions(device=None):
 
 def _header(chosen, settings):
     """A record without runs: what would be run here and now."""
-    config = {"profile": profile.name(), **chosen.defaults, **settings}
+    config = {"profile": run_size.name(), **chosen.defaults, **settings}
     config = json.loads(json.dumps(config))  # as it comes back from the ledger: tuples are lists
     return {
         "experiment": chosen.name,
@@ -264,14 +261,14 @@ def _difference(old, new):
 def _run_seed(chosen, seed, settings):
     """One run: its results with time and memory."""
     set_seed(seed)
-    _reset_peak()
+    memory.reset_peak()
     start = time.perf_counter()
     outcome = chosen.function(seed, **settings)
-    seconds = time.perf_counter() - start
+    seconds, peak = time.perf_counter() - start, memory.peak()
     return {
         "seed": seed,
         "seconds": round(seconds, 2),
-        "peak_mb": _peak_mb(),
+        "peak_mb": None if peak is None else round(peak / 1e6, 1),
         "results": outcome["results"],
         "history": outcome.get("history", {}),
     }
@@ -297,25 +294,3 @@ def _convert(key, text, default):
     if default is not None and type(value) is not type(default):
         raise ExperimentError(f"--set {key}={text}: wanted {type(default).__name__}, such as {default}")
     return value
-
-
-def _reset_peak():
-    """Start measuring the peak memory anew, where the system can."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak falls back to what is held now
-    except OSError:
-        pass
-
-
-def _peak_mb():
-    """Most memory held since `_reset_peak`, in 10^6 bytes; None where the system does not say."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return round(torch.cuda.max_memory_allocated() / 1e6, 1)
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    kibibytes = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
-    return round(int(kibibytes) * 1024 / 1e6, 1)

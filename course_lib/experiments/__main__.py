@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from course_lib import profile
+from course_lib.notebook import run_size
 
 
 def main(arguments=None):
@@ -22,12 +22,12 @@ def main(arguments=None):
     )
     parser.add_argument("name", nargs="?", help="the experiment")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds: 0, 1, ... (default 3)")
-    parser.add_argument("--profile", choices=profile.PROFILES, help="sizes for a laptop (quick) or a GPU (full)")
+    parser.add_argument("--profile", choices=run_size.PROFILES, help="sizes for a laptop (quick) or a GPU (full)")
     parser.add_argument("--out", metavar="FOLDER", help="write here instead of the repository's ledger")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change a setting")
     parser.add_argument("--redo", action="store_true", help="replace what is recorded")
     options = parser.parse_args(arguments)
-    if options.profile:  # before the chapters' modules are imported: their defaults depend on it
+    if options.profile:  # before the experiments' modules are imported: their defaults depend on it
         os.environ["COURSE_PROFILE"] = options.profile
 
     from course_lib import experiments

@@ -9,7 +9,7 @@ references as published (its signature stands beside it); "bleu_tokens" by `cour
 `course_lib.text.tokenize`, hypotheses and references alike. They differ a little: tokenize splits at hyphens, 13a does
 not. Decoding is greedy except in "bleu_beam".
 
-Read `run` first. Notebooks: 06, 09.
+Read `run` first.
 """
 
 import functools
@@ -20,11 +20,13 @@ from collections import Counter
 
 import torch
 
-from course_lib import data, metrics
-from course_lib.seq2seq import beam_search, greedy, translate, translation_batches, translation_loss
-from course_lib.tasks import number_of_parameters
-from course_lib.text import PAD, SOS, UNK, bpe_tokenize, build_vocab, denumericalize, numericalize, tokenize, train_bpe
+from course_lib import datasets, metrics
+from course_lib.bpe import bpe_tokenize, train_bpe
+from course_lib.generate import beam_search, greedy
+from course_lib.text import PAD, SOS, UNK, build_vocab, denumericalize, numericalize, tokenize
 from course_lib.train import evaluate, fit
+from course_lib.translation import translate, translation_batches, translation_loss
+from course_lib.utils import number_of_parameters
 
 # Upper bounds of the source lengths, in words with punctuation, for BLEU by length; the last group is open.
 LENGTH_BOUNDS = (8, 11, 14, 18)
@@ -46,17 +48,9 @@ def run(
     """Train one model, score it on the test captions.
 
     Args:
-        seed: of the order of the captions; the weights are drawn from torch's global generator.
         name: of the variant, in the ledger.
         build: function of the vocabularies' sizes (German, English) that gives the model.
-        merges: number of learned merges on either side.
-        label_smoothing: in training.
-        learning_rate: its highest value.
-        warm_up: steps until that is reached.
-        batch_size: pairs in a batch.
-        epochs: passes over the training captions.
         bf16: True trains in bfloat16 where that is safe.
-        betas: of Adam.
 
     Returns:
         dict: "results" and "history" of the variant.
@@ -73,11 +67,11 @@ def run(
         "train_cpu_seconds": round(time.process_time() - start, 1),
         "valid_perplexity": math.exp(best["valid_loss"]),
     }
-    options = {"max_len": 60, "never": (UNK, PAD, SOS)}
+    options = {"max_new_tokens": 60, "suppress_tokens": (UNK, PAD, SOS)}
     found = {
         "valid": translate(model, ids["valid"][0], greedy, **options),
         "test": translate(model, ids["test"][0], greedy, **options),
-        "beam": translate(model, ids["test"][0], beam_search, beam=4, alpha=0.6, **options),
+        "beam": translate(model, ids["test"][0], beam_search, beam_size=4, length_penalty=0.6, **options),
     }
     words = {key: [_words(hypothesis.tokens, vocabs[1]) for hypothesis in part] for key, part in found.items()}
     row["valid_bleu"] = _sacrebleu(words["valid"], captions["valid"])["bleu"]
@@ -118,7 +112,7 @@ def _train(model, ids, seed, label_smoothing, learning_rate, warm_up, batch_size
 @functools.cache
 def _prepared(merges):
     """Captions as words, as ids of their pieces, and the two vocabularies; the same for every seed."""
-    captions = {split: data.multi30k(split) for split in ("train", "valid", "test")}
+    captions = {split: datasets.multi30k(split) for split in ("train", "valid", "test")}
     columns = {
         split: [[tokenize(text) for text in side] for side in zip(*captions[split], strict=True)] for split in captions
     }

@@ -5,7 +5,7 @@ equal seeds give equal weights, losses, gradients and texts. `nanogpt_optimizer`
 It is a baseline and is left as it was: `nn.Dropout`, a table of learned positions, an optimizer that is not fused on
 a CPU, and no cache of keys and values. The course's own model is `course_lib.gpt.GPT`.
 
-Source: Karpathy (2022), nanoGPT, MIT licence. Notebook: 13.
+Source: Karpathy (2022), nanoGPT, MIT licence.
 """
 
 import math
@@ -47,15 +47,11 @@ class NanoGPT(nn.Module):
     """nanoGPT's language model.
 
     Args:
-        vocab_size: V.
         block_size: most tokens it can read at once, rows of the table of positions.
-        n_layer: N.
-        n_head: H.
-        n_embd: D.
         dropout: share of the entries set to zero in training.
         bias: True gives linear layers and norms a bias, as in GPT-2; False is nanoGPT's own setting.
 
-    Source: Karpathy (2022), nanoGPT, `model.py`. Notebook: 13.
+    Source: Karpathy (2022), nanoGPT, `model.py`.
     """
 
     def __init__(self, vocab_size, block_size, n_layer, n_head, n_embd, dropout, bias=False):
@@ -91,9 +87,6 @@ class NanoGPT(nn.Module):
         Returns:
             logits: (B, T, V); (B, 1, V) without targets.
             loss: mean cross-entropy in nats; None without targets.
-
-        Raises:
-            ValueError: if T is above `block_size`.
         """
         T = ids.shape[1]
         if T > self.block_size:
@@ -113,10 +106,8 @@ class NanoGPT(nn.Module):
 
         Args:
             ids: (B, T) int64, T at least 1.
-            steps: new tokens a row.
             temperature: what the logits are divided by.
             top_k: draw from so many of the likeliest tokens; None: from all.
-            generator: torch.Generator; None draws from torch's own.
 
         Returns:
             (B, T + steps) int64. With dropout, call `eval()` before.
@@ -135,15 +126,10 @@ def nanogpt_optimizer(model, learning_rate=1e-3, betas=(0.9, 0.99), weight_decay
     """The AdamW of nanoGPT: matrices and tables decay, biases and norms do not; fused only on a GPU.
 
     Args:
-        model: nn.Module.
         learning_rate: set again before each step, see `nanogpt_rate`.
-        betas: of AdamW.
         weight_decay: of the tensors with two axes.
 
-    Returns:
-        torch.optim.AdamW with two groups.
-
-    Source: Karpathy (2022), nanoGPT, `model.py` and `config/train_shakespeare_char.py`. Notebook: 13.
+    Source: Karpathy (2022), nanoGPT, `model.py` and `config/train_shakespeare_char.py`.
     """
     parameters = list(model.parameters())
     groups = [
@@ -161,20 +147,12 @@ def nanogpt_rate(step, learning_rate=1e-3, min_lr=1e-4, warmup=100, total=2000):
        \eta_i = \eta_\text{min} + \frac{\eta - \eta_\text{min}}{2} \left(1 + \cos \pi \frac{i - w}{n - w}\right) $$
 
     Args:
-        step: i, from 0.
-        learning_rate: the highest.
         min_lr: the last, and the one of all steps after `total`.
-        warmup: w.
-        total: n.
 
-    Returns:
-        float.
+    >>> [round(nanogpt_rate(step, 1.0, 0.1, warmup=1, total=3), 2) for step in range(5)]
+    [0.5, 1.0, 0.55, 0.1, 0.1]
 
-    Example:
-        >>> [round(nanogpt_rate(step, 1.0, 0.1, warmup=1, total=3), 2) for step in range(5)]
-        [0.5, 1.0, 0.55, 0.1, 0.1]
-
-    Source: Karpathy (2022), nanoGPT, `train.py`. Notebook: 13.
+    Source: Karpathy (2022), nanoGPT, `train.py`.
     """
     if step < warmup:
         return learning_rate * (step + 1) / (warmup + 1)

@@ -19,21 +19,34 @@
 # Here is a model that has read a few hundred thousand letters of Python's own documentation. It knows exactly how often each letter occurs.
 # We show it a line of English, and the same letters shuffled. **Which of the two does it find more probable?** Guess before you read on.
 
-# %% tags=["setup"]
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook.figures import ch01 as figures
+
+figures.puzzle()
+
+# %% tags=["setup", "fold"]
+# @title Imports
 import math
 import re
 from collections import Counter
 from itertools import pairwise
 
 import torch
+from tqdm import tqdm
 
-from course_lib import data, diagrams, language, ledger, metrics, plots, profile, series, toy, train
-from course_lib.checks import ch01
-from course_lib.claims import claim
-from course_lib.display import show, show_source, table
+from course_lib import autoregression, datasets, generate, metrics, ngram, train
+from course_lib.datasets import synthetic
+from course_lib.exercises import ch01
+from course_lib.notebook import claim, diagrams, ledger, predict, run_size, show_source, table
+from course_lib.notebook.figures import ch01 as figures
+from course_lib.utils import device
+
+# %% [markdown]
+# Letters become numbers: the *ids* 0 to 26, 0 for the blank. The last tenth of the text is held out.
 
 # %%
-ALPHABET = " abcdefghijklmnopqrstuvwxyz"  # 27 symbols; everything that is no letter becomes a blank
+ALPHABET = " abcdefghijklmnopqrstuvwxyz"  # 27 symbols; every non-letter becomes a blank
 V = len(ALPHABET)
 
 
@@ -48,29 +61,36 @@ def decode(ids):
     return "".join(ALPHABET[i] for i in ids)
 
 
-corpus = encode(data.docstrings(profile.pick(350_000, None)))
+corpus = encode(datasets.docstrings(run_size.pick(350_000, None)))
 cut = len(corpus) * 9 // 10
 train_ids, valid_ids = corpus[:cut], corpus[cut:]  # in this order: section 11 says why
 
+# %%
 line = encode("the order of the letters is what makes a text of them")
 shuffled = line[torch.randperm(len(line), generator=torch.Generator().manual_seed(4))]
 print(decode(line), decode(shuffled), sep="\n")
 
+iid = ngram.NgramModel(1, V, add=1.0).fit(train_ids)  # the frequency of each letter
+pair = ngram.NgramModel(2, V, add=1.0).fit(train_ids)  # given the one before
+
 # %%
-iid = language.NgramModel(1, V, add=1.0).fit(train_ids)  # each letter by its frequency, whatever stands around it
-pair = language.NgramModel(2, V, add=1.0).fit(train_ids)  # each letter, given the one before
+more_probable = predict("which line the first model finds more probable", ...)
+
+# %% tags=["fold", "reveal"]
+# @title What the two models say
 iid_bits = [metrics.bits(iid.nll(ids).mean().item()) for ids in (line, shuffled)]
 pair_bits = [metrics.bits(pair.nll(ids).mean().item()) for ids in (line, shuffled)]
 claim(
     "The model without order finds both lines exactly as probable as each other.",
     math.isclose(*iid_bits),
-    bits_per_letter=iid_bits,
+    **{"bits per letter, line and shuffled": iid_bits},
 )
 claim(
     "A model that looks one letter back is surprised by the shuffled line.",
     pair_bits[1] > pair_bits[0] + 1,
-    bits_per_letter=pair_bits,
+    **{"bits per letter, line and shuffled": pair_bits},
 )
+more_probable.compare("neither of the two")
 
 # %% [markdown]
 # The first model is blind: to it, every text is a bag of letters. One letter of context is enough to notice that something is wrong.
@@ -95,12 +115,12 @@ claim(
 #
 # $$p(x_1, \dots, x_T) = \prod_{t=1}^{T} p(x_t).$$
 #
-# A product does not change when its factors change places. That is all the puzzle above was: no training and no larger model can mend it, because the assumption itself throws the order away.
+# A product does not change when its factors change places. That is all the puzzle above was: no training and no larger model can fix it, because the assumption itself throws the order away.
 #
 # Numbers suffer as letters do. What does shuffling leave of a seasonal series, and what does it destroy?
 
 # %%
-wave = toy.seasonal_series(240, period=12, trend=0.0, noise=0.3, seed=1)
+wave = synthetic.seasonal_series(240, period=12, trend=0.0, noise=0.3, seed=1)
 mixed = wave[torch.randperm(240, generator=torch.Generator().manual_seed(1))]
 
 
@@ -109,37 +129,23 @@ def autocorrelation(x, lag):
     return torch.corrcoef(torch.stack([x[lag:], x[:-lag]]))[0, 1].item()
 
 
-lags = range(1, 31)
-left, middle, right = plots.grid(1, 3, height=2.7, width_ratios=[1, 1, 1.3])[0]
-plots.lines(left, {"series": (range(60), wave[:60])}, "time step", "value", {"series": "input"})
-plots.lines(middle, {"shuffled": (range(60), mixed[:60])}, "time step", "", {"shuffled": "muted"})
-left.set(title="the series")
-middle.set(title="shuffled", ylim=left.get_ylim())
-correlations = {name: [autocorrelation(x, k) for k in lags] for name, x in (("series", wave), ("shuffled", mixed))}
-plots.lines(
-    right,
-    {name: (lags, c) for name, c in correlations.items()},
-    "lag (steps)",
-    "correlation with the past",
-    {"series": "input", "shuffled": "muted"},
-)
-right.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.2))
-show(
-    left,
-    "The first 60 of 240 steps of a seasonal series; of its shuffled twin, which is jagged; and their correlation with past values, which "
-    "swings with period 12 for the series and stays near zero for the twin.",
-    "Shuffling keeps every value and so mean, spread and histogram; it destroys the relation to the past, "
-    "here a season of 12 steps. (The first 60 of 240 steps are shown.)",
-)
+correlations = {
+    name: [autocorrelation(x, lag) for lag in range(1, 31)]
+    for name, x in (("series", wave), ("shuffled", mixed))
+}
+figures.series_and_shuffle(wave, mixed, correlations)
 
-# %%
-same = math.isclose(wave.mean(), mixed.mean(), abs_tol=1e-12) and math.isclose(wave.std(), mixed.std(), rel_tol=1e-12)
-claim("The shuffled series has the same mean and the same spread.", same)
+# %% tags=["fold"]
+# @title What shuffling keeps, and what it destroys
+claim(
+    "The shuffled series has the same mean and the same spread.",
+    math.isclose(wave.mean(), mixed.mean(), abs_tol=1e-12)
+    and math.isclose(wave.std(), mixed.std(), rel_tol=1e-12),
+)
 claim(
     "A season back, the series resembles itself; its shuffled twin does not.",
     correlations["series"][11] > 0.7 and abs(correlations["shuffled"][11]) < 0.3,
-    series=correlations["series"][11],
-    shuffled=correlations["shuffled"][11],
+    **{f"correlation at lag 12, {name}": c[11] for name, c in correlations.items()},
 )
 
 # %% [markdown]
@@ -152,28 +158,15 @@ diagrams.show("task_forms")
 
 # %% [markdown]
 # **Question.** Name the form of each: (a) is this review positive? (b) English to another language; (c) tomorrow's temperature, for every day of a year; (d) a caption for a photo; (e) the next letter, after every letter of a text.
-# The toy data of this course has examples; look at the lengths.
-
-# %%
-review, sentiment = toy.reviews(2, seed=8)[0]
-translated = toy.translation_pairs(1, seed=9)[0]
-table(
-    ["task", "in", "out", "length in → out", "form"],
-    [
-        ["sentiment", review, "positive" if sentiment else "negative", f"{len(review.split())} → 1", "many to one"],
-        [
-            "translation",
-            " ".join(translated.source),
-            " ".join(translated.target),
-            f"{len(translated.source)} → {len(translated.target)}",
-            "many to many",
-        ],
-        ["forecast", "wave[0:239]", "wave[1:240]", "239 → 239", "many to many, in step"],
-        ["next letter", decode(line[:12]), decode(line[1:13]), "12 → 12", "many to many, in step"],
-    ],
-)
-
-# %% [markdown]
+# The toy data of this course has examples of four of them; look at the lengths.
+#
+# | task | in | out | length in → out | form |
+# |---|---|---|---|---|
+# | (a) sentiment | *critics called the acting brilliant , but i found it awful .* | negative | 12 → 1 | many to one |
+# | (b) translation | *the big horse did not help a strange farmer* | *lo ekvo grando uno agro miro judis ne* | 9 → 8 | many to many |
+# | (c) forecast | `wave[0:239]` | `wave[1:240]` | 239 → 239 | many to many, in step |
+# | (e) next letter | *the order of* | *he order of·* | 12 → 12 | many to many, in step |
+#
 # (d) is one to many. Forms (c) and (e) are special: the output is the input, **shifted by one step**. No label has to be made by hand, because the data labels itself. The price is a rule that the rest of the course obeys:
 #
 # > The output at time $t$ may depend on $x_1, \dots, x_t$, never on $x_{t+1}$. A model that obeys is **causal**.
@@ -196,125 +189,89 @@ diagrams.show("autoregressive_window")
 # Fitting is ordinary least squares, once the windows stand in a matrix: row $i$ of `X` holds the $K$ values before `y[i]`, **newest first**, so column $j-1$ belongs to $w_j$. Books differ on that order; check it before you copy weights.
 
 # %%
-show_source(series.lagged, series.fit_autoregression)
+show_source(autoregression.lagged, autoregression.fit_autoregression)
 
 # %%
-X, y = series.lagged(torch.tensor([10.0, 11.0, 12.0, 13.0, 14.0]), 3)
+X, y = autoregression.lagged(torch.tensor([10.0, 11.0, 12.0, 13.0, 14.0]), 3)
 print("X", tuple(X.shape), X.tolist())
 print("y", tuple(y.shape), y.tolist())
 
 # %% [markdown]
-# **Predict.** Our series has a season of 12 steps, a slow trend, and noise of standard deviation 0.2. We fit orders $K = 1$ to 24 on the first 240 steps and measure one-step errors on the 120 that follow. At which $K$ does the error stop falling? Could any $K$ reach an error of 0?
+# Our series has a season of 12 steps, a slow trend, and noise of standard deviation 0.2. We fit orders $K = 1$ to 24 on the first 240 steps and measure one-step errors on the 120 that follow. At which $K$ does the error stop falling? Could any $K$ reach an error of 0?
 
 # %%
 NOISE, START = 0.2, 240
-seasonal = toy.seasonal_series(360, period=12, noise=NOISE, seed=2)
+seasonal = synthetic.seasonal_series(360, period=12, noise=NOISE, seed=2)
 
 
 def one_step_error(order):
     """Mean absolute error of one-step forecasts on the steps from START on."""
-    weights, bias = series.fit_autoregression(seasonal[:START], order)
-    X, y = series.lagged(seasonal[START - order :], order)
+    weights, bias = autoregression.fit_autoregression(seasonal[:START], order)
+    X, y = autoregression.lagged(seasonal[START - order :], order)
     return (X @ weights + bias - y).abs().mean().item()
 
 
-orders = range(1, 25)
-errors = [one_step_error(k) for k in orders]
-floor = NOISE * math.sqrt(2 / math.pi)  # mean |noise|: what would be left if everything but the noise were known
-ax = plots.lines(
-    plots.axes(height=2.9),
-    {"autoregression": (orders, errors), "noise alone": (orders, [floor] * 24)},
-    "order $K$ (steps back)",
-    "mean absolute error",
-    {"autoregression": "output", "noise alone": "muted"},
-)
-show(
-    ax,
-    "One-step error against the order: it falls in steps until an order of about 13, then stays flat, a "
-    "little above a grey line for the noise.",
-    "Looking further back helps until the window holds a whole season and one step; what is left is noise, "
-    "which no order can predict.",
-)
+errors = [one_step_error(k) for k in range(1, 25)]
+floor = NOISE * math.sqrt(2 / math.pi)  # mean |noise|: all but the noise is known
+
+# %%
+enough = predict("the order K at which the error stops falling", ...)
+
+# %% tags=["reveal"]
+figures.error_by_order(errors, floor)
+
+# %% tags=["fold", "reveal"]
+# @title The errors of orders 1, 13 and 24
 claim(
-    "An order of 13, a season and one step, has less than half the error of order 1.",
-    errors[12] < errors[0] / 2,
-    order_1=errors[0],
-    order_13=errors[12],
-)
-claim(
-    "Going from 13 to 24 gains nothing here.",
-    errors[23] > 0.97 * errors[12],
-    order_13=errors[12],
-    order_24=errors[23],
+    "An order of 13, a season and one step, has less than half the error of order 1; going on to 24 gains nothing here.",
+    errors[12] < errors[0] / 2 and errors[23] > 0.97 * errors[12],
+    **{f"order {k}": errors[k - 1] for k in (1, 13, 24)},
 )
 claim("No order gets below the noise.", min(errors) > floor, best=min(errors), noise=floor)
+enough.compare("about 13")
 
 # %% [markdown]
-# More values would average the noise further, but each weight more has to be estimated from the same 240 steps.
+# More values would average the noise further, but each additional weight has to be estimated from the same 240 steps.
 #
 # That is the first horizon: the model looks **$K$ steps back**, and whatever lies further back cannot matter. The second horizon lies ahead. To forecast $h$ steps, the model must use its own forecasts in place of values nobody knows yet:
 
 # %%
-show_source(series.forecast)
+show_source(autoregression.forecast)
 
 # %%
-order = 13
-weights, bias = series.fit_autoregression(seasonal[:START], order)
-ahead = series.forecast(seasonal[:START], weights, bias, 36)
-steps = range(START, START + 36)
-known = {
-    "the past": (range(START - 36, START), seasonal[START - 36 : START]),
-    "what came": (steps, seasonal[START : START + 36]),
-}
-ax = plots.lines(plots.axes(), known, "time step", "value", {"the past": "input", "what came": "ink"})
-plots.lines(ax, {"autoregression": (steps, ahead)}, "time step", "value", {"autoregression": "output"})
+weights, bias = autoregression.fit_autoregression(seasonal[:START], 13)
+ahead = autoregression.forecast(seasonal[:START], weights, bias, 36)
 naive = {
-    "last season": series.naive_seasonal(seasonal[:START], 36, 12),
-    "last value": series.naive_last(seasonal[:START], 36),
+    "last season": autoregression.naive_seasonal(seasonal[:START], 36, 12),
+    "last value": autoregression.naive_last(seasonal[:START], 36),
 }
-for (name, values), dashes in zip(naive.items(), ("--", ":"), strict=True):
-    plots.lines(ax, {name: (steps, values)}, "time step", "value", {name: "muted"}, linestyle=dashes)
-ax.legend(ncols=3, loc="upper left")
-ax.set_ylim(2, 7.8)
-show(
-    ax,
-    "36 steps of past, then forecasts: the autoregression follows season and trend, last season repeats "
-    "without the trend, last value is flat.",
-    "Fed with its own forecasts, the autoregression keeps season and trend for three seasons; repeating the "
-    "last season misses the trend, repeating the last value misses both.",
-)
+figures.forecasts(seasonal, START, ahead, naive)
 
 # %% [markdown]
 # One forecast can be lucky. So we forecast from **every** possible origin after step 240 and average the error at each distance. A forecast without such naive rivals beside it says nothing.
 
 # %%
-horizon = 24
 rivals = {  # each is a function of the past and the number of steps
-    "autoregression": lambda past, h: series.forecast(past, weights, bias, h),
-    "last season": lambda past, h: series.naive_seasonal(past, h, 12),
-    "last value": series.naive_last,
+    "autoregression": lambda past, h: autoregression.forecast(past, weights, bias, h),
+    "last season": lambda past, h: autoregression.naive_seasonal(past, h, 12),
+    "last value": autoregression.naive_last,
 }
-by_horizon = {name: series.errors_by_horizon(rival, seasonal, START, horizon) for name, rival in rivals.items()}
-ax = plots.axes()
-for (name, e), dashes in zip(by_horizon.items(), ("-", "--", ":"), strict=True):
-    color = "output" if name == "autoregression" else "muted"
-    plots.lines(
-        ax, {name: (range(1, horizon + 1), e)}, "steps ahead", "mean absolute error", {name: color}, linestyle=dashes
-    )
-ax.legend(ncols=3, loc="upper left")
-ax.set_ylim(0, 1.6)
-show(
-    ax,
-    "Error against steps ahead: the autoregression stays near 0.2, last season near 0.3 and then 0.5, last "
-    "value swings between 0.3 and 1.3 with the season.",
-    "The autoregression is ahead at every distance. Its error grows slowly, because each step inherits the "
-    "errors of those before.",
-)
-ar = by_horizon["autoregression"]
+by_horizon = {
+    name: autoregression.errors_by_horizon(rival, seasonal, START, 24)
+    for name, rival in rivals.items()
+}
+figures.error_by_horizon(by_horizon)
+
+# %% tags=["fold"]
+# @title Is it ahead at every distance?
 claim(
     "The autoregression beats both naive forecasts at every distance, up to two seasons ahead.",
-    all(bool((ar < e).all()) for name, e in by_horizon.items() if name != "autoregression"),
-    **{f"{name.replace(' ', '_')}_24_ahead": e[-1].item() for name, e in by_horizon.items()},
+    all(
+        bool((by_horizon["autoregression"] < e).all())
+        for name, e in by_horizon.items()
+        if name != "autoregression"
+    ),
+    **{f"{name}, 24 steps ahead": e[-1].item() for name, e in by_horizon.items()},
 )
 
 # %% [markdown]
@@ -322,10 +279,10 @@ claim(
 #
 # Monthly sunspot numbers from 1749 on, with a rhythm of about 11 years, and ten years of daily minimum temperatures in Melbourne. These runs were recorded beforehand: the order is chosen on validation years, and the figure shows errors on the last years, on which nothing was chosen. Every number is read from the ledger, `results/`. (Yule, 1927, fitted the first autoregression, to yearly sunspot numbers.)
 #
-# **Predict.** Which order is best for sunspots one month ahead? And on average over the next eleven years?
+# Which order is best for sunspots one month ahead? And on average over the next eleven years?
 
-
-# %%
+# %% tags=["fold", "reveal"]
+# @title Which order is best? Errors on validation years
 def recorded(name, variant, metric):
     """One number of the ledger: the mean over its seeds."""
     return ledger.summary(name, variant, metric)[0]
@@ -341,65 +298,70 @@ table(
     ["order", "error 1 month ahead (sunspots)", "mean of 1 to 132 months"],
     by_order("sunspots-ar", (1, 2, 12, 24, 96, 264)),
 )
-table(["order", "error 1 day ahead (°C)", "mean of 1 to 60 days"], by_order("temperatures-ar", (1, 2, 7, 30, 120, 365)))
-
+table(
+    ["order", "error 1 day ahead (°C)", "mean of 1 to 60 days"],
+    by_order("temperatures-ar", (1, 2, 7, 30, 120, 365)),
+)
 near = [recorded("sunspots-ar", f"order {k}", "valid_mae_one_step") for k in (2, 96)]
 far = [recorded("sunspots-ar", f"order {k}", "valid_mae") for k in (2, 96)]
-days = [recorded("temperatures-ar", f"order {k}", "valid_mae") for k in (120, 365)]
+year = [recorded("temperatures-ar", f"order {k}", "valid_mae") for k in (120, 365)]
 claim(
-    "One month ahead, 2 months of sunspots tell nearly as much as 96.",
-    near[0] < 1.05 * near[1],
-    order_2=near[0],
-    order_96=near[1],
+    "One month ahead, 2 months of sunspots tell nearly as much as 96; averaged over the next 11 years, 96 months tell far more.",
+    near[0] < 1.05 * near[1] and far[1] < 0.7 * far[0],
+    **{"one month, orders 2 and 96": near, "11 years, orders 2 and 96": far},
 )
 claim(
-    "Averaged over the next 11 years, 96 months tell far more.", far[1] < 0.7 * far[0], order_2=far[0], order_96=far[1]
-)
-claim(
-    "A window of a whole year of days is worse than one of 120.",
-    days[1] > days[0],
-    order_120=days[0],
-    order_365=days[1],
+    "Of the temperatures, a window of a whole year of days is worse than one of 120.",
+    year[1] > year[0],
+    **{"°C, orders 120 and 365": year},
 )
 
+# %% tags=["fold"]
+# @title Recorded errors on the test years
+FORECASTS = {
+    "autoregression": "autoregression",
+    "last season": "seasonal",
+    "last value": "last",
+    "mean": "mean",
+}
+PLOTTED = {
+    "sunspots": ("sunspots-ar", "months", "sunspots"),
+    "temperatures": ("temperatures-ar", "days", "°C"),
+}
+real_errors = {
+    series: (
+        step,
+        unit,
+        {
+            shown: ledger.values(name, variant, "mae_by_horizon")[0]
+            for shown, variant in FORECASTS.items()
+        },
+    )
+    for series, (name, step, unit) in PLOTTED.items()
+}
+
 # %%
-panels = plots.grid(1, 2, height=3.0)[0]
-plotted = (("sunspots-ar", "months", "sunspots"), ("temperatures-ar", "days", "°C"))
-for ax, (name, step, unit) in zip(panels, plotted, strict=True):
-    for variant, dashes in (("autoregression", "-"), ("seasonal", "--"), ("last", ":"), ("mean", "-.")):
-        curve = ledger.values(name, variant, "mae_by_horizon")[0]
-        color = "output" if variant == "autoregression" else "muted"
-        label = {"seasonal": "last season", "last": "last value"}.get(variant, variant)
-        points = {label: (range(1, len(curve) + 1), curve)}
-        plots.lines(ax, points, f"{step} ahead", f"mean absolute error ({unit})", {label: color}, linestyle=dashes)
-    ax.set_ylim(0)
-panels[0].set_title("sunspots")
-panels[1].set_title("temperatures")
-panels[1].legend(ncols=2, loc="lower center")
-show(
-    panels[0],
-    "Test error against steps ahead. Sunspots: the autoregression rises from 13 to about 34, below last "
-    "season and the mean everywhere. Temperatures: it rises from 1.8 to 2.1 within days, then "
-    "stays level below the others.",
-    "On both series the autoregression beats the naive forecasts at every distance. Weather "
-    "forgets within days, so its curve is soon flat; sunspots remember for years.",
+figures.real_series(real_errors)
+
+# %% tags=["fold"]
+# @title Ahead of all three?
+claim(
+    "On the test years the autoregression beats all three at every distance, on both series.",
+    all(
+        own < rival
+        for _, _, curves in real_errors.values()
+        for name, curve in curves.items()
+        if name != "autoregression"
+        for own, rival in zip(curves["autoregression"], curve, strict=True)
+    ),
 )
-beaten = []
-for name, *_ in plotted:
-    by_variant = {
-        v: torch.tensor(ledger.values(name, v, "mae_by_horizon")[0])
-        for v in ("autoregression", "seasonal", "last", "mean")
-    }
-    own = by_variant.pop("autoregression")
-    beaten += [bool((own < rival).all()) for rival in by_variant.values()]
-claim("On the test years the autoregression beats all three at every distance, on both series.", all(beaten))
 
 # %% [markdown]
 # ### Exercise 1.1 · Forecast from your own forecasts
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 3 · *implement*
 #
-# Continue a series by a linear autoregression, without `series.forecast`. The cell after yours checks it and says what is wrong. Stuck? `ch01.ar_forecast.hint(1)`, then `hint(2)` and `hint(3)`; every exercise has them.
+# Continue a series by a linear autoregression, without `autoregression.forecast`. The cell after yours checks it and says what is wrong. Stuck? `ch01.ar_forecast.hint(1)`, then `hint(2)` and `hint(3)`; every exercise has them.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex01-1-ar-forecast", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -457,24 +419,34 @@ diagrams.show("language_model_chain")
 # %% [markdown]
 # $n = 1$ is the i.i.d. model (*unigram*), $n = 2$ a *bigram* model, $n = 3$ a *trigram* model. It is linear autoregression's idea again: a window of fixed length that slides along.
 #
-# **Predict.** In 1913 A. A. Markov counted vowels and consonants in 20,000 letters of Pushkin's *Eugene Onegin*. Vowels were 43 % of all letters. If letters were independent, how often would a vowel follow a vowel? How often do you expect it? We repeat his count on your Python's documentation.
+# In 1913 A. A. Markov counted vowels and consonants in 20,000 letters of Pushkin's *Eugene Onegin*. Vowels were 43 % of all letters. If letters were independent, how often would a vowel follow a vowel? How often do you expect it? We repeat his count on your Python's documentation.
 
 # %%
 letters = train_ids[train_ids > 0]  # without blanks, as Markov counted
 vowel = torch.isin(letters, encode("aeiou"))
 after_vowel = vowel[1:][vowel[:-1]].double().mean().item()
 after_consonant = vowel[1:][~vowel[:-1]].double().mean().item()
+
+# %%
+vowels = predict("how often a vowel follows a vowel, in per cent", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Vowels after vowels, and after consonants
 claim(
-    "A vowel is rarer after a vowel than after a consonant: letters are not independent.",
+    "A vowel is rarer after a vowel than after a consonant, by a factor of more than two: letters are not independent.",
     after_vowel < after_consonant / 2,
-    vowels=vowel.double().mean().item(),
-    after_vowel=after_vowel,
-    after_consonant=after_consonant,
+    **{
+        "share of vowels": vowel.double().mean().item(),
+        "after a vowel": after_vowel,
+        "after a consonant": after_consonant,
+    },
 )
+vowels.compare("less than half as often as after a consonant")
 
 # %% [markdown]
 # In Russian verse Markov counted 13 %.
-#
+
+# %% [markdown]
 # ## 5 · n-grams: count, divide, sample
 #
 # How do we get these probabilities? Count. With $c(\cdot)$ for how often a string of tokens occurs in the training text, the maximum-likelihood bigram model is
@@ -486,43 +458,32 @@ claim(
 # %%
 word = "abracadabra"
 pairs = Counter(pairwise(word))
-row = {after: count for (before, after), count in pairs.items() if before == "a"}  # what followed an a
-p = {letter: count / sum(row.values()) for letter, count in row.items()}
-print("counts after a:", row)
+after_a = {after: n for (before, after), n in pairs.items() if before == "a"}
+p = {letter: n / sum(after_a.values()) for letter, n in after_a.items()}
+print("counts after a:", after_a)
 print("divided by their sum:", p, "sum", sum(p.values()))
 
 # %% [markdown]
 # The library's model does the same for any $n$. A table of $V^n$ counts would be nearly empty, so it keeps a sorted list of the n-grams that occurred: `keys` number them, and one pass for each length $m = 1, \dots, n$ builds on the pass before. At a first reading, see in it only the counting of pairs above.
 
 # %%
-show_source(language.NgramModel.fit)
+show_source(ngram.NgramModel.fit)
 
 # %%
-bigram = language.NgramModel(2, V, add=0.0).fit(train_ids)
-rows = torch.stack([bigram.probs([u]) for u in range(V)])  # (V, V): row u is p(next | u)
-names = ["·", *ALPHABET[1:]]  # the dot stands for the blank
-ax = plots.heatmap(
-    plots.axes(height=6.2),
-    rows,
-    names,
-    names,
-    "probability of the next letter",
-    xlabel="next letter",
-    ylabel="letter before (· = blank)",
-)
-show(
-    ax,
-    "Heat map of 27 by 27 letters: q is almost always followed by u; many words end in y, s, d, e; vowels "
-    "follow consonants.",
-    "Each row is a distribution. Dark cells are habits of the text: u after q, e after many consonants, a "
-    "blank after y and s.",
-)
-claim("Each row sums to 1.", torch.allclose(rows.sum(1), torch.ones(V, dtype=rows.dtype)))
+bigram = ngram.NgramModel(2, V, add=0.0).fit(train_ids)
+next_letter = torch.stack([bigram.probs([u]) for u in range(V)])  # row u: p(next | u)
+figures.letter_pairs(next_letter, ["·", *ALPHABET[1:]])  # the dot stands for the blank
+
+# %% tags=["fold"]
+# @title Rows that sum to 1; u after q
 q, u = encode("qu")
 claim(
+    "Each row sums to 1.", torch.allclose(next_letter.sum(1), torch.ones(V, dtype=next_letter.dtype))
+)
+claim(
     "After q, the letter u takes most of the probability.",
-    bool(rows[q, u] > 0.7),
-    probability=rows[q, u].item(),
+    bool(next_letter[q, u] > 0.7),
+    after_q=next_letter[q, u].item(),
     without_order=iid.probs([])[u].item(),
 )
 
@@ -530,42 +491,49 @@ claim(
 # A model that can score can also **write**: draw a letter from $p(\cdot \mid \text{context})$, append it, repeat. To draw, cut the interval $[0, 1)$ into pieces as long as the probabilities and see into which piece a random number falls:
 
 # %%
-show_source(language.sample)
+show_source(generate.draw)
 
 # %% [markdown]
-# **Predict.** Shannon (1948) printed such samples for $n = 1, 2, 3$ and words. How far back must the model look before you can read whole words?
+# Shannon (1948) printed such samples for $n = 1, 2, 3$ and words. How far back must the model look before you can read whole words?
 
-# %% tags=["nbval-ignore-output"]
-models = {n: language.NgramModel(n, V, interpolate=True).fit(train_ids) for n in (1, 2, 3, 5, 7)}
-for n, model in models.items():
-    written = language.sample(model.probs, encode("the "), 70, torch.Generator().manual_seed(5))
+# %% tags=["nbval-ignore-output", "reveal"]
+for n in tqdm((1, 2, 3, 5, 7), leave=False):
+    model_n = ngram.NgramModel(n, V, interpolate=True).fit(train_ids)
+    generator = torch.Generator().manual_seed(5)
+    written = generate.generate(model_n, encode("the ")[None], 70, generator)[0]
     print(f"n = {n}:  the {decode(written)}")
 
 # %% [markdown]
 # Longer contexts read better and better. Do they also *predict* better, on text they have not seen? For that we need a score.
-#
+
+# %% [markdown]
 # ## 6 · Perplexity
 #
 # Give the model a text it was not trained on and average the surprise for each token, $-\log p$. That mean is the **cross-entropy**, and its exponential the **perplexity** (Jelinek et al., 1977, to compare tasks of speech recognition):
 #
 # $$\text{nats} = \frac1T \sum_{t=1}^{T} -\log p(x_t \mid x_{<t}), \qquad \text{perplexity} = e^{\text{nats}} = \Big(\prod_{t=1}^{T} p(x_t \mid x_{<t})\Big)^{-1/T}.$$
-#
-# **Predict** the perplexity of three models: one that always knows the next token; one that gives the same probability to each of $V = 27$; one that gives probability 0 to a token that then comes.
 
 # %%
 show_source(metrics.cross_entropy, metrics.perplexity, metrics.bits)
 
+# %% [markdown]
+# What is the perplexity of three models: one that always knows the next token; one that gives the same probability to each of $V = 27$; one that gives probability 0 to a token that then comes?
+
 # %%
 targets = torch.tensor([3, 1, 4, 1, 5])
-knows = torch.full((5, V), -math.inf).scatter(1, targets[:, None], 0.0)  # all probability on the truth
+knows = torch.full((5, V), -math.inf).scatter(1, targets[:, None], 0.0)  # certain
 uniform = torch.zeros(5, V)
 excludes = torch.zeros(5, V)
 excludes[2, 4] = -math.inf  # probability 0 for the third target
-rows = []
-for name, logits in (("always right", knows), ("uniform", uniform), ("one zero", excludes)):
-    nats = metrics.cross_entropy(logits, targets).item()
-    rows.append([name, nats, metrics.bits(nats), metrics.perplexity(nats)])
-table(["model", "nats per token", "bits per token", "perplexity"], rows)
+
+# %% tags=["fold", "reveal"]
+# @title The three cases in numbers
+cases = {"always right": knows, "uniform": uniform, "one zero": excludes}
+case_nats = {name: metrics.cross_entropy(logits, targets).item() for name, logits in cases.items()}
+table(
+    ["model", "nats per token", "bits per token", "perplexity"],
+    [[name, nats, metrics.bits(nats), metrics.perplexity(nats)] for name, nats in case_nats.items()],
+)
 
 # %% [markdown]
 # The three cases are worth remembering as marks on a ruler: **1** is perfect, **$V$** is what knowing nothing costs, and a single impossible token costs **infinity**, however good the rest is. A trained model below $V$ has learnt something; one above $V$ is *confidently wrong*.
@@ -573,27 +541,24 @@ table(["model", "nats per token", "bits per token", "perplexity"], rows)
 # Perplexity is also an **effective number of choices**: a model with perplexity 8 is as surprised, on average, as one that picks among 8 equally likely tokens. In bits that is $\log_2 8 = 3$: three yes-no questions. And $\text{bits} = \text{nats} / \log 2$. On tokens drawn from $p$ itself the mean surprise tends to the **entropy** of $p$, $-\sum_v p(v) \log p(v)$; its exponential counts the choices in a distribution:
 
 # %%
-k = torch.arange(8)
-shapes = {"uniform": torch.ones(8), "fading": 0.6**k, "one favourite": torch.tensor([20.0] + [1.0] * 7)}
-panels = plots.grid(1, 3, height=2.5, sharey=True)[0]
-choices = {}
-for ax, (name, weight) in zip(panels, shapes.items(), strict=True):
-    p = weight / weight.sum()
-    choices[name] = metrics.perplexity(-(p * p.log()).sum().item())
-    ax.bar(k, p, color=plots.COLORS["attention"])
-    ax.set(xticks=range(8), xlabel="token", title=f"{name}:\n{choices[name]:.3g} effective choices")
-panels[0].set_ylabel("probability")
-show(
-    panels[0],
-    "Three distributions over 8 tokens as bars: uniform, fading, one favourite; with 8, 4.93 and 2.94 "
-    "effective choices.",
-    "Eight tokens are eight choices only if they are equally likely; the more probability a few take, the "
-    "fewer choices remain.",
-)
+shapes = {
+    "uniform": torch.ones(8),
+    "fading": 0.6 ** torch.arange(8),
+    "one favourite": torch.tensor([20.0] + [1.0] * 7),
+}
+distributions = {name: shape / shape.sum() for name, shape in shapes.items()}
+choices = {
+    name: metrics.perplexity(-(p * p.log()).sum().item())
+    for name, p in distributions.items()
+}
+figures.effective_choices(distributions, choices)
+
+# %% tags=["fold"]
+# @title Effective numbers of choices
 claim(
     "Only the uniform distribution has as many effective choices as tokens.",
     choices["uniform"] > 7.999 and max(choices["fading"], choices["one favourite"]) < 7,
-    **{n.replace(" ", "_"): c for n, c in choices.items()},
+    **choices,
 )
 
 # %% [markdown]
@@ -640,18 +605,24 @@ ch01.corpus_perplexity(corpus_perplexity)
 # %% [markdown]
 # ## 7 · What was never seen
 #
-# Now the score can judge the n-grams. **Predict:** with plain counts, what is the perplexity of the trigram model on the held-out tenth of the text?
+# Now the score can judge the n-grams: with plain counts, what is the perplexity of the trigram model on the held-out tenth of the text?
 
 # %%
-plain = language.NgramModel(3, V, add=0.0).fit(train_ids)
+trigram = predict("the perplexity of plain trigram counts on held-out text", ...)
+
+# %%
+plain = ngram.NgramModel(3, V, add=0.0).fit(train_ids)
 surprise = plain.nll(valid_ids)
+
+# %% tags=["fold", "reveal"]
+# @title The perplexity, and how many letters decide it
 zeros = surprise.isinf().double().mean().item()
 claim(
-    "Plain trigram counts give the held-out text infinite perplexity.",
-    metrics.perplexity(surprise.mean().item()) == math.inf,
-    share_of_letters_with_probability_0=zeros,
+    "Plain trigram counts give the held-out text infinite perplexity, and fewer than 1 letter in 50 did that.",
+    metrics.perplexity(surprise.mean().item()) == math.inf and 0 < zeros < 0.02,
+    letters_with_probability_0=f"{100 * zeros:.2g} %",
 )
-claim("Fewer than 1 in 50 letters did that.", 0 < zeros < 0.02)
+trigram.compare(math.inf)
 
 # %% [markdown]
 # A handful of letter triples that the training text happens to lack, and the model calls the whole text impossible. To be absent from a sample is not to be impossible. **Smoothing** moves a little probability to what was never seen. The oldest way adds $k$ to every count (Laplace: $k = 1$):
@@ -665,14 +636,14 @@ claim("Fewer than 1 in 50 letters did that.", 0 < zeros < 0.02)
 # $N(\mathbf{u})$ is the number of *different* tokens that followed $\mathbf{u}$: where many new ones came, another is likely. $k = 1$ is method C of Witten and Bell (1991); the recorded runs of section 10 choose $k$ on validation data. Chen and Goodman (1998) compare the whole family. Both ways in one line each:
 
 # %%
-show_source(language.NgramModel._smooth)
+show_source(ngram.NgramModel.smooth)
 
 # %% [markdown]
 # ### Exercise 1.5 · A smoothed bigram model
 #
 # Difficulty ●●○○○ · 15 minutes · needs sections 5 and 7 · *implement*
 #
-# Turn a text into a table of add-$k$ smoothed bigram probabilities, without `language.NgramModel`. Every row must be a distribution, also that of a token which never has a successor.
+# Turn a text into a table of add-$k$ smoothed bigram probabilities, without `ngram.NgramModel`. Every row must be a distribution, also that of a token which never has a successor.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex01-5-bigram-probs", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -695,61 +666,42 @@ def bigram_probs(ids, vocab_size, k):
 ch01.bigram_probs(bigram_probs)
 
 # %% [markdown]
-# With smoothing, every order gets a finite score. **Predict** the two curves below: bits for each letter against $n$, on the training text and on held-out text. Do they run together?
+# With smoothing, every order gets a finite score. How will the two curves run, bits for each letter against $n$, on the training text and on held-out text? Together?
 
 # %%
-ns = range(1, 8)
-held_out, seen = {}, {}
-for name, setting in (("add 0.1", {"add": 0.1}), ("interpolated", {"interpolate": True})):
-    fitted = [language.NgramModel(n, V, **setting).fit(train_ids) for n in ns]
-    held_out[name] = [metrics.bits(m.nll(valid_ids).mean().item()) for m in fitted]
-    seen[name] = [metrics.bits(m.nll(train_ids[: len(valid_ids)]).mean().item()) for m in fitted]
-ax = plots.lines(
-    plots.axes(),
-    {f"{name}, held out": (ns, b) for name, b in held_out.items()},
-    "$n$ (the model looks $n-1$ letters back)",
-    "bits per letter",
-    {"add 0.1, held out": "muted", "interpolated, held out": "attention"},
-    marker="o",
-)
-plots.lines(
-    ax,
-    {f"{name}, training text": (ns, b) for name, b in seen.items()},
-    "$n$ (the model looks $n-1$ letters back)",
-    "bits per letter",
-    {"add 0.1, training text": "muted", "interpolated, training text": "attention"},
-    marker="o",
-    linestyle="--",
-    alpha=0.5,
-)
-show(
-    ax,
-    "Bits per letter against n for two smoothings. On training text both fall; on held-out text the add-0.1 "
-    "curve turns up steeply after n = 5, the interpolated one a little.",
-    "Longer contexts fit the training text ever better. On new text add-$k$ turns up after $n = 5$, although few "
-    "contexts are new: one seen twice gets 2.7 invented counts (0.1 × 27). Interpolation rises far less, because it "
-    "fills the gap from the shorter context.",
-)
-best = min(range(len(ns)), key=lambda i: held_out["add 0.1"][i])
+settings = {"add 0.1": {"add": 0.1}, "interpolated": {"interpolate": True}}
+held_out, seen = {name: [] for name in settings}, {name: [] for name in settings}
+for n in tqdm(range(1, 8), leave=False):
+    for name, setting in settings.items():
+        fitted = ngram.NgramModel(n, V, **setting).fit(train_ids)
+        held_out[name].append(metrics.bits(fitted.nll(valid_ids).mean().item()))
+        on_seen = fitted.nll(train_ids[: len(valid_ids)]).mean().item()
+        seen[name].append(metrics.bits(on_seen))
+
+# %% tags=["reveal"]
+figures.two_smoothings(held_out, seen)
+
+# %% tags=["fold", "reveal"]
+# @title The best n, and what is lost after it
+best_i = min(range(7), key=lambda i: held_out["add 0.1"][i])
+new_contexts = (ngram.NgramModel(5, V).fit(train_ids).counts(valid_ids) == 0).double().mean().item()
+lost = {name: bits[-1] - min(bits) for name, bits in held_out.items()}
 claim(
-    "With add-k smoothing the best n for held-out text is neither the shortest nor the longest.",
-    0 < best < len(ns) - 1,
-    best_n=ns[best],
+    "With add-k smoothing the best n for held-out text is neither the shortest nor the longest; on its training text the longest model looks best.",
+    0 < best_i < 6 and min(seen["add 0.1"]) == seen["add 0.1"][-1],
+    best_n=best_i + 1,
 )
-new = (language.NgramModel(5, V).fit(train_ids).counts(valid_ids) == 0).double().mean().item()
 claim(
-    "At n = 6 the loss has risen again, although fewer than 1 in 5 of its contexts are new.",
-    held_out["add 0.1"][5] > held_out["add 0.1"][best] and new < 0.2,
-    new_contexts=new,
+    "At n = 6 its loss has risen again, although fewer than 1 in 5 contexts are new; from its best n to n = 7 interpolation loses less than half of what adding a constant loses.",
+    held_out["add 0.1"][5] > held_out["add 0.1"][best_i]
+    and new_contexts < 0.2
+    and lost["interpolated"] < lost["add 0.1"] / 2,
+    new_contexts=f"{100 * new_contexts:.0f} %",
+    **{f"bits lost, {name}": bits for name, bits in lost.items()},
 )
-claim("On its training text the longest model looks best.", min(seen["add 0.1"]) == seen["add 0.1"][-1])
-claim(
-    "From its best n to n = 7 interpolation loses less than half of what adding a constant loses.",
-    held_out["interpolated"][-1] - min(held_out["interpolated"])
-    < (held_out["add 0.1"][-1] - held_out["add 0.1"][best]) / 2,
-    interpolated=held_out["interpolated"][-1] - min(held_out["interpolated"]),
-    add=held_out["add 0.1"][-1] - held_out["add 0.1"][best],
-)
+
+# %% [markdown]
+# Why does add-$k$ lose so much where few contexts are new? A context seen twice gets 2.7 invented counts (0.1 × 27).
 
 # %% [markdown]
 # This is the dilemma of counting. A short context drops what matters; a long one was too rarely seen to trust its counts. The table of contexts grows as $V^{n-1}$, and no smoothing tells the model that `return the` and `returns a` are alike.
@@ -767,21 +719,24 @@ claim(
 # | 0 | | everything |
 
 # %%
-show_source(language.unigram_entropy, language.bigram_entropy)
+show_source(ngram.unigram_entropy, ngram.bigram_entropy)
 
 # %% [markdown]
-# Both are measured on the text that is to be predicted: each is the loss of the best model of its kind *for that text*. **Predict** their order. Can one token of context make the entropy larger?
+# Both are measured on the text that is to be predicted: each is the loss of the best model of its kind *for that text*. In which order will they stand? Can one token of context make the entropy larger?
 
 # %%
 marks = {
     "uniform, log V": math.log(V),
-    "unigram entropy": float(language.unigram_entropy(valid_ids)),
-    "bigram entropy": float(language.bigram_entropy(valid_ids)),
+    "unigram entropy": float(ngram.unigram_entropy(valid_ids)),
+    "bigram entropy": float(ngram.bigram_entropy(valid_ids)),
 }
+
+# %% tags=["fold", "reveal"]
+# @title The marks of this text, in nats per letter
 claim(
     "Each mark lies below the one before: on average, knowing more cannot hurt.",
     marks["bigram entropy"] < marks["unigram entropy"] < marks["uniform, log V"],
-    **{n.replace(" ", "_").replace(",", ""): b for n, b in marks.items()},
+    **marks,
 )
 
 # %% [markdown]
@@ -797,23 +752,30 @@ claim(
 diagrams.show("conv_language_model")
 
 # %%
-show_source(language.WindowLM)
+show_source(ngram.WindowLM)
 
 # %% [markdown]
 # What does looking further back cost now? A table of counts has a row for each of the $V^{n}$ contexts; the network pays $DF$ weights for each further token.
 
 
-# %%
+# %% tags=["fold"]
+# @title Sizes: a table of counts, and the network
 def parameters(model):
     """Number of trainable numbers."""
     return sum(p.numel() for p in model.parameters())
 
 
-rows = [[n, f"{V ** (n + 1):,}", f"{parameters(language.WindowLM(V, n, 24, 96)):,}"] for n in (1, 2, 4, 7)]
-table(["tokens of context", "numbers in a table of counts", "parameters of the network (D = 24, F = 96)"], rows)
+table(
+    [
+        "tokens of context",
+        "numbers in a table of counts",
+        "parameters of the network (D = 24, F = 96)",
+    ],
+    [[n, V ** (n + 1), parameters(ngram.WindowLM(V, n, 24, 96))] for n in (1, 2, 4, 7)],
+)
 
 # %% [markdown]
-# **Predict.** What will the loss be before the first update? And at the end: above or below the bigram entropy? The network is trained on stretches of 64 letters; the targets are the inputs shifted by one, and every position counts in the loss:
+# What will the loss be before the first update? And at the end: above or below the bigram entropy? The network is trained on stretches of 64 letters; the targets are the inputs shifted by one, and every position counts in the loss:
 
 # %%
 show_source(train.language_model_loss)
@@ -821,17 +783,16 @@ show_source(train.language_model_loss)
 
 # %%
 def windows(ids, batch, length, generator):
-    """A batch of random stretches: inputs (B, T) and targets (B, T), the inputs shifted by one."""
+    """Random stretches: inputs (B, T) and targets (B, T), the inputs shifted by one."""
     starts = torch.randint(len(ids) - length, (batch, 1), generator=generator)
     stretch = ids[starts + torch.arange(length + 1)]
     return stretch[:, :-1], stretch[:, 1:]
 
 
-CONTEXT, ROUNDS, STEPS = 7, profile.pick(20, 200), 25
-train.set_seed(1)
-net = language.WindowLM(V, CONTEXT, 24, 96)
-held_out_batches = [windows(valid_ids, 64, 64, torch.Generator().manual_seed(i)) for i in range(4)]
-start = train.evaluate(net, held_out_batches, train.language_model_loss)["loss"]
+CONTEXT, ROUNDS, STEPS = 7, run_size.pick(20, 200), 25
+held_out_batches = [
+    windows(valid_ids, 64, 64, torch.Generator().manual_seed(i)) for i in range(4)
+]
 
 
 def stretches(epoch):
@@ -839,49 +800,37 @@ def stretches(epoch):
     generator = torch.Generator().manual_seed(epoch)
     return (windows(train_ids, 32, 64, generator) for _ in range(STEPS))
 
-
+# %%
+train.set_seed(1)
+net = ngram.WindowLM(V, CONTEXT, 24, 96)
+start = train.evaluate(net, held_out_batches, train.language_model_loss)["loss"]
 history = train.fit(
-    net,
+    net.to(run_size.pick("cpu", device.pick_device())),
     stretches,
     train.language_model_loss,
     torch.optim.AdamW(net.parameters(), lr=4e-3),
     epochs=ROUNDS,
     valid_batches=held_out_batches,
-    device=profile.pick("cpu", train.pick_device()),
 )
 net.cpu()
-losses = [start] + [h["valid_loss"] for h in history]
+losses = [start] + [epoch["valid_loss"] for epoch in history]
 
-# %%
-updates = [STEPS * i for i in range(ROUNDS + 1)]
-ax = plots.lines(
-    plots.axes(),
-    {"window network": (updates, losses)},
-    "updates",
-    "held-out loss (nats per letter)",
-    {"window network": "output"},
-)
-for name, value in marks.items():
-    ax.axhline(value, color=plots.COLORS["muted"], linestyle="--", linewidth=1.2)
-    ax.annotate(name, (updates[-1], value), xytext=(0, 2), textcoords="offset points", ha="right", va="bottom")
-ax.margins(y=0.1)
-show(
-    ax,
-    "Held-out loss against updates: it starts at the uniform mark, passes the unigram entropy and then the "
-    "bigram entropy, and flattens below it.",
-    "The loss starts at $\\log V$ and ends below the bigram entropy: that needs more than one letter of context.",
-)
+# %% tags=["reveal"]
+figures.loss_and_marks([STEPS * i for i in range(ROUNDS + 1)], losses, marks)
+
+# %% tags=["fold", "reveal"]
+# @title Its first loss and its last
 claim(
     "Before training the network knows as much as a uniform guess.",
     abs(start - math.log(V)) < 0.15,
-    loss=start,
-    uniform=math.log(V),
+    loss=f"{start:.3g} nats",
+    uniform_guess=f"{math.log(V):.3g} nats",
 )
 claim(
     "It ends below the bigram entropy, so it uses more than one letter of context.",
     losses[-1] < marks["bigram entropy"],
-    loss=losses[-1],
-    bigram=marks["bigram entropy"],
+    loss=f"{losses[-1]:.3g} nats",
+    bigram_entropy=f"{marks['bigram entropy']:.3g} nats",
 )
 
 # %% [markdown]
@@ -893,56 +842,54 @@ claim(
 
 # %%
 sequence = valid_ids[:40][None]
+effect = []
 with torch.no_grad():
     reference = net(sequence)[0, -1]
-    effect = []
     for distance in range(16):
         changed = sequence.clone()
         changed[0, -1 - distance] = (changed[0, -1 - distance] + 7) % V
         effect.append((net(changed)[0, -1] - reference).abs().max().item())
-ax = plots.bars(
-    plots.axes(height=2.6),
-    {str(d): round(e, 2) for d, e in enumerate(effect)},
-    "largest change of a logit",
-    {str(d): "input" if d < CONTEXT else "muted" for d in range(16)},
-    digits=3,
-)
-ax.set_xlabel("distance of the changed letter (0 = the newest)")
-show(
-    ax,
-    "Effect of changing one letter against its distance: large for distance 0, positive up to 6, exactly zero"
-    " from 7 on.",
-    f"A window of {CONTEXT} letters ends at distance {CONTEXT - 1}. Beyond it the effect is exactly zero: not "
-    "small, zero.",
-)
+figures.reach_of_a_window(effect, CONTEXT)
+
+# %% tags=["fold"]
+# @title Inside the window and beyond
 claim(
-    "Every letter in the window counts, and none beyond it.", min(effect[:CONTEXT]) > 0 and max(effect[CONTEXT:]) == 0.0
+    "Every letter in the window counts, and none beyond it.",
+    min(effect[:CONTEXT]) > 0 and max(effect[CONTEXT:]) == 0.0,
 )
 
 # %% [markdown]
 # Does that matter? In the task below, the answer is the token seen `lag` steps before a question mark, and the tokens between are noise.
-# **Predict** the accuracy of a window of 4 tokens and of one of 8, for lag 6 and five possible answers.
-
+# The lag is 6, and there are five possible answers. How often will a window of 4 tokens be right, and one of 8?
 
 # %%
 def recall_accuracy(window, lag, answers=5, steps=150):
-    """Train a window network to answer the question at the end; share of right answers on fresh sequences."""
+    """Train a window network to answer at the end; accuracy on fresh sequences."""
     train.set_seed(0)
-    model, generator = language.WindowLM(answers + 1, window, 16, 64), torch.Generator().manual_seed(0)
+    model = ngram.WindowLM(answers + 1, window, 16, 64)
+    generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(steps):
-        x, y = toy.recall_task(64, lag, answers + 1, generator)
+    for _ in tqdm(range(steps), leave=False):
+        x, y = synthetic.recall_task(64, lag, answers + 1, generator)
         loss = torch.nn.functional.cross_entropy(model(x)[:, -1], y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    x, y = toy.recall_task(1000, lag, answers + 1, generator)
+    x, y = synthetic.recall_task(1000, lag, answers + 1, generator)
     return (model(x)[:, -1].argmax(1) == y).double().mean().item()
 
+# %%
+recalled = predict("the accuracies of the windows of 4 and of 8, in per cent", ...)
 
+# %% tags=["fold", "reveal"]
+# @title Windows of 4 and of 8 tokens
 accuracy = {window: recall_accuracy(window, lag=6) for window in (4, 8)}
-claim("A window that reaches the answer learns the task.", accuracy[8] > 0.95, window_8=accuracy[8])
-claim("A window that does not reach it guesses, one in five.", abs(accuracy[4] - 0.2) < 0.06, window_4=accuracy[4])
+claim(
+    "A window that reaches the answer learns the task; one that does not reach it guesses, one in five.",
+    accuracy[8] > 0.95 and abs(accuracy[4] - 0.2) < 0.06,
+    **{f"window of {window}": value for window, value in accuracy.items()},
+)
+recalled.compare("near 20 and near 100 %")
 
 # %% [markdown]
 # Text is full of such lags: a name in the first line of a page, a bracket to be closed, "the **keys** that he had left on the table **were**". Widening the window helps until the next longer lag. A memory without a fixed reach is what chapter 03 is about.
@@ -953,27 +900,28 @@ claim("A window that does not reach it guesses, one in five.", abs(accuracy[4] -
 
 
 # %%
-class SameLM(language.WindowLM):
+class SameLM(ngram.WindowLM):
     """The window network with the padding that image models use."""
 
     def features(self, ids):
         x = self.embedding(ids).transpose(1, 2)  # (B, D, T)
-        x = torch.nn.functional.conv1d(x, self.conv.weight, self.conv.bias, padding="same")
+        weight, bias = self.conv.weight, self.conv.bias
+        x = torch.nn.functional.conv1d(x, weight, bias, padding="same")
         return x.relu().transpose(1, 2)
 
-
+# %% tags=["fold"]
+# @title Train it for four rounds, as the network above
 train.set_seed(1)
-same = SameLM(V, CONTEXT, 24, 96)
+same_net = SameLM(V, CONTEXT, 24, 96)
 train.fit(
-    same,
+    same_net.to(run_size.pick("cpu", device.pick_device())),
     stretches,
     train.language_model_loss,
-    torch.optim.AdamW(same.parameters(), lr=4e-3),
+    torch.optim.AdamW(same_net.parameters(), lr=4e-3),
     epochs=4,
-    device=profile.pick("cpu", train.pick_device()),
 )
-same.cpu()
-same_loss = train.evaluate(same, held_out_batches, train.language_model_loss)["loss"]
+same_net.cpu()
+same_loss = train.evaluate(same_net, held_out_batches, train.language_model_loss)["loss"]
 claim(
     "After four rounds of training its held-out perplexity is almost 1.",
     metrics.perplexity(same_loss) < 1.5,
@@ -985,10 +933,10 @@ claim(
 # Held-out text, so it is not over-fitting. What is it? Let both networks *write*: there the future does not exist yet.
 
 # %% tags=["nbval-ignore-output"]
-for name, model in (("honest", net), ("same", same)):
-    written = language.sample(model.probs, encode("return the "), 70, torch.Generator().manual_seed(3))
+for name, network in (("honest", net), ("same", same_net)):
+    generator = torch.Generator().manual_seed(3)
+    written = generate.generate(network, encode("return the ")[None], 70, generator)[0]
     print(f"{name:>6}:  return the {decode(written)}")
-
 
 # %%
 def sees_future(model):
@@ -997,13 +945,15 @@ def sees_future(model):
     b = torch.cat([a[:, :10], (a[:, 10:] + 1) % V], dim=1)
     return not torch.allclose(model(a)[:, 9], model(b)[:, 9])
 
-
+# %% tags=["fold"]
+# @title Which of the two sees the future?
 claim(
-    "The network with same padding sees the future; the library's does not.", sees_future(same) and not sees_future(net)
+    "The network with same padding sees the future; the library's does not.",
+    sees_future(same_net) and not sees_future(net),
 )
 
 # %% [markdown]
-# `same` padding puts half of the zeros behind the text, so 3 of the 7 letters in each window lie in the future, and the target is the very next token: the network reads the answer off its input. A held-out set does not catch this. Two things do: **change the future and see whether the past moves**, and **generate**.
+# `same` padding puts half of the zeros after the text, so 3 of the 7 letters in each window lie in the future, and the target is the very next token: the network reads the answer off its input. A held-out set does not catch this. Two things do: **change the future and see whether the past moves**, and **generate**.
 #
 # ### Exercise 1.6 · Repair the convolution
 #
@@ -1011,7 +961,6 @@ claim(
 #
 # Here is the colleague's line on its own: `torch.nn.functional.conv1d(x.transpose(1, 2), weight, bias, padding="same").transpose(1, 2)`.
 # Write the causal version. `weight[:, :, -1]` multiplies the present, `weight[:, :, 0]` the oldest token in the window.
-
 
 # %% nbgrader={"grade": false, "grade_id": "ex01-6-causal-conv", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def causal_conv(x, weight, bias):
@@ -1037,34 +986,25 @@ ch01.causal_conv(causal_conv)
 # %%
 ladder = {
     "uniform": metrics.bits(math.log(V)),
-    "no order\n(n = 1)": held_out["interpolated"][0],
-    "1 letter\n(n = 2)": held_out["interpolated"][1],
-    "2 letters\n(n = 3)": held_out["interpolated"][2],
+    "no order (n = 1)": held_out["interpolated"][0],
+    "1 letter (n = 2)": held_out["interpolated"][1],
+    "2 letters (n = 3)": held_out["interpolated"][2],
     "best n-gram": min(held_out["interpolated"]),
-    "window\nnetwork": metrics.bits(min(losses)),
+    "window network": metrics.bits(min(losses)),
 }
-ax = plots.bars(plots.axes(), ladder, "held-out bits per letter", {"uniform": "muted", "window\nnetwork": "output"})
-ax.axhspan(0.6, 1.3, color=plots.COLORS["hidden"], alpha=0.3, zorder=0)
-ax.annotate("people,\nother English\n(Shannon, 1951)", (6.3, 1.36), ha="center", va="bottom")
-ax.set_xlim(-0.6, 7.1)
-show(
-    ax,
-    "Bars of bits per letter: uniform 4.75, without order about 4.1, falling with context to about half of that; "
-    "a band from 0.6 to 1.3 bits marks people who guess English.",
-    "Letters of context are worth bits: about half of what a letter seems to say without order is already said "
-    "by the letters before it. Band: Shannon's bounds for people guessing other English, to scale only.",
-)
+figures.worth_of_order(ladder)
+
+# %% tags=["fold"]
+# @title Halved, and by whom
 claim(
     "Knowing the order halves the cost of a letter, or nearly so.",
-    ladder["best n-gram"] < 0.6 * ladder["no order\n(n = 1)"],
-    without=ladder["no order\n(n = 1)"],
-    with_order=ladder["best n-gram"],
+    ladder["best n-gram"] < 0.6 * ladder["no order (n = 1)"],
+    **{"bits without order": ladder["no order (n = 1)"], "with": ladder["best n-gram"]},
 )
 claim(
     "On this text the best n-gram beats the network.",
-    ladder["best n-gram"] < ladder["window\nnetwork"],
-    n_gram=ladder["best n-gram"],
-    network=ladder["window\nnetwork"],
+    ladder["best n-gram"] < ladder["window network"],
+    **{"bits, n-gram": ladder["best n-gram"], "network": ladder["window network"]},
 )
 
 # %% [markdown]
@@ -1076,31 +1016,34 @@ claim(
 #
 # The runs below were recorded beforehand, on the characters of tiny Shakespeare and the words of WikiText-2. The network sees 10 characters or 4 words. Smoothing and training time were chosen on validation data; the scores are of text on which nothing was chosen.
 #
-# **Predict.** WikiText-2 has 33,278 different words. Which share of the 5-grams in its test text never occurred in two million words of training text? And which model will win there?
+# WikiText-2 has 33,278 different words. What fraction of the 5-grams in its test text never occurred in two million words of training text? And which model will win there?
 
 # %%
-orders = {"shakespeare-lm": range(1, 8), "wikitext2-lm": range(1, 6)}
-titles = {"shakespeare-lm": "Shakespeare, characters", "wikitext2-lm": "WikiText-2, words"}
-panels = plots.grid(1, 2, height=3.2)[0]
-for ax, (name, ns) in zip(panels, orders.items(), strict=True):
-    for kind, color in (("add-k", "muted"), ("interpolated", "attention")):
-        score = {kind: (ns, [recorded(name, f"{n}-gram {kind}", "bits") for n in ns])}
-        plots.lines(ax, score, "$n$", "bits per token", {kind: color}, marker="o")
-    network = recorded(name, "window network", "bits")
-    ax.axhline(network, color=plots.COLORS["output"], linestyle="--", label="window network")
-    ax.set_title(titles[name])
-panels[1].legend()
-show(
-    panels[0],
-    "Bits per token against n. Characters: add-k has its minimum near n = 5, interpolation falls on and "
-    "flattens. "
-    "Words: add-k "
-    "rises steeply from n = 3 on, interpolation flattens at n = 4, and the network's line lies below both.",
-    "The same two smoothings on two texts. Words are so many that add-$k$ fails from $n = 3$ on, while "
-    "interpolation flattens; there the network, which shares what it learns between words, is best.",
-)
+never_seen = predict("how many 5-grams of the test text are new, in per cent", ...)
 
-# %%
+# %% tags=["fold"]
+# @title Recorded scores on both texts
+TEXTS = {
+    "Shakespeare, characters": ("shakespeare-lm", range(1, 8)),
+    "WikiText-2, words": ("wikitext2-lm", range(1, 6)),
+}
+recorded_bits = {
+    title: {
+        kind: [recorded(name, f"{n}-gram {kind}", "bits") for n in orders]
+        for kind in ("add-k", "interpolated")
+    }
+    for title, (name, orders) in TEXTS.items()
+}
+network_bits = {
+    title: recorded(name, "window network", "bits") for title, (name, _) in TEXTS.items()
+}
+
+# %% tags=["reveal"]
+figures.two_texts(recorded_bits, network_bits)
+
+# %% tags=["fold", "reveal"]
+# @title WikiText-2, test text: the models in a table
+WORD_MODELS = [f"{n}-gram interpolated" for n in range(1, 6)] + ["window network"]
 table(
     ["WikiText-2, test", "perplexity", "bits per word", "counts or weights"],
     [
@@ -1109,17 +1052,10 @@ table(
             *(recorded("wikitext2-lm", v, m) for m in ("perplexity", "bits")),
             f"{recorded('wikitext2-lm', v, 'parameters'):,.0f}",
         ]
-        for v in (
-            "1-gram interpolated",
-            "2-gram interpolated",
-            "3-gram interpolated",
-            "4-gram interpolated",
-            "5-gram interpolated",
-            "window network",
-        )
+        for v in WORD_MODELS
     ],
 )
-words = {
+of_words = {
     v: recorded("wikitext2-lm", v, "perplexity")
     for v in ("2-gram add-k", "3-gram add-k", "window network", "bigram entropy")
 }
@@ -1128,54 +1064,57 @@ counting = min(
     for n in range(1, 6)
     for kind in ("add-k", "interpolated")
 )
+new_5_grams = recorded("wikitext2-lm", "5-gram interpolated", "unseen")
 claim(
     "On words the network with its window of four beats every n-gram up to five.",
-    words["window network"] < counting,
-    network=words["window network"],
-    best_n_gram=counting,
+    of_words["window network"] < counting,
+    **{"perplexity of the network": of_words["window network"], "of the best n-gram": counting},
 )
 claim(
-    "With add-k, two words of context are worse than one.",
-    words["3-gram add-k"] > 2 * words["2-gram add-k"],
-    one=words["2-gram add-k"],
-    two=words["3-gram add-k"],
+    "Nine in ten 5-grams of the test text never occurred in the training text; with add-k, two words of context are worse than one, by more than a factor of two.",
+    new_5_grams > 0.9 and of_words["3-gram add-k"] > 2 * of_words["2-gram add-k"],
+    **{
+        "new 5-grams": f"{100 * new_5_grams:.0f} %",
+        "perplexity with one word": of_words["2-gram add-k"],
+        "with two": of_words["3-gram add-k"],
+    },
 )
-unseen = recorded("wikitext2-lm", "5-gram interpolated", "unseen")
-claim("Nine in ten 5-grams of the test text never occurred in the training text.", unseen > 0.9, share=unseen)
-claim(
-    "The bigram entropy of the test text is far below every honest model.",
-    words["bigram entropy"] < words["window network"] / 4,
-    entropy_as_perplexity=words["bigram entropy"],
-    network=words["window network"],
-)
+never_seen.compare("more than 90 %")
 
 # %% [markdown]
-# The last line is a warning about section 8. An entropy that was *counted on the text itself* has seen the answers. With 27 symbols that matters little, as the next cell shows; with 33,278 words most pairs occur once, and their own count "predicts" them. It is a mark to know, not a goal.
+# And the bigram entropy of the same test text, the mark of section 8? It is far below every one of these models, and that is a warning. An entropy that was *counted on the text itself* has seen the answers. With 27 symbols that matters little; with 33,278 words most pairs occur once, and their own count "predicts" them. It is a mark to know, not a goal.
 
-# %%
+# %% tags=["fold"]
+# @title The bigram entropy, on words and on letters
 own_pairs = metrics.bits(marks["bigram entropy"])
+claim(
+    "On words its perplexity is less than a quarter of the network's, which no n-gram beats.",
+    of_words["bigram entropy"] < of_words["window network"] / 4
+    and of_words["window network"] < counting,
+    **{"perplexity, entropy": of_words["bigram entropy"], "network": of_words["window network"]},
+)
 claim(
     "With 27 symbols, the held-out text's own pairs predict it less than a tenth better than the training text's pairs.",
     0.9 * held_out["interpolated"][1] < own_pairs < held_out["interpolated"][1],
-    bits_by_its_own_pairs=own_pairs,
-    bits_by_training_pairs=held_out["interpolated"][1],
+    **{"bits by its own pairs": own_pairs, "by training pairs": held_out["interpolated"][1]},
 )
+
+# %% tags=["fold"]
+# @title Shakespeare's characters
 counted = {n: recorded("shakespeare-lm", f"{n}-gram interpolated", "nats") for n in range(1, 8)}
-best = min(counted, key=counted.get)
+best_n = min(counted, key=counted.get)
 learnt = recorded("shakespeare-lm", "window network", "nats")
-claim(
-    "On characters the best n-gram and the network end close together, within a tenth of a nat.",
-    abs(counted[best] - learnt) < 0.1,
-    best_n=best,
-    n_gram_nats=counted[best],
-    network_nats=learnt,
+n_gram_size, network_size = (
+    recorded("shakespeare-lm", v, "parameters")
+    for v in (f"{best_n}-gram interpolated", "window network")
 )
-sizes = [recorded("shakespeare-lm", v, "parameters") for v in (f"{best}-gram interpolated", "window network")]
 claim(
-    "The network has fewer weights than the n-gram model has counts.",
-    sizes[1] < sizes[0],
-    n_gram=sizes[0],
-    network=sizes[1],
+    "On characters the best n-gram and the network end within a tenth of a nat, and the network has fewer weights than the n-gram model has counts.",
+    abs(counted[best_n] - learnt) < 0.1 and network_size < n_gram_size,
+    best_n=best_n,
+    **{"nats, n-gram": counted[best_n], "network": learnt},
+    counts=n_gram_size,
+    weights=network_size,
 )
 
 # %% [markdown]
@@ -1191,11 +1130,12 @@ claim(
 # A forecaster that has understood nothing copies the nearest day it knows. Tested on randomly chosen days of a random walk, it shines.
 
 # %%
-walk = torch.randn(600, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(0)
+random_walk = torch.Generator().manual_seed(0)
+walk = torch.randn(600, generator=random_walk, dtype=torch.float64).cumsum(0)
 
 
 def copy_nearest(known, asked):
-    """Mean absolute error of copying, for each day asked, the value of the nearest known day."""
+    """Mean absolute error of copying, for each day asked, the nearest known day."""
     nearest = known[(asked[:, None] - known[None]).abs().argmin(1)]
     return (walk[nearest] - walk[asked]).abs().mean().item()
 
@@ -1203,11 +1143,13 @@ def copy_nearest(known, asked):
 days = torch.randperm(600, generator=torch.Generator().manual_seed(1))
 at_random = copy_nearest(known=days[:480], asked=days[480:])
 in_order = copy_nearest(known=torch.arange(480), asked=torch.arange(480, 600))
+
+# %% tags=["fold"]
+# @title Asked at random, and asked for the future
 claim(
     "Split at random, copying the nearest day looks excellent; asked for the future, it is far worse.",
     in_order > 4 * at_random,
-    at_random=at_random,
-    in_order=in_order,
+    **{"error at random": at_random, "in order": in_order},
 )
 
 # %% [markdown]
@@ -1222,11 +1164,20 @@ nll = torch.zeros(2, 100)
 nll[0], nll[1, :2] = 1.0, 6.0
 mask = torch.arange(100) < torch.tensor([100, 2])[:, None]
 sentence_means = torch.stack([row[m].mean() for row, m in zip(nll, mask, strict=True)])
+
+# %% tags=["fold"]
+# @title Four ways to average, one of them right
 table(
     ["how", "perplexity"],
     [
-        ["mean of the sentences' perplexities (wrong)", metrics.perplexity(sentence_means).mean().item()],
-        ["exponential of the sentences' mean nats (wrong)", metrics.perplexity(sentence_means.mean()).item()],
+        [
+            "mean of the sentences' perplexities (wrong)",
+            metrics.perplexity(sentence_means).mean().item(),
+        ],
+        [
+            "exponential of the sentences' mean nats (wrong)",
+            metrics.perplexity(sentence_means.mean()).item(),
+        ],
         ["padding counted as well predicted (wrong)", metrics.perplexity(nll.mean()).item()],
         ["per token, padding left out (right)", metrics.perplexity(nll[mask].mean()).item()],
     ],
@@ -1237,19 +1188,23 @@ table(
 #
 # ### Comparing perplexities over different units
 #
-# **Predict:** a letter bigram model with perplexity near 10, a word unigram model with a perplexity of hundreds. Which is the better model of the same text?
+# A letter bigram model has a perplexity near 10, a word unigram model one of hundreds. Which is the better model of the same text?
 
-# %%
-train_words, valid_words = decode(train_ids).split(), decode(valid_ids).split()
-vocabulary = {word: i for i, word in enumerate(sorted({*train_words, *valid_words}))}  # closed: no word is unknown
+# %% tags=["fold", "reveal"]
+# @title Letters against words: by perplexity
+train_words, valid_words = (decode(ids.tolist()).split() for ids in (train_ids, valid_ids))
+vocabulary = sorted({*train_words, *valid_words})  # closed: no word is unknown
 
 
 def word_perplexity(known):
     """Perplexity of a word unigram model in which all words outside `known` are one token."""
     ids = {word: i for i, word in enumerate(sorted(known))}
-    to_ids = lambda words: torch.tensor([ids.get(w, len(ids)) for w in words])  # noqa: E731
-    model = language.NgramModel(1, len(ids) + 1, add=0.5).fit(to_ids(train_words))
-    return metrics.perplexity(model.nll(to_ids(valid_words)).mean().item())
+    learned, asked = (
+        torch.tensor([ids.get(word, len(ids)) for word in words])
+        for words in (train_words, valid_words)
+    )
+    model = ngram.NgramModel(1, len(ids) + 1, add=0.5).fit(learned)
+    return metrics.perplexity(model.nll(asked).mean().item())
 
 
 words_all = word_perplexity(vocabulary)
@@ -1258,32 +1213,33 @@ word_bits = math.log2(words_all) / letters_per_word  # per letter
 claim(
     "By perplexity the letter model looks far better.",
     2 ** held_out["interpolated"][1] < words_all / 10,
-    letters=2 ** held_out["interpolated"][1],
-    words=words_all,
+    **{"perplexity, letters": 2 ** held_out["interpolated"][1], "words": words_all},
 )
 claim(
     "In bits per letter the word model is better, here even than the best letter n-gram.",
     word_bits < min(held_out["interpolated"]),
-    letter_bigram=held_out["interpolated"][1],
-    best_letter_n_gram=min(held_out["interpolated"]),
-    words=word_bits,
+    **{
+        "bits per letter, letter bigram": held_out["interpolated"][1],
+        "best letter n-gram": min(held_out["interpolated"]),
+        "words": word_bits,
+    },
 )
 
 # %% [markdown]
 # A choice among thousands of words says more than one among 27 letters. **Repair:** convert to a unit of the text itself: bits per letter, per byte. The word model has an advantage that no conversion removes: its vocabulary was made from the test words too. That is one reason why it beats even the best letter n-gram of section 7 here.
-# Which leads to the cheapest trick of all. **Predict:** what happens to the perplexity if all words but the 50 most frequent become one token, `<unk>`?
+# Which leads to the cheapest trick of all. What happens to the perplexity if all words but the 50 most frequent become one token, `<unk>`?
 
-# %%
-frequent = [word for word, _ in Counter(train_words).most_common(50)]
+# %% tags=["fold", "reveal"]
+# @title A vocabulary of 50 words
+words_50 = word_perplexity([word for word, _ in Counter(train_words).most_common(50)])
 claim(
-    "A vocabulary of 50 words and <unk> makes the perplexity many times smaller, with no better model.",
-    word_perplexity(frequent) < words_all / 5,
-    with_50=word_perplexity(frequent),
-    with_all=words_all,
+    "A vocabulary of 50 words and `<unk>` makes the perplexity many times smaller, with no better model.",
+    words_50 < words_all / 5,
+    **{"perplexity with 50": words_50, "with all": words_all},
 )
 
 # %% [markdown]
-# Predicting "some rare word" is easy and says little. **Repair:** state the vocabulary and the share of `<unk>` beside every perplexity, and compare only what shares both.
+# Predicting "some rare word" is easy and says little. **Repair:** state the vocabulary and the rate of `<unk>` beside every perplexity, and compare only models with the same of both.
 #
 # ### Exercise 1.7 · Three losses, read fairly
 #
@@ -1313,27 +1269,31 @@ ch01.fair_comparison(fair_comparison)
 
 # %%
 def bits_by_n(letters, **smoothing):
-    """Held-out bits for n = 1 to 7, of models of the last `letters` training letters."""
-    models = [language.NgramModel(n, V, **smoothing).fit(train_ids[-letters:]) for n in range(1, 8)]
-    return [round(metrics.bits(m.nll(valid_ids).mean().item()), 3) for m in models]
+    """Held-out bits for n = 1 to 7, of models of so many training letters."""
+    bits = []
+    for n in tqdm(range(1, 8), leave=False):
+        fitted = ngram.NgramModel(n, V, **smoothing).fit(train_ids[-letters:])
+        bits.append(round(metrics.bits(fitted.nll(valid_ids).mean().item()), 3))
+    return bits
 
 
 few, many = bits_by_n(3_000, add=0.1), bits_by_n(len(train_ids), add=0.1)
+
+# %% tags=["fold"]
+# @title Little text and all of it
 claim(
     "The best context is longer when there is more text.",
     few.index(min(few)) < many.index(min(many)),
-    with_3000_letters=few,
-    with_all=many,
+    **{"bits for n = 1 to 7, 3,000 letters": few, "all letters": many},
 )
-fitted_counts = language.NgramModel(7, V).fit(train_ids)
+seven_gram = ngram.NgramModel(7, V).fit(train_ids)
 gap = metrics.bits(history[-1]["valid_loss"] - history[-1]["train_loss"])
 gap_of_counts = held_out["add 0.1"][-1] - seen["add 0.1"][-1]
 claim(
     "Between training and held-out text the network loses less than half of what the add-0.1 7-gram loses.",
     gap < gap_of_counts / 2,
-    network=gap,
-    seven_gram=gap_of_counts,
-    counts_stored=sum(fitted_counts.num_ngrams),
+    **{"bits lost, network": gap, "7-gram": gap_of_counts},
+    counts_stored=sum(seven_gram.num_ngrams),
     weights=parameters(net),
 )
 

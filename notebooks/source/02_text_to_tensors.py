@@ -13,10 +13,18 @@
 # # 02 · Text to tensors
 #
 # A model never sees text. It sees a tensor that somebody made from text, and what that step left out no training brings
-# back. Here is a classifier that gets every one of its 96 training reviews right. Read the two sentences in the last
-# cell of this screen. **What will it say about them?**
+# back. Here is a classifier that gets every one of its 96 training reviews right, such as *the film was great*. Then it reads two
+# sentences with the same words: *not terrible, it's great* and *not great, it's terrible*. **What will it say about them?**
 
-# %% tags=["setup"]
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook import diagrams
+
+diagrams.show("text_pipeline")
+
+# %% tags=["setup", "fold"]
+# @title Imports
+import copy
 import math
 import random
 import time
@@ -25,60 +33,61 @@ from itertools import combinations, pairwise, product
 
 import sacrebleu
 import torch
-from matplotlib.colors import ListedColormap
 from torch.nn import functional as F
+from tqdm import tqdm
 
-from course_lib import bag, data, diagrams, ledger, metrics, plots, text, toy
-from course_lib.checks import ch02
-from course_lib.claims import claim
-from course_lib.display import markdown, show, show_source, table
+from course_lib import bag_of_words, bpe, datasets, metrics, text
+from course_lib.datasets import synthetic
+from course_lib.exercises import ch02
+from course_lib.notebook import claim, diagrams, ledger, markdown, predict, show_source, table, torchtext_tour
+from course_lib.notebook.figures import ch02 as figures
 
 _ = torch.manual_seed(0)
 
 # %%
-judged = [(toy.GOOD, 1), (toy.BAD, 0)]
+judged = [(synthetic.GOOD, 1), (synthetic.BAD, 0)]
 plain = [
     (f"the {thing} was {word}", label)
-    for thing in toy.THINGS
+    for thing in synthetic.THINGS
     for words, label in judged
     for word in words
 ]
 plain_tokens = [text.tokenize(review) for review, _ in plain]
 plain_labels = torch.tensor([label for _, label in plain])
-words_seen = text.build_vocab(
-    [*plain_tokens, text.tokenize("not, it's")]
-)  # no word below is unknown
+# Both sentences' words are in the vocabulary: none is unknown.
+words_seen = text.build_vocab([*plain_tokens, text.tokenize("not, it's")])
+plain_ids = [text.numericalize(tokens, words_seen) for tokens in plain_tokens]
 
-rows = [text.numericalize(tokens, words_seen) for tokens in plain_tokens]
-hook = bag.BagOfWords(len(words_seen))
-bag.fit_bag_of_words(hook, rows, plain_labels, l2=1e-3)
-accuracy = ((hook(*text.pad_batch(rows)) > 0) == plain_labels).float().mean()
-claim(
-    "The classifier is right on all 96 plain reviews, such as 'the film was great'",
-    accuracy == 1,
-    accuracy=accuracy,
-)
+hook = bag_of_words.BagOfWords(len(words_seen))
+_ = bag_of_words.fit_bag_of_words(hook, plain_ids, plain_labels, l2=1e-3)
 
 # %%
-pair = ["not terrible, it's great", "not great, it's terrible"]
-ids, mask = text.pad_batch(
-    [text.numericalize(text.tokenize(sentence), words_seen) for sentence in pair]
-)
-p = torch.sigmoid(hook(ids, mask))
+verdict = predict("what it says about the two sentences", ...)
+
+# %% tags=["fold", "reveal"]
+# @title What it says
+hook_accuracy = ((hook(*text.pad_batch(plain_ids)) > 0) == plain_labels).float().mean()
 claim(
-    "It gives both sentences the same probability of being positive", abs(p[0] - p[1]) < 1e-6, p=p
+    "The classifier is right on all 96 plain reviews.", hook_accuracy == 1, accuracy=hook_accuracy
 )
+sentences = ["not terrible, it's great", "not great, it's terrible"]
+p_positive = torch.sigmoid(
+    hook(*text.pad_batch([text.numericalize(text.tokenize(s), words_seen) for s in sentences]))
+)
+claim(
+    "It gives both sentences the same probability of being positive.",
+    abs(p_positive[0] - p_positive[1]) < 1e-6,
+    probabilities=p_positive,
+)
+verdict.compare("the same about both")
 
 # %% [markdown]
 # *Great* pulls it up as far as *terrible* pulls it down, wherever they stand. It was given a *bag of words*: which words
 # occur, not where. Both sentences put the same tensor in front of it, so no weights, however long you train, can tell
 # them apart. The mistake was made before the first layer.
 #
-# This chapter walks the road from a string to a tensor, one step at a time, and asks of every step the same question:
-# **what does it keep, and what does it lose?**
-
-# %%
-diagrams.show("text_pipeline")
+# This chapter walks the road from a string to a tensor, the one in the picture, a step at a time, and asks of every step the same
+# question: **what does it keep, and what does it lose?**
 
 # %% [markdown]
 # ## You will be able to
@@ -99,7 +108,8 @@ diagrams.show("text_pipeline")
 # Where does one token end? There are three answers: at the end of a word, after every character, or somewhere in between
 # that is learned from data. The tempting first attempt is `str.split`. **Which tokens of this review will it get wrong?**
 
-# %%
+# %% tags=["fold"]
+# @title Three ways to cut a review
 review = "A GREAT cast. Great script: it's the greatest!"
 table(
     ["cut", "tokens", "T"],
@@ -113,14 +123,14 @@ table(
     ],
 )
 claim(
-    "For str.split 'GREAT' and 'Great' are unrelated words, and 'cast.' is not 'cast'",
+    "For `str.split` 'GREAT' and 'Great' are unrelated words, and 'cast.' is not 'cast'.",
     {"GREAT", "Great", "cast."} <= set(review.split())
     and text.tokenize(review).count("great") == 2,
 )
 
 # %% [markdown]
 # The course's tokenizer lower-cases and sets punctuation free. Neither is free of loss: `us` and `US` become one word, and
-# an angry `GREAT` is as calm as any other. Here it is; `_MARKS` pairs each ASCII punctuation mark but the apostrophe with
+# an angry `GREAT` is as calm as any other. Here it is; `MARKS` pairs each ASCII punctuation mark but the apostrophe with
 # the same mark between spaces.
 
 # %%
@@ -133,34 +143,39 @@ show_source(text.tokenize)
 # machine has: the docstrings of your own Python's standard library. The last tenth (other modules than the rest) is kept
 # aside, as a stand-in for new text of the same kind. Text from elsewhere has more unknown words.
 #
-# **Predict:** cut into words and punctuation, what share of the *tokens* in that last tenth has never occurred in the nine
+# Cut into words and punctuation, what fraction of the *tokens* in that last tenth has never occurred in the nine
 # tenths before it? One in a thousand? One in a hundred? One in ten?
 
 # %%
-corpus = data.docstrings(limit=400_000)
+corpus = datasets.docstrings(limit=400_000)
 cut = len(corpus) * 9 // 10
 seen, unseen = {}, {}
 for name, split in {"words": text.tokenize, "characters": text.characters}.items():
     seen[name], unseen[name] = split(corpus[:cut]), split(corpus[cut:])
 distinct = {name: set(tokens) for name, tokens in seen.items()}
-unknown = {
+
+# %%
+new_words = predict("how many word tokens of the last tenth are new, in per cent", ...)
+
+# %% tags=["fold", "reveal"]
+# @title T, V and what is unknown
+T_words, T_characters = len(seen["words"]), len(seen["characters"])
+V_words, V_characters = len(distinct["words"]), len(distinct["characters"])
+new_share = {
     name: sum(token not in known for token in unseen[name]) / len(unseen[name])
     for name, known in distinct.items()
 }
-T_words, T_characters = len(seen["words"]), len(seen["characters"])
-V_words, V_characters = len(distinct["words"]), len(distinct["characters"])
 claim(
-    "Characters: T more than 3 times as long. Words: V more than 20 times as large",
+    "Characters: T more than 3 times as long. Words: V more than 20 times as large.",
     T_characters > 3 * T_words and V_words > 20 * V_characters,
-    T=[T_words, T_characters],
-    V=[V_words, V_characters],
+    **{"T, words and characters": [T_words, T_characters], "V": [V_words, V_characters]},
 )
 claim(
-    "More than 2 % of the word tokens in the last tenth are new; of the characters, fewer than 0.1 %",
-    unknown["words"] > 0.02 and unknown["characters"] < 0.001,
-    words=unknown["words"],
-    characters=unknown["characters"],
+    "More than 2 % of the word tokens in the last tenth are new; of the characters, fewer than 0.1 %.",
+    new_share["words"] > 0.02 and new_share["characters"] < 0.001,
+    **{name: f"{100 * share:.2g} %" for name, share in new_share.items()},
 )
+new_words.compare("more than 2 %")
 
 # %% [markdown]
 # ### In between: byte-pair encoding
@@ -175,28 +190,34 @@ claim(
 # $$ (s_1, s_2)^* = \arg\max_{(s_1, s_2)} \sum_w n_w \, c_w(s_1, s_2). $$
 #
 # On a tie the alphabetically first pair wins. Merges never reach across words; a last symbol `</w>` (a dot in the
-# diagram) marks the end, so that pieces can be joined into words again.
-
-# %%
-diagrams.show("bpe_merges")
-
-# %% [markdown]
-# Here is the run behind the diagram, on four words: *great* (6 times), *greater* (3), *dull* (5) and *later* (4).
-# **Predict the first merge** before you look: which two letters stand next to each other most often?
+# diagram below) marks the end, so that pieces can be joined into words again.
+#
+# Let us run it on four words: *great* (6 times), *greater* (3), *dull* (5) and *later* (4). Which two letters stand next to each
+# other most often?
 
 # %%
 counts = {"great": 6, "greater": 3, "dull": 5, "later": 4}
-merges = text.train_bpe(counts, 10)
-rows = []
+merges = bpe.train_bpe(counts, 10)
+
+# %%
+first_merge = predict("the first merge, two letters", ...)
+
+# %% tags=["fold", "reveal"]
+# @title The first six merges
+merge_rows = []
 for k, (a, b) in enumerate(merges[:6]):
-    pieces = {word: text.bpe_tokenize(word, merges[:k]) for word in counts}
+    pieces = {word: bpe.bpe_tokenize(word, merges[:k]) for word in counts}
     times = sum(n * list(pairwise(pieces[w])).count((a, b)) for w, n in counts.items())
-    rows.append([k + 1, f"`{a}` `{b}`", f"`{a + b}`", times])
-table(["merge", "pair", "new symbol", "times in the corpus"], rows)
+    merge_rows.append([k + 1, f"`{a}` `{b}`", f"`{a + b}`", times])
+table(["merge", "pair", "new symbol", "times in the corpus"], merge_rows)
 claim(
-    "The first merge is 'a' with 't', which stand together 6 + 3 + 4 = 13 times",
-    merges[0] == ("a", "t"),
+    "The first merge is 'a' with 't', which stand together 6 + 3 + 4 = 13 times.",
+    merges[0] == ("a", "t") and merge_rows[0][-1] == 6 + 3 + 4,
 )
+first_merge.compare("'a' with 't'")
+
+# %%
+diagrams.show("bpe_merges")
 
 # %% [markdown]
 # To cut a *new* word, start from its characters and apply the merges in the order in which they were learned. A word that
@@ -204,51 +225,42 @@ claim(
 
 # %%
 for word in ["great", "duller", "tall"]:
-    print(f"{word:>7} -> {' '.join(text.bpe_tokenize(word, merges))}")
-show_source(text.bpe_tokenize)
+    print(f"{word:>7} -> {' '.join(bpe.bpe_tokenize(word, merges))}")
+show_source(bpe.bpe_tokenize)
 
 # %% [markdown]
 # Training is a loop of two steps, count and merge; you write one turn of it in **exercise 2.1**. The library's version does
 # the same, but recounts only the words that a merge has changed.
 #
 # The number of merges is a dial from characters to words. We turn it on the words of the docstrings (tokens made of letters
-# only). With 0 merges a word costs its letters and one `</w>`. **Predict:** how many merges halve that?
+# only). With 0 merges a word costs its letters and one `</w>`. How many merges halve that?
 
 # %%
 word_counts = Counter(token for token in seen["words"] if token.isalpha())
 new_counts = Counter(token for token in unseen["words"] if token.isalpha())
-all_merges = text.train_bpe(word_counts, 3000)
-dial = [0, 30, 100, 300, 1000, 3000]
+all_merges = bpe.train_bpe(word_counts, 3000)
 
 
 def tokens_per_word(merges, counts):
     """Mean number of pieces of a running word."""
-    return sum(n * len(text.bpe_tokenize(word, merges)) for word, n in counts.items()) / sum(
-        counts.values()
-    )
+    cost = sum(n * len(bpe.bpe_tokenize(word, merges)) for word, n in counts.items())
+    return cost / sum(counts.values())
 
 
-pieces = [tokens_per_word(all_merges[:k], new_counts) for k in dial]
+dial = [0, 30, 100, 300, 1000, 3000]
+cost_per_word = [
+    tokens_per_word(all_merges[:k], new_counts) for k in tqdm(dial, leave=False)
+]
 
-# %%
-ax = plots.axes(height=3)
-points = {"pieces": (range(len(dial)), pieces)}
-plots.lines(ax, points, "merges learned", "tokens per word", {"pieces": "input"}, marker="o")
-ax.set_xticks(range(len(dial)), [f"{k:,}" for k in dial])
-ax.set_ylim(0, None)
-ax.axhline(1, color=plots.COLORS["muted"], linestyle="--")
-ax.text(0, 1.1, "whole words", color=plots.COLORS["muted"])
-show(
-    ax,
-    alt="Tokens per word fall from about 6 with no merge to little more than 1 with 3,000 merges; a dashed line marks 1.",
-    caption="How many merges bring the sequences close to word length? A few hundred already halve them; with a few thousand "
-    "most running words are one token, and every other word is still spelled.",
-)
+# %% tags=["reveal"]
+figures.tokens_per_word(dial, cost_per_word)
+
+# %% tags=["fold", "reveal"]
+# @title With 3,000 merges
 claim(
-    "With 3,000 merges a word of the held-out text takes fewer than half as many tokens as with characters",
-    pieces[-1] < pieces[0] / 2,
-    characters=pieces[0],
-    merges_3000=pieces[-1],
+    "With 3,000 merges a word of the held-out text takes fewer than half as many tokens as with characters.",
+    cost_per_word[-1] < cost_per_word[0] / 2,
+    **{"tokens per word, characters": cost_per_word[0], "3,000 merges": cost_per_word[-1]},
 )
 
 # %% [markdown]
@@ -314,19 +326,24 @@ ch02.bpe_step(bpe_step)
 # reviews, which a small grammar writes: one to three judgements each (the one printed has two), and a label, 1 for praise.
 
 # %%
-reviews = toy.reviews(2000, seed=1)
+reviews = synthetic.reviews(2000, seed=1)
 train_reviews, test_reviews = reviews[:1600], reviews[1600:]
 train_tokens = [text.tokenize(review) for review, _ in train_reviews]
 test_tokens = [text.tokenize(review) for review, _ in test_reviews]
 vocab = text.build_vocab(train_tokens)
 print("one review:", reviews[0])
 print("the first ids:", vocab.itos[:12])
-sentence = text.tokenize("the plot was not boring, it was hilarious")
-ids = text.numericalize(sentence, vocab, sos=True, eos=True)
-print("ids: ", ids)
-print("back:", " ".join(text.denumericalize(ids, vocab)))
+
+said = text.tokenize("the plot was not boring, it was hilarious")
+said_ids = text.numericalize(said, vocab, sos=True, eos=True)
+print("ids: ", said_ids)
+print("back:", " ".join(text.denumericalize(said_ids, vocab)))
+
+# %% tags=["fold"]
+# @title What happened to hilarious?
 claim(
-    "A word outside the vocabulary comes back as <unk>: what was said is lost", ids[-2] == text.UNK
+    "A word outside the vocabulary comes back as `<unk>`: what was said is lost.",
+    said_ids[-2] == text.UNK,
 )
 
 # %% [markdown]
@@ -336,38 +353,27 @@ claim(
 # and more. The *rate of* `<unk>` is the share of running tokens that the vocabulary does not know. Measured on the text the
 # vocabulary was built from, it flatters a large vocabulary; the honest figure is on held-out text.
 #
-# **Predict:** by how much does the rate on the held-out text fall from V = 1,000 to V = 3,000? And on the training text?
+# By how much does the rate on the held-out text fall from V = 1,000 to V = 3,000? And on the training text?
 
 # %%
-ranked = [token for token, _ in Counter(seen["words"]).most_common()]
-sizes = [100, 300, 1000, 3000, len(ranked)]
+by_frequency = [token for token, _ in Counter(seen["words"]).most_common()]
+sizes = [100, 300, 1000, 3000, len(by_frequency)]
+known = [set(by_frequency[:size]) for size in sizes]
 rates = {}
-for name, tokens in {"training text": seen["words"], "held-out text": unseen["words"]}.items():
-    rates[name] = [
-        100 * sum(token not in known for token in tokens) / len(tokens)
-        for known in (set(ranked[:size]) for size in sizes)
-    ]
-ax = plots.lines(
-    plots.axes(height=3),
-    {name: (sizes, rate) for name, rate in rates.items()},
-    "vocabulary size V (log scale)",
-    "<unk> rate (% of tokens)",
-    colors={"training text": "muted", "held-out text": "input"},
-    marker="o",
-)
-ax.set(xscale="log", ylim=(0, None))
-show(
-    ax,
-    alt="Two falling curves of the <unk> rate against vocabulary size; the training curve reaches 0, held-out does not.",
-    caption="Does a larger vocabulary remove `<unk>`? Only on the text it was built from. On held-out text the curve flattens: "
-    "with every training word known, a few per cent of the tokens are still unknown.",
-)
+for name, part in {"training text": seen, "held-out text": unseen}.items():
+    tokens = part["words"]
+    rates[name] = [100 * sum(t not in k for t in tokens) / len(tokens) for k in known]
+
+# %% tags=["reveal"]
+figures.unknown_by_size(sizes, rates)
+
+# %% tags=["fold", "reveal"]
+# @title From V = 1,000 to 3,000
 claim(
-    "From V = 1,000 to 3,000 both rates fall by more than 5 points; less is left of the training text's",
+    "From V = 1,000 to 3,000 both rates fall by more than 5 points; less is left of the training text's.",
     all(rate[2] - rate[3] > 5 for rate in rates.values())
     and rates["training text"][3] < rates["held-out text"][3],
-    training=rates["training text"][2:4],
-    held_out=rates["held-out text"][2:4],
+    **{f"%, {name}": rate[2:4] for name, rate in rates.items()},
 )
 
 # %% [markdown]
@@ -386,11 +392,14 @@ def unknown_rate(tokens, vocab):
 
 leaky = text.build_vocab([seen["words"], unseen["words"]])
 honest = text.build_vocab([seen["words"]])
+
+# %% tags=["fold"]
+# @title What the two vocabularies report
 claim(
-    "The leaky vocabulary reports an <unk> rate of 0; the honest one, more than 2 %",
+    "The leaky vocabulary reports an `<unk>` rate of 0; the honest one, more than 2 %.",
     unknown_rate(unseen["words"], leaky) == 0 and unknown_rate(unseen["words"], honest) > 0.02,
     leaky=unknown_rate(unseen["words"], leaky),
-    honest=unknown_rate(unseen["words"], honest),
+    honest=f"{100 * unknown_rate(unseen['words'], honest):.2g} %",
 )
 
 # %% [markdown]
@@ -406,14 +415,16 @@ show_source(text.length_mask)
 
 # %%
 three = ["the cast was great", "not dull", "the ending was weak, sadly"]
-ids, mask = text.pad_batch(
+three_ids, three_mask = text.pad_batch(
     [text.numericalize(text.tokenize(sentence), vocab) for sentence in three]
 )
-print(ids, ids.shape)
-print(mask.int())
+print(three_ids, three_ids.shape)
+print(three_mask.int())
+
+# %% tags=["fold"]
+# @title The mask undoes the padding
 claim(
-    "The mask undoes the padding: ids[mask] is the real tokens and nothing else",
-    len(ids[mask]) == 4 + 2 + 6,
+    "`ids[mask]` is the real tokens and nothing else.", len(three_ids[three_mask]) == 4 + 2 + 6
 )
 
 # %% [markdown]
@@ -424,12 +435,16 @@ claim(
 # batch above. **Will its mean be the same?**
 
 # %%
+_ = torch.manual_seed(0)
 embedding = torch.nn.Embedding(len(vocab), 4, dtype=torch.float64)
 alone, _ = text.pad_batch([text.numericalize(["not", "dull"], vocab)])
 mean_alone = embedding(alone).mean(dim=1)[0]
-mean_in_batch = embedding(ids).mean(dim=1)[1]
+mean_in_batch = embedding(three_ids).mean(dim=1)[1]
+
+# %% tags=["fold", "reveal"]
+# @title The two means
 claim(
-    "The mean of 'not dull' depends on the longest review of its batch",
+    "The mean of 'not dull' depends on the longest review of its batch.",
     not torch.allclose(mean_alone, mean_in_batch),
     alone=mean_alone,
     in_batch=mean_in_batch,
@@ -441,22 +456,26 @@ claim(
 #
 # $$ \bar e_b = \frac{\sum_t m_{bt} \, e_{bt}}{\sum_t m_{bt}}. $$
 #
-# `course_lib` does this inside `bag.AveragedEmbeddings`. Is it enough to keep the padding's vector at zero, as
+# `course_lib` does this inside `bag_of_words.AveragedEmbeddings`. Is it enough to keep the padding's vector at zero, as
 # `nn.Embedding(V, D, padding_idx=1)` does? It is still counted: the bug that you repair in **exercise 2.3**.
 
 # %%
-averaged = bag.AveragedEmbeddings(len(vocab), width=4).double().eval()
-together = averaged(ids, mask)[1]
-by_itself = averaged(alone, torch.ones(1, 2, dtype=torch.bool))[0]
-longer = averaged(*text.pad_batch([text.numericalize(["not", "dull"], vocab)], length=50))[0]
+averager = bag_of_words.AveragedEmbeddings(len(vocab), d_model=4).double().eval()
+together = averager(three_ids, three_mask)[1]
+by_itself = averager(alone, torch.ones(1, 2, dtype=torch.bool))[0]
+not_dull = text.numericalize(["not", "dull"], vocab)
+padded_to_50 = averager(*text.pad_batch([not_dull], length=50))[0]
+
+# %% tags=["fold"]
+# @title Check: pad further, and nothing changes
 claim(
-    "With the mask, 'not dull' gives the same output alone, in the batch, and padded to 50",
-    torch.allclose(together, by_itself) and torch.allclose(longer, by_itself),
+    "With the mask, 'not dull' gives the same output alone, in the batch, and padded to 50.",
+    torch.allclose(together, by_itself) and torch.allclose(padded_to_50, by_itself),
 )
 
 # %% [markdown]
-# A forgotten mask raises no error and the loss still falls: the only symptom is a slightly worse score. So test for it, as in
-# the cell above: *pad further, and nothing may change.* The same test will guard the LSTM's last step (chapter 05) and
+# A forgotten mask raises no error and the loss still falls: the only symptom is a slightly worse score. So test for it, as
+# above: *pad further, and nothing should change.* The same test will guard the LSTM's last step (chapter 05) and
 # attention (chapter 07). Chapter 01's perplexity needs it too: the mean nats per token is a mean over *real* tokens.
 
 # %% [markdown]
@@ -510,11 +529,9 @@ def buggy_mean(vectors, mask):
     return vectors.mean(dim=1)
 
 
-print("real tokens per row:", mask.sum(dim=1).tolist())
-print(
-    "'mean' of ones:     ",
-    [round(value, 3) for value in buggy_mean(torch.ones(3, 6, 1), mask)[:, 0].tolist()],
-)
+print("real tokens per row:", three_mask.sum(dim=1).tolist())
+of_ones = buggy_mean(torch.ones(3, 6, 1), three_mask)[:, 0]
+print("'mean' of ones:     ", [round(value, 3) for value in of_ones.tolist()])
 
 # %% [markdown]
 # What happens to the short rows, and why not to the longest? Write the version that is right for every row, however far
@@ -552,7 +569,7 @@ ch02.masked_mean(masked_mean)
 # So it depends on who sits together. *Bucketing* puts texts of similar length into one batch, and
 # shuffles the batches instead of the texts.
 #
-# **Predict:** the toy reviews have 1 to 3 judgements; put 32 in a batch. What share of the cells is padding in shuffled order? And bucketed?
+# The toy reviews have 1 to 3 judgements; put 32 in a batch. What share of the cells is padding in shuffled order? And bucketed?
 
 # %%
 sequences = [torch.tensor(text.numericalize(tokens, vocab)) for tokens in train_tokens]
@@ -566,7 +583,7 @@ def shuffled_batches(size, generator):
 
 
 def share_of_padding(batches):
-    """Padding share of all the batches together: cells first, one division at the end."""
+    """Padding share of all batches together: cells first, one division at the end."""
     cells = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
     return 1 - sum(lengths) / cells
 
@@ -574,31 +591,25 @@ def share_of_padding(batches):
 generator = torch.Generator().manual_seed(2)
 shuffled = shuffled_batches(32, generator)
 bucketed = list(text.bucket_batches(lengths, 32, generator))
-claim(
-    "Padding shrinks from over 40 % of the cells (shuffled) to less than 10 % (bucketed)",
-    share_of_padding(shuffled) > 0.4 and share_of_padding(bucketed) < 0.1,
-    shuffled=share_of_padding(shuffled),
-    bucketed=share_of_padding(bucketed),
-    fixed_80=1 - sum(lengths) / (len(lengths) * 80),  # every review padded to 80
-)
 
 # %%
-panels = plots.grid(1, 2, height=2.9)[0]
-colors = ListedColormap(["#C8C8C8", plots.COLORS["attention"]])
-for ax, name, batches in zip(panels, ["shuffled", "bucketed"], [shuffled, bucketed], strict=True):
-    rows = [lengths[i] for i in batches[1]]
-    picture = text.length_mask(rows, T=max(lengths)).float()
-    picture[:, max(rows) :] = float("nan")  # outside this batch's rectangle
-    ax.imshow(picture, aspect="auto", interpolation="nearest", cmap=colors, vmin=0, vmax=1)
-    ax.set(title=name, xlabel="step t (tokens)", ylabel="review in the batch")
-    ax.grid(visible=False)
-show(
-    panels[0],
-    alt="Two masks of 32 reviews. Shuffled: ragged blue rows, nearly half of the rectangle grey. Bucketed: rows of 31 "
-    "or 32 tokens, hardly any grey.",
-    caption="What does one batch look like? Real tokens are blue, padding is grey. In shuffled order one long review makes 31 "
-    "others wait; in a bucket the rows end together.",
+padded = predict("how many cells are padding, shuffled and bucketed, in per cent", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Padding, shuffled and bucketed
+claim(
+    "Padding shrinks from over 40 % of the cells (shuffled) to less than 10 % (bucketed).",
+    share_of_padding(shuffled) > 0.4 and share_of_padding(bucketed) < 0.1,
+    shuffled=f"{100 * share_of_padding(shuffled):.3g} %",
+    bucketed=f"{100 * share_of_padding(bucketed):.2g} %",
+    every_review_padded_to_80=f"{100 * (1 - sum(lengths) / (len(lengths) * 80)):.3g} %",
 )
+padded.compare("over 40 % and below 10 %")
+
+# %%
+one_batch = {"shuffled": shuffled[1], "bucketed": bucketed[1]}
+rows_of = {name: [lengths[i] for i in batch] for name, batch in one_batch.items()}
+figures.two_batches(rows_of, longest=max(lengths))
 
 # %% [markdown]
 # Does bucketing still pay when the batches grow? The larger a batch, the more likely it holds one very long review.
@@ -608,38 +619,24 @@ batch_sizes = [1, 2, 4, 8, 16, 32, 64, 128]
 waste = {"shuffled": [], "bucketed": []}
 for size in batch_sizes:
     generator = torch.Generator().manual_seed(size)
-    waste["shuffled"].append(share_of_padding(shuffled_batches(size, generator)))
-    waste["bucketed"].append(share_of_padding(list(text.bucket_batches(lengths, size, generator))))
-ax = plots.lines(
-    plots.axes(height=2.9),
-    {name: (batch_sizes, [100 * w for w in ws]) for name, ws in waste.items()},
-    "batch size B (log scale)",
-    "padding (% of cells)",
-    colors={"shuffled": "muted", "bucketed": "attention"},
-    marker="o",
-)
-ax.set_xscale("log", base=2)
-ax.set_xticks(batch_sizes, batch_sizes)
-ax.set_ylim(0, None)
-show(
-    ax,
-    alt="Padding share against batch size. Shuffled rises steeply to nearly half; bucketed stays near zero up to 16, then "
-    "rises to about 6 %.",
-    caption="Does bucketing still pay in large batches? Yes. Shuffled waste climbs to nearly half; bucketed stays below 7 % up "
-    "to B = 128, where 1,600 reviews no longer fill buckets of one length.",
-)
+    in_any_order = shuffled_batches(size, generator)
+    by_length = list(text.bucket_batches(lengths, size, generator))
+    waste["shuffled"].append(share_of_padding(in_any_order))
+    waste["bucketed"].append(share_of_padding(by_length))
+figures.padding_by_batch_size(batch_sizes, waste)
+
+# %% tags=["fold"]
+# @title At every batch size?
 claim(
-    "At every batch size from 2 to 128, bucketing at least halves the padding",
+    "At every batch size from 2 to 128, bucketing at least halves the padding.",
     all(b <= s / 2 for s, b in zip(waste["shuffled"][1:], waste["bucketed"][1:], strict=True)),
-    shuffled=waste["shuffled"],
-    bucketed=waste["bucketed"],
+    **{f"share {name}, B = 2 and 128": [shares[1], shares[-1]] for name, shares in waste.items()},
 )
 
 # %% [markdown]
 # Bucketing has a price: the batches are less random. `text.bucket_batches` shuffles all texts, sorts within pools of 100
-# batches, and shuffles the batches again. **Predict:** of the pairs of reviews that share a batch in one epoch, how
+# batches, and shuffles the batches again. Of the pairs of reviews that share a batch in one epoch, how
 # many share one again in the next?
-
 
 # %%
 def meetings(batches):
@@ -652,12 +649,13 @@ def meet_again(one_epoch):
     first, second = meetings(one_epoch()), meetings(one_epoch())
     return len(first & second) / len(first)
 
-
+# %% tags=["fold", "reveal"]
+# @title Pairs that meet again
 generator = torch.Generator().manual_seed(3)
 by_chance = meet_again(lambda: shuffled_batches(32, generator))
 in_buckets = meet_again(lambda: text.bucket_batches(lengths, 32, generator))
 claim(
-    "More than a third of the pairs meet again in the next epoch; of shuffled ones, fewer than 1 in 30",
+    "More than a third of the pairs meet again in the next epoch; of shuffled ones, fewer than 1 in 30.",
     in_buckets > 1 / 3 and by_chance < 1 / 30,
     bucketed=in_buckets,
     shuffled=by_chance,
@@ -675,63 +673,53 @@ claim(
 # `results/`, in which recorded and seeded runs are kept; `python -m course_lib.experiments imdb-padding` makes these
 # again.
 #
-# In the table, `padding` is the padding share, `tokens_lost` the share of the text that is cut off, and `entries_per_review`
-# the cells that a review takes up.
-#
-# **Predict:** a common choice is to cut every review to 200 tokens. What share of all tokens is thrown away?
+# A common choice is to cut every review to 200 tokens. What share of all tokens is thrown away?
 
-
-# %%
+# %% tags=["fold"]
+# @title Recorded facts about the reviews' lengths
 def recorded(metric):
     """A recorded fact about the reviews' lengths (first seed's training part)."""
     return ledger.values("imdb-padding", "lengths", metric)[0]
-
-
-edges, numbers = recorded("histogram_edges"), recorded("histogram_counts")
-ax = plots.axes(height=2.6)
-ax.bar(
-    edges, numbers, width=0.92 * (edges[1] - edges[0]), align="edge", color=plots.COLORS["input"]
-)
-ax.axvline(200, color=plots.COLORS["ink"], linestyle="--")
-ax.annotate("cut at 200", (200, max(numbers)), xytext=(5, -8), textcoords="offset points")
-ax.set(
-    xlabel="length of the review (tokens; the last bar holds all from 1,000 on)", ylabel="reviews"
-)
-show(
-    ax,
-    alt="Histogram of the lengths of IMDB reviews: most have 100 to 300 tokens, with a long tail to more than 1,000.",
-    caption="How long are real reviews? Half are longer than 200 tokens, and a long tail goes beyond 1,000: "
-    "whatever length you fix, it wastes cells on most reviews or cuts off the others.",
-)
-ways = [
-    "fixed: the longest review",
-    "fixed: 200 tokens",
-    "per batch, random",
-    "per batch, bucketed",
-]
-ways.append("bucketed, at most 400 tokens")
-markdown(ledger.table("imdb-padding", ["padding", "tokens_lost", "entries_per_review"], ways))
 
 
 def share(way, metric):
     """Mean over the recorded seeds."""
     return ledger.summary("imdb-padding", way, metric)[0]
 
+# %%
+edges, numbers = recorded("histogram_edges"), recorded("histogram_counts")
+figures.review_lengths(edges, numbers, cut=200)
 
+# %% tags=["fold", "reveal"]
+# @title Five ways to pad: what each wastes and cuts off
+WAYS = [
+    "fixed: the longest review",
+    "fixed: 200 tokens",
+    "per batch, random",
+    "per batch, bucketed",
+    "bucketed, at most 400 tokens",
+]
+COLUMNS = {
+    "padding": "padding share",
+    "tokens_lost": "share of the text cut off",
+    "entries_per_review": "cells a review",
+}
+markdown(ledger.table("imdb-padding", COLUMNS, WAYS))
 claim(
-    "Cut at 200 tokens, more than a third of the text is never seen",
+    "Cut at 200 tokens, more than a third of the text is never seen.",
     share("fixed: 200 tokens", "tokens_lost") > 1 / 3,
-    lost=share("fixed: 200 tokens", "tokens_lost"),
-    reviews_cut=recorded("share_over_200"),
+    share_of_the_tokens_lost=share("fixed: 200 tokens", "tokens_lost"),
+    share_of_the_reviews_cut=recorded("share_over_200"),
 )
 claim(
-    "Buckets keep every token, and need less than a third of the cells of random batches",
-    share("per batch, bucketed", "entries_per_review")
+    "Buckets keep every token, and need less than a third of the cells of random batches.",
+    share("per batch, bucketed", "tokens_lost") == 0
+    and share("per batch, bucketed", "entries_per_review")
     < share("per batch, random", "entries_per_review") / 3,
 )
 
 # %% [markdown]
-# A fixed length looks cheap in the table because it throws text away, and reviewers like to give their verdict last. If you must
+# A fixed length looks cheap in the table because it throws text away. If you must
 # cut, choose the length on validation data and report what is lost.
 
 # %% [markdown]
@@ -769,52 +757,57 @@ diagrams.show("one_hot_lookup")
 # %%
 B, T, V, D = 3, 5, 11, 4
 W = torch.randn(V, D, dtype=torch.float64, requires_grad=True)
-ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(1))
-one_hot = F.one_hot(ids, V).double()
-print("one-hot", tuple(one_hot.shape), "@ W", tuple(W.shape), "->", tuple((one_hot @ W).shape))
-print("ids    ", tuple(ids.shape), " of W", tuple(W.shape), "->", tuple(W[ids].shape))
+picked = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(1))
+one_hot = F.one_hot(picked, V).double()
+product_shape, lookup_shape = tuple((one_hot @ W).shape), tuple(W[picked].shape)
+print("one-hot", tuple(one_hot.shape), "@ W", tuple(W.shape), "->", product_shape)
+print("ids    ", tuple(picked.shape), " of W", tuple(W.shape), "->", lookup_shape)
+
+# %% tags=["fold"]
+# @title Check: same output, same gradient
 upstream = torch.randn(B, T, D, dtype=torch.float64)
 by_product = torch.autograd.grad((one_hot @ W * upstream).sum(), W)[0]
-by_lookup = torch.autograd.grad((F.embedding(ids, W) * upstream).sum(), W)[0]
+by_lookup = torch.autograd.grad((F.embedding(picked, W) * upstream).sum(), W)[0]
 claim(
-    "The product and the look-up are equal, bit for bit",
-    torch.equal(one_hot @ W, F.embedding(ids, W)),
+    "The product and the look-up are equal, bit for bit.",
+    torch.equal(one_hot @ W, F.embedding(picked, W)),
 )
 claim(
-    "Their gradients agree too, to rounding; rows of W whose token is not in the batch get none",
+    "Their gradients agree too, to rounding; rows of W whose token is not in the batch get none.",
     torch.allclose(by_product, by_lookup)
-    and not by_lookup[~torch.isin(torch.arange(V), ids)].any(),
+    and not by_lookup[~torch.isin(torch.arange(V), picked)].any(),
 )
 
 # %% [markdown]
-# **Predict:** a batch of 128 reviews of 200 tokens and a vocabulary of 50,000 words, the sizes of a common tutorial on IMDB. How
+# Take a batch of 128 reviews of 200 tokens and a vocabulary of 50,000 words, the sizes of a common tutorial on IMDB. How
 # much memory do the one-hot vectors take, in 32-bit floats? Megabytes? Gigabytes?
 
-# %%
-B, T, V, D = 128, 200, 50_000, 32
+# %% tags=["fold", "reveal"]
+# @title Memory, multiplications and time
+B_large, T_large, V_large, D_large = 128, 200, 50_000, 32
+one_hot_numbers = B_large * T_large * V_large
 table(
     ["", "one-hot times W", "look-up"],
     [
-        ["input", f"{B * T * V * 4 / 1e9:.2f} GB", f"{B * T * 8 / 1e6:.2f} MB"],
-        ["multiplications", f"{B * T * V * D / 1e9:.0f} billion", "0"],
+        ["input", f"{one_hot_numbers * 4 / 1e9:.2f} GB", f"{B_large * T_large * 8 / 1e6:.2f} MB"],
+        ["multiplications", f"{one_hot_numbers * D_large / 1e9:.0f} billion", "0"],
     ],
 )
-seconds, small = {}, torch.randint(5000, (16, 50))
-table_small = torch.randn(5000, 32)
+few_ids, few_weights = torch.randint(5000, (16, 50)), torch.randn(5000, 32)
+milliseconds = {}
 for name, compute in {
-    "one_hot": lambda: F.one_hot(small, 5000).float() @ table_small,
-    "lookup": lambda: F.embedding(small, table_small),
+    "one-hot": lambda: F.one_hot(few_ids, 5000).float() @ few_weights,
+    "look-up": lambda: F.embedding(few_ids, few_weights),
 }.items():
     compute()
     begin = time.perf_counter()
     for _ in range(5):
         compute()
-    seconds[name] = (time.perf_counter() - begin) / 5
+    milliseconds[name] = (time.perf_counter() - begin) / 5 * 1e3
 claim(
-    "Even for 800 tokens and 5,000 words, the look-up is more than 10 times as fast",
-    seconds["one_hot"] > 10 * seconds["lookup"],
-    **{name: 1e3 * s for name, s in seconds.items()},
-    unit="ms",
+    "Even for 800 tokens and 5,000 words, the look-up is more than 10 times as fast.",
+    milliseconds["one-hot"] > 10 * milliseconds["look-up"],
+    **{name: f"{ms:.2g} ms" for name, ms in milliseconds.items()},
 )
 
 # %% [markdown]
@@ -822,32 +815,36 @@ claim(
 # unlike `terrible`. The $D$ numbers of an embedding are learned, so that words that matter alike can come to lie together.
 
 # %% [markdown]
-# ## 6 · The same road with torchtext
+# ## 6 · The same pipeline with torchtext
 #
-# Much code that you will meet walks this road with torchtext's `Field`, `Vocab` and `BucketIterator`. We use its version 0.6.0, which is pure Python and works with the torch of this course.
+# Much code that you will meet does the same with torchtext's `Field`, `Vocab` and `BucketIterator`. We use its version 0.6.0, which is pure Python and works with the torch of this course.
 #
 # | step | torchtext 0.6.0 | `course_lib.text` |
 # |---|---|---|
 # | cut | `Field(tokenize=..., lower=...)` | `tokenize` |
-# | number | `Field.build_vocab`, `Vocab` | `build_vocab` (returns the same `Vocab`) |
+# | number | `Field.build_vocab`, `Vocab` | `build_vocab`, whose `Vocab` does not grow |
 # | pad | `Field.process` | `pad_batch`, which returns the mask too |
 # | batch | `BucketIterator` | `bucket_batches`, `batches` |
 #
 # Here it is on the toy reviews, put into the shape of IMDB: a text, a label. It works; then come three traps.
 
 # %%
-show_source(text.review_fields, text.review_iterators)
+show_source(torchtext_tour.review_fields, torchtext_tour.review_iterators)
 
 # %%
 splits = {"train": train_reviews, "test": test_reviews}
-iterators, torchtext_vocab = text.review_iterators(splits, batch_size=32)
+iterators, torchtext_vocab = torchtext_tour.review_iterators(splits, batch_size=32)
 batch = next(iter(iterators["train"]))
-(ids, row_lengths), labels = batch.text, batch.label
-print("ids", tuple(ids.shape), "lengths", tuple(row_lengths.shape), "labels", tuple(labels.shape))
-claim("torchtext's vocabulary is the one of section 2", torchtext_vocab.itos == vocab.itos)
+(batch_ids, batch_lengths), batch_labels = batch.text, batch.label
+print("ids", tuple(batch_ids.shape), "lengths", tuple(batch_lengths.shape))
+print("labels", tuple(batch_labels.shape))
+
+# %% tags=["fold"]
+# @title Check: the same vocabulary
+claim("torchtext's vocabulary is the one of section 2.", torchtext_vocab.itos == vocab.itos)
 claim(
-    "The lengths give the mask: True exactly where the id is not <pad>",
-    torch.equal(text.length_mask(row_lengths), ids != text.PAD),
+    "The lengths give the mask: True exactly where the id is not `<pad>`.",
+    torch.equal(text.length_mask(batch_lengths), batch_ids != text.PAD),
 )
 
 # %% [markdown]
@@ -856,8 +853,9 @@ claim(
 # unknown words in it?**
 
 # %%
-trap = text.build_vocab(train_tokens)
-new_text = text.tokenize("A hilarious, gripping, unforgettable film: the finale was great!")
+trap = copy.deepcopy(torchtext_vocab)
+new_review = "A hilarious, gripping, unforgettable film: the finale was great!"
+new_text = text.tokenize(new_review)
 
 
 def share_not_in_stoi(tokens):
@@ -866,14 +864,23 @@ def share_not_in_stoi(tokens):
 
 
 before, size_before = share_not_in_stoi(new_text), len(trap.stoi)
-[trap.stoi[token] for token in new_text]  # what Field.numericalize does
+for token in new_text:
+    trap.stoi[token]  # what Field.numericalize does
 after, size_after = share_not_in_stoi(new_text), len(trap.stoi)
-print(f"before: {before:.0%} unknown, stoi has {size_before} entries, the vocabulary {len(trap)}")
-print(f"after:  {after:.0%} unknown, stoi has {size_after} entries, the vocabulary {len(trap)}")
-claim("Reading a text through stoi makes its unknown words look known", before > 0.3 and after == 0)
+
+# %% tags=["fold", "reveal"]
+# @title Unknown words, before and after one look
 claim(
-    "vocab[token] and numericalize do not grow anything, and still say <unk>",
-    unknown_rate(new_text, trap) == before and len(trap.stoi) == size_after,
+    "Reading a text through `stoi` makes its unknown words look known.",
+    before > 0.3 and after == 0 and size_after > size_before == len(trap),
+    **{
+        "unknown, before and after": f"{before:.0%}, {after:.0%}",
+        "entries of stoi": [size_before, size_after],
+    },
+)
+claim(
+    "The vocabulary of section 2 does not grow, and still says `<unk>`.",
+    unknown_rate(new_text, vocab) == before and len(vocab.stoi) == len(vocab),
 )
 
 # %% [markdown]
@@ -887,9 +894,9 @@ claim(
 # %%
 from torchtext.data import BucketIterator, Dataset, Example, Field
 
-text_field, label_field = text.review_fields()
-fields = [("text", text_field), ("label", label_field)]
-examples = Dataset([Example.fromlist(review, fields) for review in train_reviews], fields)
+fields = list(zip(("text", "label"), torchtext_tour.review_fields(), strict=True))
+examples = [Example.fromlist(review, fields) for review in train_reviews]
+examples = Dataset(examples, fields)
 
 
 def torchtext_padding(**options):
@@ -903,17 +910,21 @@ def torchtext_padding(**options):
     return 1 - sum(map(sum, rows)) / sum(len(row) * max(row) for row in rows)
 
 
-plain_call, repaired = torchtext_padding(), torchtext_padding(sort_within_batch=True)
+plain_call = torchtext_padding()
+sorting_call = torchtext_padding(sort_within_batch=True)
+
+# %% tags=["fold"]
+# @title Padding with and without sort_within_batch
 claim(
-    "With sort_key alone, BucketIterator pads like shuffled batches",
+    "With `sort_key` alone, BucketIterator pads like shuffled batches.",
     abs(plain_call - share_of_padding(shuffled)) < 0.03,
-    sort_key_alone=plain_call,
-    shuffled=share_of_padding(shuffled),
+    sort_key_alone=f"{100 * plain_call:.3g} %",
+    shuffled=f"{100 * share_of_padding(shuffled):.3g} %",
 )
 claim(
-    "With sort_within_batch=True the buckets are there",
-    repaired < plain_call / 3,
-    sort_within_batch=repaired,
+    "With `sort_within_batch=True` the buckets are there.",
+    sorting_call < plain_call / 3,
+    **{"padding with it": f"{100 * sorting_call:.2g} %"},
 )
 
 # %% [markdown]
@@ -924,15 +935,15 @@ claim(
 # `review_fields` keeps our own 0 and 1.)
 
 # %%
+two_texts = [["not", "dull"], ["the", "cast", "was", "great"]]
 bare = Field(tokenize=text.tokenize, batch_first=True)
-bare.vocab = vocab
-bare_batch = bare.process([["not", "dull"], ["the", "cast", "was", "great"]])
 with_lengths = Field(tokenize=text.tokenize, batch_first=True, include_lengths=True)
-with_lengths.vocab = vocab
-ids, row_lengths = with_lengths.process([["not", "dull"], ["the", "cast", "was", "great"]])
-print("without:", type(bare_batch).__name__, tuple(bare_batch.shape))
-print("with:   ", tuple(ids.shape), "and lengths", row_lengths.tolist())
-print(text.length_mask(row_lengths).int())
+bare.vocab = with_lengths.vocab = vocab
+bare_ids = bare.process(two_texts)
+field_ids, field_lengths = with_lengths.process(two_texts)
+print("without:", type(bare_ids).__name__, tuple(bare_ids.shape))
+print("with:   ", tuple(field_ids.shape), "and lengths", field_lengths.tolist())
+print(text.length_mask(field_lengths).int())
 
 # %% [markdown]
 # ## 7 · The bag-of-words baseline
@@ -947,48 +958,53 @@ print(text.length_mask(row_lengths).int())
 #
 # $$ L = \frac1N \sum_{n=1}^{N} -\ln p(\mathrm{label}_n) + \frac{\lambda}{2} \lVert w \rVert^2. $$
 #
-# The penalty makes $L$ strictly convex and keeps its optimum finite: there is exactly one, and `bag.fit_bag_of_words` comes
+# The penalty makes $L$ strictly convex and keeps its optimum finite: there is exactly one, and `bag_of_words.fit_bag_of_words` comes
 # close to it (it stops at a small gradient), so nobody can blame the learning rate. In the code below the vector $x$ is
 # never formed in `forward`: the weights of the words that occur are looked up and added, as in section 5.
 
 # %%
-show_source(bag.bag_of_words, bag.BagOfWords.forward)
+show_source(bag_of_words.bag_of_words, bag_of_words.BagOfWords.forward)
 
 # %% [markdown]
 # The toy reviews were made for this baseline: each comes with its *mirror*, the same words in another order with the opposite
-# label. **Predict the test accuracy** of a bag of words trained on 1,600 of them. Below 50 %, 50 %, or above?
-
+# label. A bag of words is trained on 1,600 of them. Is it right on more than half of the others, on half, or on fewer?
 
 # %%
 def train_bag(token_lists, labels, vocab):
     """A bag of words at the optimum of its loss on these reviews."""
-    model = bag.BagOfWords(len(vocab))
-    bag.fit_bag_of_words(
-        model, [text.numericalize(tokens, vocab) for tokens in token_lists], labels, l2=1e-4
-    )
+    model = bag_of_words.BagOfWords(len(vocab))
+    ids = [text.numericalize(tokens, vocab) for tokens in token_lists]
+    bag_of_words.fit_bag_of_words(model, ids, labels, l2=1e-4)
     return model
 
 
 @torch.no_grad()
 def logits_of(model, token_lists, vocab):
     """Logits (N,) that the reviews are positive."""
-    return model(*text.pad_batch([text.numericalize(tokens, vocab) for tokens in token_lists]))
+    return model(*text.pad_batch([text.numericalize(t, vocab) for t in token_lists]))
 
 
 train_labels = torch.tensor([label for _, label in train_reviews])
 test_labels = torch.tensor([label for _, label in test_reviews])
 words_model = train_bag(train_tokens, train_labels, vocab)
-logits = logits_of(words_model, test_tokens, vocab)
-accuracy = ((logits > 0) == test_labels).float().mean().item()
+test_logits = logits_of(words_model, test_tokens, vocab)
+
+# %%
+mirrored = predict("its accuracy on the other 400 reviews, in per cent", ...)
+
+# %% tags=["fold", "reveal"]
+# @title A review and its mirror
+toy_accuracy = ((test_logits > 0) == test_labels).float().mean().item()
 claim(
-    "A review and its mirror always get the same logit",
-    torch.allclose(logits[::2], logits[1::2], atol=1e-5),
+    "A review and its mirror always get the same logit.",
+    torch.allclose(test_logits[::2], test_logits[1::2], atol=1e-5),
 )
 claim(
-    "So of every pair one is right and one is wrong: the accuracy is one half",
-    abs(accuracy - 0.5) < 0.01,
-    accuracy=accuracy,
+    "So of every pair one is right and one is wrong: the accuracy is one half.",
+    abs(toy_accuracy - 0.5) < 0.01,
+    accuracy=toy_accuracy,
 )
+mirrored.compare("50 %, one of every pair")
 
 # %% [markdown]
 # One half is not bad luck but a theorem. The bag is the same for both, so the answer is; the labels differ, so exactly one
@@ -999,37 +1015,43 @@ claim(
 # with equality only at $z = 0$; and then the penalty wants $w = 0$.
 
 
-# %%
+# %% tags=["fold"]
+# @title The loss of random and of fitted weights
 def nats_per_review(model):
     """Mean loss on the test reviews, without the penalty."""
     logits = logits_of(model, test_tokens, vocab)
     return F.binary_cross_entropy_with_logits(logits, test_labels.float()).item()
 
 
-random_model = bag.BagOfWords(len(vocab))
+random_model = bag_of_words.BagOfWords(len(vocab))
 random_model.weight.data.normal_(generator=torch.Generator().manual_seed(0))
 claim(
-    "Random weights cost more than ln 2 nats a review, the fitted ones ln 2",
+    "Random weights cost more than ln 2 nats a review, the fitted ones ln 2.",
     nats_per_review(random_model) > math.log(2) + 0.01
     and abs(nats_per_review(words_model) - math.log(2)) < 1e-5,
-    random=nats_per_review(random_model),
-    fitted=nats_per_review(words_model),
+    **{
+        "nats, random": nats_per_review(random_model),
+        "fitted": nats_per_review(words_model),
+        "ln 2": math.log(2),
+    },
 )
 
 # %% [markdown]
 # The theorem holds for anything that forgets the order, such as the *average of embeddings*:
 
 # %%
-averaged = bag.AveragedEmbeddings(len(vocab), width=16)
-ids, mask = text.pad_batch([text.numericalize(tokens, vocab) for tokens in test_tokens])
+mean_model = bag_of_words.AveragedEmbeddings(len(vocab), d_model=16).eval()
 with torch.no_grad():
-    out = averaged.eval()(ids, mask)
-claim(
-    "Averaged embeddings cannot tell a review from its mirror either",
-    torch.allclose(out[::2], out[1::2], atol=1e-5),
-)
-for sentence in pair:
+    mean_logits = logits_of(mean_model, test_tokens, vocab)
+for sentence in sentences:
     print(sentence, "->", sorted(text.tokenize(sentence)))
+
+# %% tags=["fold"]
+# @title Averaged embeddings on the mirrored reviews
+claim(
+    "Averaged embeddings cannot tell a review from its mirror either.",
+    torch.allclose(mean_logits[::2], mean_logits[1::2], atol=1e-5),
+)
 
 # %% [markdown]
 # ### On real reviews
@@ -1038,105 +1060,93 @@ for sentence in pair:
 # on a tenth of the training reviews (another tenth for each seed), the official test reviews decided nothing. *Binary* counts a word once, *scaled* lets a word's
 # weight go further the more its counts differ between good and bad reviews (the idea of Wang and Manning 2012).
 #
-# In the table, `features` is V, and the two logits are those of *not terrible, it's great* (praise) and *not great, it's terrible* (blame).
+# In the table, *features* is V, and the two logits are those of *not terrible, it's great* (praise) and *not great, it's terrible* (blame).
 #
-# **Predict** the accuracy. The model does not know the order of a single pair of words.
+# How accurate will it be? The model does not know the order of a single pair of words.
 
-# %%
-kinds = {
-    "majority": "always the\nsame answer",
-    "unigrams, counts": "words,\ncounts",
-    "unigrams, binary": "words,\nbinary",
-    "unigrams + bigrams, binary": "with pairs,\nbinary",
-    "unigrams + bigrams, scaled": "with pairs,\nscaled",
+# %% tags=["fold"]
+# @title Recorded accuracies on IMDB
+IMDB_MODELS = {
+    "words, counts": "unigrams, counts",
+    "words, binary": "unigrams, binary",
+    "with pairs, binary": "unigrams + bigrams, binary",
+    "with pairs, scaled": "unigrams + bigrams, scaled",
 }
-test_accuracy = {name: ledger.values("imdb-bow", name, "accuracy") for name in kinds}
-embeddings = ledger.values("imdb-embeddings", "averaged embeddings", "accuracy")
-groups = {kinds[name]: [100 * value for value in values] for name, values in test_accuracy.items()}
-groups["averaged\nembeddings"] = [100 * value for value in embeddings]
-ax = plots.bars(plots.axes(height=3.2), groups, "test accuracy (%)", {kinds["majority"]: "muted"})
-ax.set_ylim(0, 108)
-show(
-    ax,
-    alt="Test accuracy on IMDB: half for always the same answer; bags of words and averaged embeddings close together, "
-    "a little below 90 %; with word pairs a little higher.",
-    caption="How far do words without order get on real reviews? To nearly nine right in ten; pairs of neighbours add a "
-    "little. The bars are means over the seeds, the short lines the range.",
-)
-markdown(
-    ledger.table(
-        "imdb-bow",
-        ["accuracy", "accuracy_unseen", "features", "logit_praise", "logit_blame"],
-        list(kinds),
-    )
-)
+imdb = {shown: ledger.values("imdb-bow", name, "accuracy") for shown, name in IMDB_MODELS.items()}
+imdb["averaged embeddings"] = ledger.values("imdb-embeddings", "averaged embeddings", "accuracy")
+imdb_mean = {name: sum(values) / len(values) for name, values in imdb.items()}
 
+# %% tags=["reveal"]
+figures.imdb_accuracy(imdb)
 
-def mean(values):
-    """Mean over the seeds."""
-    return sum(values) / len(values)
-
-
-words, pairs = (
-    mean(test_accuracy["unigrams, binary"]),
-    mean(test_accuracy["unigrams + bigrams, scaled"]),
+# %% tags=["fold", "reveal"]
+# @title The same in a table
+COLUMNS_BOW = {
+    "accuracy": "accuracy",
+    "accuracy_unseen": "accuracy on unseen texts",
+    "features": "features",
+    "logit_praise": "logit, praise",
+    "logit_blame": "logit, blame",
+}
+ROWS_BOW = {"majority": "always the same answer"} | {v: k for k, v in IMDB_MODELS.items()}
+markdown(ledger.table("imdb-bow", COLUMNS_BOW, ROWS_BOW))
+claim(
+    "Words without order are right on more than 85 % of IMDB's test reviews.",
+    min(imdb_mean["words, binary"], imdb_mean["averaged embeddings"]) > 0.85,
+    bag_of_words=imdb_mean["words, binary"],
+    averaged_embeddings=imdb_mean["averaged embeddings"],
 )
 claim(
-    "Words without order are right on more than 85 % of IMDB's test reviews",
-    min(words, mean(embeddings)) > 0.85,
-    bag=words,
-    averaged_embeddings=mean(embeddings),
-)
-repeats = mean(test_accuracy["unigrams, counts"])
-claim(
-    "Counting repeats gains nothing over counting each word once",
-    repeats <= words,
-    once=words,
-    repeats=repeats,
-)
-claim(
-    "Pairs of words add 1 to 5 points", 0.01 < pairs - words < 0.05, words=words, with_pairs=pairs
+    "On average over the seeds, counting repeats gains nothing over counting each word once; pairs of words, scaled, add 1 to 5 points.",
+    imdb_mean["words, counts"] <= imdb_mean["words, binary"]
+    and 0.01 < imdb_mean["with pairs, scaled"] - imdb_mean["words, binary"] < 0.05,
+    once=imdb_mean["words, binary"],
+    repeats=imdb_mean["words, counts"],
+    with_pairs=imdb_mean["with pairs, scaled"],
 )
 
 # %% [markdown]
-# (`accuracy_unseen` leaves out the test reviews that also stand in the training data. They are few, but one should look.)
+# (*Unseen texts* leaves out the test reviews that also stand in the training data. They are few, but one should look.)
 # Which words decide? The weights can be read, which is a reason of its own to begin with this model.
 
-# %%
-top = {}
+# %% tags=["fold"]
+# @title The recorded weights of the words
+top_words = {}
 for side in ("positive", "negative"):
     names, weights = (
         ledger.values("imdb-bow", "words", f"{side}_{what}")[0][:8] for what in ("words", "weights")
     )
-    top |= dict(zip(names, weights, strict=True))
-ranked_words = sorted(top, key=top.get)
-ax = plots.axes(height=3.6)
-ax.barh(ranked_words, [top[word] for word in ranked_words], color=plots.COLORS["weight"])
-ax.axvline(0, color=plots.COLORS["ink"], linewidth=1)
-ax.grid(axis="y", visible=False)
-ax.set(xlabel="weight (added to the logit of a positive review)")
-show(
-    ax,
-    alt="Bars of the eight most positive and the eight most negative words' weights, among them refreshing and worst.",
-    caption="What has the bag learned? Of the words seen at least 100 times, those that judge, and, look closely, a rating that "
-    "reviewers wrote into their text (7) and the hero of a liked film (bourne): it uses whatever predicts the label.",
-)
-claim("Among the eight most positive are a digit and a name", {"7", "bourne"} <= set(ranked_words))
-praise = ledger.values("imdb-bow", "unigrams, binary", "logit_praise")
-blame = ledger.values("imdb-bow", "unigrams, binary", "logit_blame")
+    top_words |= dict(zip(names, weights, strict=True))
+
+# %%
+figures.words_that_decide(top_words)
+
+# %% tags=["fold"]
+# @title A digit and a name
 claim(
-    "On the two sentences of this chapter's beginning, the IMDB model is as blind as the toy",
+    "Among the eight most positive are a digit and a name.",
+    {"7", "bourne"} <= {word for word, weight in top_words.items() if weight > 0},
+)
+
+# %% [markdown]
+# And what do the models that were trained on real reviews say about the two sentences of this chapter's beginning?
+
+# %% tags=["fold", "reveal"]
+# @title The two sentences on IMDB's models
+praise, blame, pairs_praise, pairs_blame = (
+    ledger.values("imdb-bow", name, f"logit_{side}")
+    for name in ("unigrams, binary", "unigrams + bigrams, binary")
+    for side in ("praise", "blame")
+)
+claim(
+    "On the two sentences the IMDB model of single words is as blind as the toy.",
     all(abs(a - b) < 1e-4 for a, b in zip(praise, blame, strict=True)),
-    praise=praise,
-    blame=blame,
+    **{"logits by seed, praise": praise, "blame": blame},
 )
-pairs_praise = ledger.values("imdb-bow", "unigrams + bigrams, binary", "logit_praise")
-pairs_blame = ledger.values("imdb-bow", "unigrams + bigrams, binary", "logit_blame")
 claim(
-    "With pairs of words the two sentences get different logits, and in every run the praise gets the lower one",
+    "With pairs of words the two sentences get different logits, and in every run the praise gets the lower one.",
     all(a < b for a, b in zip(pairs_praise, pairs_blame, strict=True)),
-    praise=pairs_praise,
-    blame=pairs_blame,
+    **{"logits by seed, praise": pairs_praise, "blame": pairs_blame},
 )
 
 # %% [markdown]
@@ -1150,26 +1160,30 @@ claim(
 #
 # Difficulty ●●●○○ · 30 minutes · needs section 7
 #
-# A bag of *bigrams* sees `not great` as one feature. The cell below trains a bag of the n-grams up to `n`; the accuracy for
-# n = 1 is the half that you know. It also tests every sentence of each single pattern of `toy.JUDGEMENTS`, 1 to 8. Change `n` to
+# A bag of *bigrams* sees `not great` as one feature. `ngram_experiment` trains a bag of the n-grams up to `n`; the accuracy for
+# n = 1 is the half that you know. It also tests every sentence of each single pattern of `synthetic.JUDGEMENTS`, 1 to 8. Change `n` to
 # 2, 3 and 5, and try a smaller part of the training reviews.
 
 
 # %%
 def ngrams(tokens, n):
     """The tokens and their runs of 2 to n, each run written as one token."""
-    return [
-        " ".join(tokens[i : i + k]) for k in range(1, n + 1) for i in range(len(tokens) - k + 1)
-    ]
+    starts = [(i, k) for k in range(1, n + 1) for i in range(len(tokens) - k + 1)]
+    return [" ".join(tokens[i : i + k]) for i, k in starts]
 
 
+for k, pattern in enumerate(synthetic.JUDGEMENTS, start=1):
+    print(k, pattern)
+
+# %% tags=["fold"]
+# @title The experiment: features, test accuracy
 def of_pattern(pattern):
     """Every review of one pattern, with its label."""
-    sides = [(toy.GOOD, toy.BAD, 1), (toy.BAD, toy.GOOD, 0)]
+    sides = [(synthetic.GOOD, synthetic.BAD, 1), (synthetic.BAD, synthetic.GOOD, 0)]
     return [
         (pattern.format(thing=thing, yes=yes, no=no) + " .", label)
         for yes_words, no_words, label in sides
-        for thing, yes, no in product(toy.THINGS, yes_words, no_words)
+        for thing, yes, no in product(synthetic.THINGS, yes_words, no_words)
     ]
 
 
@@ -1188,17 +1202,15 @@ def ngram_experiment(n, reviews=1600):
     return (
         len(gram_vocab),
         accuracy(test_reviews),
-        [accuracy(of_pattern(p)) for p in toy.JUDGEMENTS],
+        [accuracy(of_pattern(p)) for p in synthetic.JUDGEMENTS],
     )
 
 
-for k, pattern in enumerate(toy.JUDGEMENTS, start=1):
-    print(k, pattern)
-_, of_words, _ = ngram_experiment(1)
+_, of_single_words, _ = ngram_experiment(1)
 claim(
-    "A bag of single words is right on half of the mirrored reviews",
-    abs(of_words - 0.5) < 0.02,
-    accuracy=of_words,
+    "A bag of single words is right on half of the mirrored reviews.",
+    abs(of_single_words - 0.5) < 0.02,
+    accuracy=of_single_words,
 )
 
 # %%
@@ -1249,11 +1261,15 @@ diagrams.show("bleu_parts")
 
 # %%
 parrot = "great great great great".split()
-reference = "the plot is great and the cast is too".split()
-matches, total = metrics.modified_precision([parrot], [[reference]], 1)
+plot_and_cast = "the plot is great and the cast is too".split()
+matches, total = metrics.modified_precision([parrot], [[plot_and_cast]], 1)
+print(f"{matches} of {total} words match")
+
+# %% tags=["fold"]
+# @title The parrot's precision
 claim(
-    "The parrot has 4 words, all in the reference, and only 1 clipped match",
-    (matches, total) == (1, 4),
+    "The parrot has 4 words, all in the reference, and only 1 clipped match.",
+    (matches, total) == (1, 4) and set(parrot) <= set(plot_and_cast),
 )
 
 # %% [markdown]
@@ -1275,20 +1291,27 @@ claim(
 show_source(metrics.brevity_penalty, metrics.bleu)
 
 
-# %%
+# %% tags=["fold"]
+# @title The first 15, 12, 9 and 6 words of a reference
 def precisions(hypothesis, reference):
     """The precisions p1 to p4 of one sentence."""
     counts = [metrics.modified_precision([hypothesis], [[reference]], n) for n in range(1, 5)]
     return [matches / total for matches, total in counts]
 
 
-reference = "the film is good and the music is lovely , though the ending is weak".split()
-rows = []
-for c in (15, 12, 9, 6):
-    score = metrics.bleu([reference[:c]], [[reference]])
-    p = " ".join(f"{value:.2f}" for value in precisions(reference[:c], reference))
-    rows.append([f"first {c} of 15 words", p, metrics.brevity_penalty(c, 15), score])
-table(["hypothesis", "p1 to p4", "BP", "BLEU"], rows)
+whole = "the film is good and the music is lovely , though the ending is weak".split()
+table(
+    ["hypothesis", "p1 to p4", "BP", "BLEU"],
+    [
+        [
+            f"first {c} of 15 words",
+            " ".join(f"{value:.2f}" for value in precisions(whole[:c], whole)),
+            metrics.brevity_penalty(c, 15),
+            metrics.bleu([whole[:c]], [[whole]]),
+        ]
+        for c in (15, 12, 9, 6)
+    ],
+)
 
 # %% [markdown]
 # Every n-gram of a prefix matches, so only the brevity penalty keeps *the film is good and the* from a perfect score.
@@ -1298,7 +1321,8 @@ table(["hypothesis", "p1 to p4", "BP", "BLEU"], rows)
 # A metric of your own is worth nothing until it agrees with the one that others use. `sacrebleu` (Post 2018) is the standard.
 
 
-# %%
+# %% tags=["fold"]
+# @title Check: ours is sacrebleu's
 def noisy(tokens, rng):
     """A sentence with a fifth of its words dropped or replaced."""
     kept = [token if rng.random() < 0.9 else "film" for token in tokens if rng.random() < 0.9]
@@ -1315,51 +1339,45 @@ theirs = sacrebleu.corpus_bleu(
     tokenize="none",
     smooth_method="none",
 ).score
-one = metrics.bleu(hypotheses, [r[:1] for r in references])
+one_reference = metrics.bleu(hypotheses, [r[:1] for r in references])
 claim(
-    "Ours is sacrebleu's, on 40 sentences with two references each",
+    "Ours is sacrebleu's, on 40 sentences with two references each.",
     abs(ours - theirs) < 1e-9,
     ours=ours,
     sacrebleu=theirs,
 )
+ten, eight, eleven = list("abcdefghij"), list("abcdefgh"), list("abcdexyzuvw")
+short_only = metrics.bleu([ten], [[eight]])
+with_longer = metrics.bleu([ten], [[eight, eleven]])
 claim(
-    "Here a second reference raises the score: more ways to be right",
-    ours > one,
-    one_reference=one,
-    two_references=ours,
-)
-hypothesis, close = list("abcdefghij"), list("abcdefgh")
-longer = list("abcdexyzuvw")
-claim(
-    "But not always: clipped matches can only grow, yet r may grow too (here from 8 to 11)",
-    metrics.bleu([hypothesis], [[close, longer]]) < metrics.bleu([hypothesis], [[close]]),
-    one_reference=metrics.bleu([hypothesis], [[close]]),
-    two_references=metrics.bleu([hypothesis], [[close, longer]]),
+    "Here a second reference raises the score: more ways to be right. But not always: clipped matches can only grow, yet r may grow too (in another example, from 8 to 11).",
+    ours > one_reference and with_longer < short_only,
+    **{
+        "BLEU with one reference and with two": [one_reference, ours],
+        "in the other example": [short_only, with_longer],
+    },
 )
 
 # %% [markdown]
 # **Common mistake · the average of sentence BLEUs.** Some tutorials say that sentence scores are averaged over the corpus. They are not:
-# matches, totals and lengths are *summed* over the corpus, then divided once. **Predict:** system A makes a mess of one short
+# matches, totals and lengths are *summed* over the corpus, then divided once. System A makes a mess of one short
 # sentence and gets a long one right; system B the other way round. Do the two ways of computing agree on who is better?
 
 # %%
-long_reference = (
-    "we saw it on sunday and the film was great although critics called it dull".split()
-)
-short_reference = "the cast was great".split()
-refs = [[long_reference], [short_reference]]
-system_a = [long_reference, "a cast is good".split()]
-system_b = [
-    "we saw it on sunday and a movie is good but the critics found that boring".split(),
-    short_reference,
-]
+long = "we saw it on sunday and the film was great although critics called it dull"
+bad = "we saw it on sunday and a movie is good but the critics found that boring"
+refs = [[long.split()], ["the cast was great".split()]]
+system_a = [long.split(), "a cast is good".split()]
+system_b = [bad.split(), "the cast was great".split()]
 
 
 def mean_of_sentences(hypotheses):
     """The wrong way: score each sentence, then average."""
-    return sum(metrics.bleu([h], [r]) for h, r in zip(hypotheses, refs, strict=True)) / len(refs)
+    scores = [metrics.bleu([h], [r]) for h, r in zip(hypotheses, refs, strict=True)]
+    return sum(scores) / len(scores)
 
-
+# %% tags=["fold", "reveal"]
+# @title Which system is better?
 table(
     ["", "corpus BLEU", "mean of sentence BLEUs"],
     [
@@ -1368,7 +1386,7 @@ table(
     ],
 )
 claim(
-    "Corpus BLEU prefers A, which translated more words well; the mean of sentences prefers B",
+    "Corpus BLEU prefers A, which translated more words well; the mean of sentences prefers B.",
     metrics.bleu(system_a, refs) > metrics.bleu(system_b, refs)
     and mean_of_sentences(system_a) < mean_of_sentences(system_b),
 )
@@ -1378,21 +1396,28 @@ claim(
 # sentences is scored in four ways. Which of them is "the BLEU"?
 
 # %%
-hypothesis = "It's a great film, isn't it? The U.S. cast was GREAT!"
-reference = "It's a great film, is it not? The US cast was great!"
-ways = {
-    "split at spaces": metrics.bleu([hypothesis.split()], [[reference.split()]]),
+film_hypothesis = "It's a great film, isn't it? The U.S. cast was GREAT!"
+film_reference = "It's a great film, is it not? The US cast was great!"
+
+# %% tags=["fold", "reveal"]
+# @title Four scores of one pair
+four_ways = {
+    "split at spaces": metrics.bleu([film_hypothesis.split()], [[film_reference.split()]]),
     "our tokenizer, lower-cased": metrics.bleu(
-        [text.tokenize(hypothesis)], [[text.tokenize(reference)]]
+        [text.tokenize(film_hypothesis)], [[text.tokenize(film_reference)]]
     ),
-    "sacrebleu on the raw strings": sacrebleu.corpus_bleu([hypothesis], [[reference]]).score,
-    "single characters": sacrebleu.corpus_bleu([hypothesis], [[reference]], tokenize="char").score,
+    "sacrebleu on the raw strings": sacrebleu.corpus_bleu(
+        [film_hypothesis], [[film_reference]]
+    ).score,
+    "single characters": sacrebleu.corpus_bleu(
+        [film_hypothesis], [[film_reference]], tokenize="char"
+    ).score,
 }
-table(["tokens", "BLEU"], [[name, score] for name, score in ways.items()])
-of_words = [score for name, score in ways.items() if name != "single characters"]
+table(["tokens", "BLEU"], [[name, score] for name, score in four_ways.items()])
+among_words = [score for name, score in four_ways.items() if name != "single characters"]
 claim(
-    "One hypothesis, one reference, and scores that differ by more than 10 points, even among words",
-    max(of_words) - min(of_words) > 10,
+    "One hypothesis, one reference, and scores that differ by more than 10 points, even among words.",
+    max(among_words) - min(among_words) > 10,
 )
 
 # %% [markdown]
@@ -1401,9 +1426,9 @@ claim(
 
 # %%
 scorer = sacrebleu.metrics.BLEU()
-score = scorer.corpus_score([hypothesis], [[reference]])
-signature = str(scorer.get_signature()).partition("|version")[0]  # a paper gives the version, too
-print(f"BLEU = {score.score:.1f}   {signature}")
+score = scorer.corpus_score([film_hypothesis], [[film_reference]])
+signature = str(scorer.get_signature())  # a paper gives the version, too
+print(f"BLEU = {score.score:.1f}   {signature.partition('|version')[0]}")
 
 # %% [markdown]
 # ### What BLEU cannot see
@@ -1412,41 +1437,28 @@ print(f"BLEU = {score.score:.1f}   {signature}")
 # then look at their scores.
 
 # %%
-reference = "the film is good and the music is lovely".split()
-candidates = {
+film_and_music = "the film is good and the music is lovely".split()
+meaning = {
     "the film is fine and the music is lovely": "right",
     "the film is bad and the music is lovely": "wrong",
     "the music is lovely and the film is good": "right",
     "good film with really lovely music": "right",
 }
-scores = {sentence: metrics.bleu([sentence.split()], [[reference]]) for sentence in candidates}
-ax = plots.axes(height=2.6)
-kinds = {"right": plots.COLORS["output"], "wrong": plots.COLORS["gradient"]}
-for i, (sentence, meaning) in enumerate(reversed(candidates.items())):
-    ax.barh(i, scores[sentence], color=kinds[meaning], height=0.6)
-    ax.annotate(
-        f"{scores[sentence]:.1f}, {meaning}",
-        (scores[sentence], i),
-        xytext=(4, 0),
-        va="center",
-        textcoords="offset points",
-    )
-ax.set_yticks(range(len(candidates)), list(reversed(candidates)))
-ax.grid(visible=False)
-ax.set(xlabel="BLEU (0 to 100)", xlim=(0, 100))
-show(
-    ax,
-    alt="Bars of BLEU for four hypotheses: 'fine' and the wrong 'bad' both 59.7, swapped halves 63.9, the paraphrase 0.",
-    caption="Does BLEU follow the meaning (right, wrong)? No: the hypothesis that says the opposite scores as much as a synonym, "
-    "and a fair paraphrase scores 0.",
-)
-fine, bad, _, paraphrase = scores.values()
+bleu_of = {s: metrics.bleu([s.split()], [[film_and_music]]) for s in meaning}
+
+# %% tags=["reveal"]
+figures.bleu_and_meaning(bleu_of, meaning)
+
+# %% tags=["fold", "reveal"]
+# @title The synonym, the opposite and the paraphrase
+fine, opposite, _, paraphrase = bleu_of.values()
 claim(
-    "'fine' and 'bad' get exactly the same BLEU; one of them is the opposite of the reference",
-    fine == bad,
+    "'fine' and 'bad' get exactly the same BLEU; one of them is the opposite of the reference.",
+    fine == opposite,
+    BLEU=fine,
 )
 claim(
-    "A good paraphrase gets 0 without smoothing: it shares no bigram with the reference",
+    "A good paraphrase gets 0 without smoothing: it shares no bigram with the reference.",
     paraphrase == 0,
 )
 

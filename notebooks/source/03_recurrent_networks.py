@@ -20,7 +20,14 @@
 # One looks at the last 10 symbols through a window, which is all there is. The other reads one symbol at a time and carries 16 numbers along.
 # Then both get strings of 1,000 symbols. **Which of them fails, and how badly?**
 
-# %% tags=["setup"]
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook import diagrams
+
+diagrams.show("rnn_loop")
+
+# %% tags=["setup", "fold"]
+# @title Imports
 import math
 import time
 from itertools import pairwise
@@ -29,53 +36,54 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from tqdm import tqdm
 
-from course_lib import (
-    data,
-    diagrams,
-    language,
-    ledger,
-    metrics,
-    plots,
-    profile,
-    tasks,
-    text,
-    toy,
-    train,
-)
-from course_lib.checks import ch03
-from course_lib.claims import claim
-from course_lib.display import show, show_source, table
+from course_lib import datasets, generate, metrics, ngram, recurrent_models, text, train, utils
+from course_lib.datasets import synthetic
+from course_lib.exercises import ch03
+from course_lib.notebook import claim, diagrams, ledger, predict, run_size, show_source, table
+from course_lib.notebook.figures import ch03 as figures
 from course_lib.rnn import RNN, rnn_loop, rnn_step, scan
 
 _ = torch.manual_seed(0)
 
+# %% [markdown]
+# The task as tensors: a string is a row of zeros and ones, 1 for a quotation mark, and the answer to every symbol is 1 while a quotation is open.
+# Every second symbol of the short strings is a mark; of the long ones, every tenth.
 
 # %%
 def quotations(batch, length, share, generator):
-    """Symbols (B, T), 1 = a quotation mark, 0 = anything else; and (B, T), 1 = a quotation is open."""
+    """Symbols (B, T), 1 = a quotation mark; answers (B, T), 1 = a quotation is open."""
     symbols = (torch.rand(batch, length, generator=generator) < share).long()
     return symbols, symbols.cumsum(1) % 2
 
 
 train.set_seed(0)
-# Two symbols in, two answers out: closed or open.
-window = language.WindowLM(vocab_size=2, window=10, width=4, hidden=64)
-carrier = tasks.LanguageModel(vocab_size=2, layer=RNN(input_size=4, hidden_size=16))
 generator = torch.Generator().manual_seed(0)
 short = [quotations(64, 10, 0.5, generator) for _ in range(400)]
 long = [quotations(20, 1000, 0.1, generator)]
-scores = {}
-for name, model in {"window": window, "state": carrier}.items():
-    train.train_epoch(
-        model, short, train.language_model_loss, torch.optim.Adam(model.parameters(), lr=0.01)
-    )
-    scores[name] = [
-        train.evaluate(model, part, train.language_model_loss)["accuracy"]
-        for part in (short[-50:], long)
-    ]
+
+# Two symbols in, two answers out: closed or open.
+window = ngram.WindowLM(vocab_size=2, window=10, d_model=4, hidden=64)
+carrier = recurrent_models.LanguageModel(2, RNN(input_size=4, hidden_size=16))
+loss = train.language_model_loss
+for network in (window, carrier):
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    train.train_epoch(network, tqdm(short, leave=False), loss, optimizer)
 
 # %%
+failing = predict("which network fails, and how often it is right there", ...)
+
+# %% tags=["fold", "reveal"]
+# @title What the two networks say
+unseen = [quotations(64, 10, 0.5, generator) for _ in range(50)]
+scores = {
+    name: [
+        train.evaluate(network, part, train.language_model_loss)["accuracy"]
+        for part in (unseen, long)
+    ]
+    for name, network in {"window": window, "state": carrier}.items()
+}
 claim(
     "The window network is right on more than 95 % of 10 symbols, and on about half of 1,000: it guesses.",
     scores["window"][0] > 0.95 and scores["window"][1] < 0.6,
@@ -88,6 +96,7 @@ claim(
     on_10_symbols=scores["state"][0],
     on_1000_symbols=scores["state"][1],
 )
+failing.compare("the window network, right on about half")
 
 # %% [markdown]
 # A quotation mark looks the same whether it opens or closes. To know which, you must know how many came before, back to the first symbol. No window reaches that far, however well it is trained;
@@ -108,19 +117,13 @@ claim(
 # %% [markdown]
 # ## 1 · A function as a loop
 #
-# A function from a sequence to a sequence can be built in two ways. The *direct* way takes $x_1, \dots, x_t$ all at once and returns $y_t$: a window does, and so will attention (chapter 07). The other way is a **loop**:
+# A function from a sequence to a sequence can be built in two ways. The *direct* way takes $x_1, \dots, x_t$ all at once and returns $y_t$: a window does, and so will attention (chapter 07). The other way is a **loop**, the one in the picture at the top:
 #
 # $$ h_t = f(x_t, h_{t-1}), \qquad y_t = g(h_t). $$
 #
 # It takes one input at a time. Whatever it will need later of $x_1, \dots, x_t$ must be in the **state** $h_t$, also called *latent* or *hidden*, since it is neither input nor output.
-
-# %%
-diagrams.show("rnn_loop")
-
-
-# %% [markdown]
+#
 # The loop needs no neural network. Here it is in plain Python, with two functions to put into it.
-
 
 # %%
 def loop(f, state, sequence):
@@ -142,10 +145,10 @@ def add(x, state):
     total, count = state
     return total + x, count + 1
 
-
-line = 'say "ah" or "oh"'
-print(line)
-print("".join("^" if is_open else "." for is_open in loop(flip, False, line)))
+# %%
+said = 'say "ah" or "oh"'
+print(said)
+print("".join("^" if is_open else "." for is_open in loop(flip, False, said)))
 print([total / count for total, count in loop(add, (0, 0), [4, 8, 3])])
 
 # %% [markdown]
@@ -170,19 +173,23 @@ print([total / count for total, count in loop(add, (0, 0), [4, 8, 3])])
 # | $b_{ih}$, $b_{hh}$ | (D,) | biases: only their sum matters; torch has two because the GPU library has two |
 # | $y_t$ | (B, V) | output, here logits: $W_{ho}$ is (V, D), $b_o$ (V,) |
 #
-# Vectors are rows here, as in torch; a book with column vectors writes $W_{ih} x_t$ with the same matrix. In code, where `F.linear(x, W, b)` is `x @ W.T + b` and `_activation` looks up `torch.tanh`:
+# Vectors are rows here, as in torch; a book with column vectors writes $W_{ih} x_t$ with the same matrix. In code the sum is made of two parts. `from_input` is all that does not depend on the state, $x_t W_{ih}^\top + b_{ih} + b_{hh}$; the rest, `torch.addmm(a, h, W)`, is `a + h @ W` in one call:
 
 # %%
 show_source(rnn_step)
 
 # %%
-x, h = torch.tensor([[2.0, 1.0]]), torch.tensor([[0.5]])
+x_1, h_0 = torch.tensor([[2.0, 1.0]]), torch.tensor([[0.5]])
 weight_ih, weight_hh = torch.tensor([[0.1, 0.2]]), torch.tensor([[0.6]])
-h_next = rnn_step(x, h, weight_ih, weight_hh)
-print("h_next", tuple(h_next.shape), round(h_next.item(), 4))
+h_1 = rnn_step(F.linear(x_1, weight_ih), h_0, weight_hh)  # F.linear(x, W) is x @ W.T
+print("h_1", tuple(h_1.shape), round(h_1.item(), 4))
+
+# %% tags=["fold"]
+# @title Check by hand
 claim(
-    "That is tanh(2.0 x 0.1 + 1.0 x 0.2 + 0.5 x 0.6)",
-    math.isclose(h_next.item(), math.tanh(0.7), rel_tol=1e-6),
+    "That is tanh(2.0 x 0.1 + 1.0 x 0.2 + 0.5 x 0.6).",
+    math.isclose(h_1.item(), math.tanh(0.7), rel_tol=1e-6),
+    by_hand=math.tanh(0.7),
 )
 
 # %%
@@ -193,19 +200,22 @@ diagrams.show("rnn_unrolled")
 #
 # Two readings of a picture, then. *Rolled up*, a small network with a memory. *Unrolled*, a network as deep as the sequence is long, whose layers are all alike: that is what backpropagation sees (chapter 04).
 #
-# **Predict.** How many parameters has `RNN(input_size=3, hidden_size=5)`? And a feed-forward layer from all 40 inputs of a sequence to all 40 states?
+# How many parameters does `RNN(input_size=3, hidden_size=5)` have? And a feed-forward layer from all 40 inputs of a sequence to all 40 states?
 
 # %%
-layer = RNN(input_size=3, hidden_size=5)
-for T in (7, 40):
-    output, h_n = layer(torch.zeros(2, T, 3))
-    print(
-        f"T = {T:2}: output {tuple(output.shape)}, h_n {tuple(h_n.shape)}, parameters {tasks.number_of_parameters(layer)}"
-    )
+small = RNN(input_size=3, hidden_size=5)
+for steps in (7, 40):
+    outputs, h_last = small(torch.zeros(2, steps, 3))
+    print(f"T = {steps:2}: output {tuple(outputs.shape)}, h_n {tuple(h_last.shape)}")
+
+# %% tags=["fold"]
+# @title Parameters, counted
+recurrent, direct = map(utils.number_of_parameters, (small, nn.Linear(40 * 3, 40 * 5)))
 claim(
-    "The recurrent layer has 50 parameters at any length; the feed-forward one for 40 steps, 24,200.",
-    tasks.number_of_parameters(layer) == 5 * (3 + 5 + 2) == 50
-    and tasks.number_of_parameters(nn.Linear(40 * 3, 40 * 5)) == 24_200,
+    "The recurrent layer has 5 (3 + 5 + 2) parameters at any length; the feed-forward one is made for 40 steps only, and has 484 times as many.",
+    recurrent == 5 * (3 + 5 + 2) == 50 and direct == 24_200 == 484 * recurrent,
+    recurrent=recurrent,
+    feed_forward=direct,
 )
 
 # %% [markdown]
@@ -217,18 +227,19 @@ claim(
 show_source(scan, rnn_loop)
 
 # %% [markdown]
-# `torch.addmm(a, h, W)` is `a + h @ W` in one call; `mask` and `reverse` wait for sections 5 and 6. What remains is $h_{t-1} W_{hh}^\top$, one step after another. `RNN` can run this loop, or torch's *fused* kernel, which does the same in compiled code. Same parameters, same function: we check outputs and gradients in float64, and against `nn.RNN` too.
+# `mask` and `reverse` wait for sections 5 and 6. What remains is $h_{t-1} W_{hh}^\top$, one step after another. `RNN` can run this loop, or torch's *fused* kernel, which does the same in compiled code. Same parameters, same function: we check outputs and gradients in float64, and against `nn.RNN` too.
 
-# %%
+# %% tags=["fold"]
+# @title Check: loop, fused kernel and nn.RNN agree
 ours = RNN(3, 5, num_layers=2, bidirectional=True, dtype=torch.float64)
 theirs = nn.RNN(3, 5, num_layers=2, bidirectional=True, batch_first=True, dtype=torch.float64)
 theirs.load_state_dict(ours.state_dict())  # the names and shapes are torch's
-x = torch.randn(4, 7, 3, dtype=torch.float64)
+x_check = torch.randn(4, 7, 3, dtype=torch.float64)
 
 
 def output_and_gradients(layer, **options):
-    """The outputs, and the gradient of the sum of their squares by every parameter."""
-    output, h_n = layer(x, **options)
+    """The outputs, and the gradient of the sum of their squares with respect to every parameter."""
+    output, h_n = layer(x_check, **options)
     return [output, h_n, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))]
 
 
@@ -239,47 +250,51 @@ def agree(first, second):
     )
 
 
-looped = output_and_gradients(ours, impl="loop")
+looped = output_and_gradients(ours, backend="loop")
 claim(
-    "Loop and fused kernel agree, forward and backward",
-    agree(looped, output_and_gradients(ours, impl="fused")),
+    "Loop, fused kernel and `nn.RNN` agree, forward and backward.",
+    agree(looped, output_and_gradients(ours, backend="fused"))
+    and agree(looped, output_and_gradients(theirs)),
 )
-claim("And both are nn.RNN", agree(looped, output_and_gradients(theirs)))
 
 # %% [markdown]
 # **Common mistake · feeding the wrong thing back.** Some slides call the sum *before* the tanh $h_t$, name its tanh $a_t$, and write $W_{hh} h_{t-1}$ in the next step. Read to the letter, that feeds the **pre-activation** back:
 #
 # $$ h_t = x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b, \qquad a_t = \tanh(h_t). $$
 #
-# The only non-linearity then stands outside the loop. What goes round is a linear map, with nothing to bound it. Shapes and types are fine. We put the weights that solved the quotations into this loop. **Predict** the accuracy.
-
+# The only non-linearity then stands outside the loop. The recurrence itself is linear, with nothing to bound it. Shapes and types are fine. We put the weights that solved the quotations into this loop, and run it over the long strings again. How often will it be right?
 
 # %%
-def accuracy_of_loop(feed_back):
-    """Accuracy on the long strings when `feed_back` of the pre-activation is handed to the next step."""
-    symbols, is_open = long[0]
-    weight_ih, weight_hh, bias_ih, bias_hh = (p.detach() for p in carrier.layer.parameters())
-    from_input = carrier.embedding(symbols).detach() @ weight_ih.T + bias_ih + bias_hh  # (B, T, D)
-    state, right = torch.zeros(len(symbols), 16), []
+def run_with(feed_back):
+    """Answers (B, T) and last state, with `feed_back(z)` handed to the next step."""
+    symbols, _ = long[0]
+    w_ih, w_hh, b_ih, b_hh = (p.detach() for p in carrier.layer.parameters())
+    from_input = carrier.embedding(symbols).detach() @ w_ih.T + b_ih + b_hh
+    state, answers = torch.zeros(len(symbols), 16), []
     for t in range(symbols.shape[1]):
-        z = from_input[:, t] + state @ weight_hh.T
+        z = from_input[:, t] + state @ w_hh.T  # the pre-activation, (B, D)
         state = feed_back(z)
-        right.append(carrier.output(torch.tanh(z)).argmax(-1) == is_open[:, t])
-    return torch.stack(right).float().mean().item(), state.nan_to_num(math.inf).abs().max().item()
+        answers.append(carrier.output(torch.tanh(z)).argmax(-1))
+    return torch.stack(answers, dim=1), state
 
-
-wrong, repaired = accuracy_of_loop(lambda z: z), accuracy_of_loop(torch.tanh)
+# %% tags=["fold", "reveal"]
+# @title Accuracy with the pre-activation fed back
+score = {}
+for name, feed_back in (("wrong", lambda z: z), ("repaired", torch.tanh)):
+    answers, state = run_with(feed_back)
+    score[name] = (answers == long[0][1]).float().mean().item()
+    score[f"{name}_state"] = state.nan_to_num(math.inf).abs().max().item()
 claim(
     "With the pre-activation fed back, accuracy falls below 75 % and the state is beyond all bounds.",
-    wrong[0] < 0.75 and wrong[1] > 1e6,
-    accuracy=wrong[0],
-    largest_state=wrong[1],
+    score["wrong"] < 0.75 and score["wrong_state"] > 1e6,
+    accuracy=score["wrong"],
+    largest_state=score["wrong_state"],
 )
 claim(
     "Repair: feed tanh's result back. The state stays within -1 and 1; more than 99 % are right.",
-    repaired[0] > 0.99 and repaired[1] <= 1,
-    accuracy=repaired[0],
-    largest_state=repaired[1],
+    score["repaired"] > 0.99 and score["repaired_state"] <= 1,
+    accuracy=score["repaired"],
+    largest_state=score["repaired_state"],
 )
 
 # %% [markdown]
@@ -320,37 +335,23 @@ ch03.rnn_forward(rnn_forward)
 # %% [markdown]
 # ## 3 · Looking into a state
 #
-# What did the network of the hook put into its 16 numbers? Nobody told it to keep a bit. We run it over a real line and draw the state after every character.
+# What did the network of the opening put into its 16 numbers? Nobody told it to keep a bit. We run it over a real line and draw the state after every character.
 
 # %%
 line = 'she said "wait" and then "go" and left'
-symbols = torch.tensor([[c == '"' for c in line]]).long()
-states = carrier.layer(carrier.embedding(symbols))[0][0].detach()  # (T, D)
-inside = (symbols[0].cumsum(0) % 2).bool()
-contrast = states[inside].mean(0) - states[~inside].mean(0)
-order = contrast.argsort(descending=True)
-ax = plots.heatmap(
-    plots.axes(height=3.8),
-    states[:, order].T,
-    list(line.replace(" ", "·")),
-    [f"{i}" for i in order.tolist()],
-    "state (-1 to 1)",
-    kind="diverging",
-    xlabel="character just read",
-    ylabel="unit",
-)
-ax.tick_params(axis="x", rotation=0)
-show(
-    ax,
-    "Heat map of 16 units against the characters of a sentence with two quotations. The upper units are blue throughout the quotations "
-    "and vermilion outside; the lower ones are the other way round, others change only at a quotation mark.",
-    "Units (rows, sorted by how much they differ) that are high all through a quotation and low outside, however many letters pass: "
-    "a bit, stored several times over. Other units react to the marks themselves.",
-)
-letters = symbols[0] == 0
+is_mark = torch.tensor([[c == '"' for c in line]]).long()
+states = carrier.layer(carrier.embedding(is_mark))[0][0].detach()  # (T, D)
+inside = (is_mark[0].cumsum(0) % 2).bool()
+contrast = states[inside].mean(0) - states[~inside].mean(0)  # (D,)
+figures.state_over_text(states, line, order=contrast.argsort(descending=True))
+
+# %% tags=["fold"]
+# @title How clear is the bit?
+letters = is_mark[0] == 0
+share_agreeing = ((states > 0) == inside[:, None])[letters].float().mean(0)  # (D,)
 claim(
     "Between the marks, one unit's sign alone tells at every letter whether a quotation is open.",
-    ((states > 0) == inside[:, None])[letters].float().mean(0).sub(0.5).abs().max() == 0.5,
+    share_agreeing.sub(0.5).abs().max() == 0.5,
 )
 
 # %% [markdown]
@@ -360,29 +361,18 @@ claim(
 # Nobody has to ask for quotations in particular: Karpathy (2015) found a unit that turns on inside quotation marks in a network that was only trained to predict the next character.
 
 # %%
-rounds = range(26)
-curves = {}
-for w in (0.9, 1.0, 2.0):
-    curves[f"w = {w:g}"] = (
-        rounds,
-        [0.5, *loop(lambda _, h, w=w: math.tanh(w * h), 0.5, rounds[1:])],
-    )
-ax = plots.lines(
-    plots.axes(height=2.7),
-    curves,
-    "steps without input",
-    "state $h$",
-    {"w = 0.9": "muted", "w = 1": "output", "w = 2": "hidden"},
-)
-ax.set_ylim(0, 1.05)
-show(
-    ax,
-    "Three curves from 0.5: with w = 2 the state rises to 0.96 and stays; with w = 1 it decays slowly, with w = 0.9 quickly, to 0.",
-    "Does a state keep a value by itself? Only with a self-weight above 1, and then it keeps which side of 0 it is on, not the value.",
-)
+kept = {
+    w: [0.5, *loop(lambda _, h, w=w: math.tanh(w * h), 0.5, range(25))]
+    for w in (0.9, 1.0, 2.0)
+}
+figures.self_weight(kept)
+
+# %% tags=["fold"]
+# @title What is left after 25 steps
 claim(
     "After 25 steps the unit with w = 2 is above 0.9; with w = 0.9 less than a tenth is left.",
-    curves["w = 2"][1][-1] > 0.9 and curves["w = 0.9"][1][-1] < 0.05,
+    kept[2.0][-1] > 0.9 and kept[0.9][-1] < 0.05,
+    **{f"w = {w:g}": values[-1] for w, values in kept.items()},
 )
 
 # %% [markdown]
@@ -425,80 +415,89 @@ ch03.quotation_weights(quotation_weights)
 # | one to many | $x_1$, then its own outputs | every state | a text from a first word (section 8) |
 # | many to many | first $x_1 \dots x_T$, then its own outputs | the states of the second part | translation (chapter 06) |
 #
-# The loss follows: a sum over all steps that are read. The hook was the first form. Now the second, on the puzzle that chapter 02 left: *not terrible, it's great* against *not great, it's terrible*. To a bag of words they are one and the same. **Predict:** how often is a small RNN right on reviews that only the order of the words decides?
+# The loss follows: a sum over all steps that are read. The opening was the first form. Now the second, on the puzzle that chapter 02 left: *not terrible, it's great* against *not great, it's terrible*. To a bag of words they are one and the same.
+# Each review here stands beside its mirror: the same words with the opposite label.
 
 # %%
-# A review and its mirror, the same words with the opposite label, both occur, side by side.
-reviews = toy.reviews(2000, seed=1)
-tokens = [text.tokenize(review) for review, _ in reviews]
-vocab = text.build_vocab(tokens[:1600])
-review_ids = [text.numericalize(words, vocab) for words in tokens]
+reviews = synthetic.reviews(2000, seed=1)
+review_tokens = [text.tokenize(review) for review, _ in reviews]
+vocab = text.build_vocab(review_tokens[:1600])
+review_ids = [text.numericalize(words, vocab) for words in review_tokens]
 labels = [label for _, label in reviews]
 held_out = list(text.batches(review_ids[1600:], labels[1600:], 64))
 
+
+def review_batches(epoch):
+    """The training reviews, padded, in batches of similar length."""
+    order = torch.Generator().manual_seed(epoch)
+    return text.batches(review_ids[:1600], labels[:1600], 32, generator=order)
+
+# %%
 train.set_seed(0)
-judge = tasks.SequenceClassifier(len(vocab), RNN(input_size=16, hidden_size=32), pool="last")
+# embedding_std: each of the 57 words is frequent here (chapter 05 comes back to it)
+judge = recurrent_models.SequenceClassifier(
+    len(vocab), RNN(input_size=16, hidden_size=32), pool="last", embedding_std=1.0
+)
 history = train.fit(
     judge,
-    lambda epoch: text.batches(
-        review_ids[:1600], labels[:1600], 32, generator=torch.Generator().manual_seed(epoch)
-    ),
+    review_batches,
     train.classification_loss,
     torch.optim.Adam(judge.parameters(), lr=5e-3),
     epochs=6,
     clip_norm=1.0,
     valid_batches=held_out,
 )
-ax = plots.axes(height=2.7)
-curve = {"RNN, last state": (range(1, 7), [100 * epoch["valid_accuracy"] for epoch in history])}
-plots.lines(ax, curve, "epoch", "held-out accuracy (%)", {"RNN, last state": "output"}, marker="o")
-ax.axhline(50, color=plots.COLORS["muted"], linestyle="--")
-ax.text(4.4, 51.5, "any bag of words", color=plots.COLORS["muted"])
-ax.set_ylim(45, 103)
-show(
-    ax,
-    "Held-out accuracy by epoch: about 50 at first, then a rise to 100 per cent; a dashed line at 50 for any bag of words.",
-    "Can a state tell *not great, it's terrible* from its mirror image? Yes: after a few passes it is right on nearly all "
-    "reviews, where every bag of words is right on exactly half.",
-)
+
+# %%
+in_order = predict("how often the RNN is right on held-out reviews, in per cent", ...)
+
+# %% tags=["reveal"]
+figures.word_order([epoch["valid_accuracy"] for epoch in history])
+
+# %% tags=["fold", "reveal"]
+# @title Accuracy after the last epoch
 claim(
     "The RNN is right on more than 95 % of held-out reviews that only word order decides.",
     history[-1]["valid_accuracy"] > 0.95,
     accuracy=history[-1]["valid_accuracy"],
 )
+in_order.compare("more than 95 %")
 
 # %% [markdown]
 # ## 5 · Sequences of different lengths
 #
-# The last state is the state after the last *word*. In a padded batch it stands at a different step in every row. **Common mistake:** `output[:, -1]`. **Predict:** what happens to the classifier's accuracy if the state is read there, in batches as they come, with rows of very different lengths?
-
+# The last state is the state after the last *word*. In a padded batch it stands at a different step in every row. **Common mistake:** `output[:, -1]`. What happens to the classifier's accuracy if the state is read there, in batches as they come, with rows of very different lengths?
 
 # %%
 @torch.inference_mode()
 def accuracy_when_read(read):
-    """Accuracy on the held-out reviews, with `read(output, lengths)` choosing the state; batches in random order."""
+    """Accuracy on held-out reviews, if `read(output, lengths)` chooses the state."""
     right = 0
     for ids, mask, label in text.batches(
         review_ids[1600:], labels[1600:], 50, bucket=False, shuffle=False
     ):
-        output, _ = judge.layer(judge.embedding(ids))
-        right += (judge.output(read(output, mask.sum(1))).argmax(1) == label).sum().item()
+        output, _ = judge.layer(judge.embedding(ids))  # (B, T, D)
+        answer = judge.output(read(output, mask.sum(1))).argmax(1)
+        right += (answer == label).sum().item()
     return right / 400
 
-
-wrong = accuracy_when_read(lambda output, lengths: output[:, -1])
-repaired = accuracy_when_read(
+# %%
+at_padding = accuracy_when_read(lambda output, lengths: output[:, -1])
+at_last_word = accuracy_when_read(
     lambda output, lengths: output[torch.arange(len(output)), lengths - 1]
 )
+
+# %% tags=["fold", "reveal"]
+# @title Where to read
 claim(
     "Read at the end of the padding, more than a fifth of the reviews are judged wrongly.",
-    wrong < 0.8,
-    accuracy=wrong,
+    at_padding < 0.8,
+    accuracy=at_padding,
 )
 claim(
     "Repair: read each row at its own last word, and more than 95 % are right.",
-    repaired > 0.95,
-    accuracy=repaired,
+    at_last_word > 0.95,
+    accuracy=at_last_word,
 )
 
 # %% [markdown]
@@ -512,28 +511,31 @@ claim(
 
 # %%
 ids, mask = text.pad_batch(review_ids[:5])
-lengths = mask.sum(1)
+lengths = mask.sum(1)  # (B,)
 layer = RNN(4, 6, dtype=torch.float64)
 packing = nn.RNN(4, 6, batch_first=True, dtype=torch.float64)
 packing.load_state_dict(layer.state_dict())
 x = torch.randn(*ids.shape, 4, dtype=torch.float64)
 
 masked = layer(x)[0][torch.arange(5), lengths - 1]
-packed = packing(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1][0]
+rows_as_one = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+packed = packing(rows_as_one)[1][0]
 by_lengths = layer(x, lengths=lengths)[1][0]
-in_loop = layer(x, lengths=lengths, impl="loop")[1][0]
+in_loop = layer(x, lengths=lengths, backend="loop")[1][0]
+further = F.pad(x, (0, 0, 0, 30), value=9.0)  # 30 more steps of anything at all
+padded_further = layer(further, lengths=lengths)[1][0]
 print("lengths", lengths.tolist(), "in T =", ids.shape[1])
+
+# %% tags=["fold"]
+# @title Check: the same states each time
 claim(
-    "Masked, packed, with lengths, in the loop: four times the same states",
+    "Masked, packed, with lengths, in the loop: four times the same states.",
     agree([masked] * 3, [packed, by_lengths, in_loop]),
 )
-further = F.pad(x, (0, 0, 0, 30), value=9.0)  # 30 more steps of anything at all
-claim(
-    "Pad further, and nothing changes", agree([layer(further, lengths=lengths)[1][0]], [by_lengths])
-)
+claim("Pad further, and nothing changes.", agree([padded_further], [by_lengths]))
 
 # %% [markdown]
-# `enforce_sorted=False` lets torch sort the rows and put them back; without it, rows must come longest first. And keep the test of the last line for every model of your own.
+# `enforce_sorted=False` lets torch sort the rows and put them back; without it, rows must come longest first. And keep the last test, *pad further*, for every model of your own.
 
 # %% [markdown]
 # ## 6 · Two directions
@@ -548,9 +550,10 @@ claim(
 diagrams.show("rnn_bidirectional")
 
 # %% [markdown]
-# Four animals, four forms of sentence; in two of them the deciding words come after the blank, in two before it. **Predict** the accuracies of a forward and a bidirectional network on each half.
+# Four animals, four forms of sentence, such as *the ____ is a flightless bird that lives in antarctica* and *which talking bird lives in brazil ? the ____*. In two of the forms the deciding words come after the blank, in two before it.
 
-# %%
+# %% tags=["fold"]
+# @title The sentences as ids, and where the blank stands
 ANIMALS = {
     "penguin": ("flightless", "bird", "antarctica"),
     "ostrich": ("flightless", "bird", "africa"),
@@ -564,11 +567,11 @@ EARLY = (
 LATE = ("in the end the {} {} from {} is the ____", "which {} {} lives in {} ? the ____")
 sentences = [form.format(*facts).split() for form in EARLY + LATE for facts in ANIMALS.values()]
 words = text.build_vocab(sentences)
-ids, mask = text.pad_batch([text.numericalize(sentence, words) for sentence in sentences])
+sentence_ids, sentence_mask = text.pad_batch([text.numericalize(s, words) for s in sentences])
 animal = torch.arange(len(sentences)) % 4
-blank = (ids == words.stoi["____"]).int().argmax(1)  # (B,) where it stands
+blank = (sentence_ids == words.stoi["____"]).int().argmax(1)  # (B,) where it stands
 
-
+# %%
 class FillIn(nn.Module):
     """Which animal stands at the blank?"""
 
@@ -579,25 +582,37 @@ class FillIn(nn.Module):
         self.output = nn.Linear(32 if bidirectional else 16, 4)
 
     def forward(self, ids, mask):
-        output, _ = self.layer(self.embedding(ids), lengths=mask.sum(1))  # (B, T, D) or (B, T, 2D)
-        return self.output(output[torch.arange(len(ids)), blank])
+        output, _ = self.layer(self.embedding(ids), lengths=mask.sum(1))
+        return self.output(output[torch.arange(len(ids)), blank])  # at the blank
 
+# %%
+forward_early = predict("the forward accuracy where the words come later", ...)
 
-rows, accuracy = [], {}
+# %%
+filled = {}
+passes = [(sentence_ids, sentence_mask, animal)] * 400
 for name in ("forward", "bidirectional"):
     train.set_seed(0)
-    model = FillIn(bidirectional=name == "bidirectional")
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    train.train_epoch(model, [(ids, mask, animal)] * 400, train.classification_loss, optimizer)
-    right = (model(ids, mask).argmax(1) == animal).float()
-    accuracy[name] = [right[:8].mean().item(), right[8:].mean().item()]
-    rows.append([name, *(f"{100 * value:.0f} %" for value in accuracy[name])])
-table(["network", "decided by words after the blank", "by words before it"], rows)
-claim(
-    "Forward, the early blank is a guess among four, after 400 passes over these sentences.",
-    abs(accuracy["forward"][0] - 0.25) < 0.13 and accuracy["forward"][1] == 1.0,
+    filler = FillIn(bidirectional=name == "bidirectional")
+    optimizer = torch.optim.Adam(filler.parameters(), lr=0.01)
+    loss = train.classification_loss
+    train.train_epoch(filler, tqdm(passes, leave=False), loss, optimizer)
+    right = (filler(sentence_ids, sentence_mask).argmax(1) == animal).float()
+    filled[name] = [right[:8].mean().item(), right[8:].mean().item()]
+
+# %% tags=["fold", "reveal"]
+# @title Blanks filled rightly
+table(
+    ["network", "decided by words after the blank", "by words before it"],
+    [[name, *(f"{100 * value:.0f} %" for value in values)] for name, values in filled.items()],
 )
-claim("In both directions, every blank is filled.", accuracy["bidirectional"] == [1.0, 1.0])
+claim(
+    "Forward, the early blank is a guess among four, after 400 passes over these sentences; in both directions, every blank is filled.",
+    abs(filled["forward"][0] - 0.25) < 0.13
+    and filled["forward"][1] == 1.0
+    and filled["bidirectional"] == [1.0, 1.0],
+)
+forward_early.compare("a guess among four")
 
 # %% [markdown]
 # (These are accuracies on the training sentences: the point is what a network *can* see, not how well it generalises.)
@@ -606,28 +621,31 @@ claim("In both directions, every blank is filled.", accuracy["bidirectional"] ==
 
 # %%
 try:
-    tasks.LanguageModel(9, RNN(4, 5, bidirectional=True))
+    recurrent_models.LanguageModel(9, RNN(4, 5, bidirectional=True))
 except ValueError as error:
     print("ValueError:", error)
 
 # %% [markdown]
-# **Common mistake · `output[:, -1]` of a bidirectional layer.** As a summary of the whole sequence, it holds the forward state after $T$ steps, fine, beside the backward state after **one**: it has read the last token only. The backward summary stands at the other end, in `output[:, 0, D:]`. **Predict:** which of the two changes if we replace all tokens but the last?
+# **Common mistake · `output[:, -1]` of a bidirectional layer.** As a summary of the whole sequence, it holds the forward state after $T$ steps, fine, beside the backward state after **one**: it has read the last token only. The backward summary stands at the other end, in `output[:, 0, D:]`. The test: replace all tokens but the last, and see which half changes.
 
 # %%
-D = 6
-layer = RNN(4, D, bidirectional=True, dtype=torch.float64)
-x = torch.randn(2, 9, 4, dtype=torch.float64)
+width = 6
+two_way = RNN(4, width, bidirectional=True, dtype=torch.float64)
+read = torch.randn(2, 9, 4, dtype=torch.float64)
 start = torch.randn(2, 8, 4, dtype=torch.float64)
-other = torch.cat([start, x[:, -1:]], dim=1)  # only the last input is kept
-(output, h_n), (changed, _) = layer(x), layer(other)
+other = torch.cat([start, read[:, -1:]], dim=1)  # only the last input is kept
+(both, h_both), (changed, _) = two_way(read), two_way(other)
+
+# %% tags=["fold"]
+# @title Which half changed?
 claim(
-    "The backward half of output[:, -1] does not notice: it knows one token.",
-    agree([output[:, -1, D:]], [changed[:, -1, D:]]),
+    "The backward half of `output[:, -1]` does not notice: it knows one token.",
+    agree([both[:, -1, width:]], [changed[:, -1, width:]]),
 )
 claim(
-    "Repair: forward at the last step, backward at the first. That is h_n.",
-    agree([output[:, -1, :D], output[:, 0, D:]], [h_n[0], h_n[1]])
-    and not agree([output[:, 0, D:]], [changed[:, 0, D:]]),
+    "Repair: forward at the last step, backward at the first. That is `h_n`.",
+    agree([both[:, -1, :width], both[:, 0, width:]], [h_both[0], h_both[1]])
+    and not agree([both[:, 0, width:]], [changed[:, 0, width:]]),
 )
 
 # %% [markdown]
@@ -639,10 +657,16 @@ claim(
 diagrams.show("rnn_stacked")
 
 # %% [markdown]
-# **Predict**, for `nn.RNN(input_size=7, hidden_size=5, num_layers=2, bidirectional=True)`: how many parameter tensors? What shape has the one through which layer 1 reads layer 0?
+# Take `nn.RNN(input_size=7, hidden_size=5, num_layers=2, bidirectional=True)`. How many parameter tensors does it have? What shape has the one through which layer 1 reads layer 0?
 
 # %%
 stacked = nn.RNN(7, 5, num_layers=2, bidirectional=True, batch_first=True)
+top_states, last_states = stacked(torch.zeros(3, 4, 7))
+print("output", tuple(top_states.shape), "= (B, T, 2D)")
+print("h_n   ", tuple(last_states.shape), "= (N * 2, B, D)")
+
+# %% tags=["fold"]
+# @title Its parameters
 table(
     ["parameter", "shape", "reads"],
     [
@@ -654,33 +678,35 @@ table(
         for name, p in stacked.named_parameters()
     ],
 )
-output, h_n = stacked(torch.zeros(3, 4, 7))
-print("output", tuple(output.shape), "= (B, T, 2D)    h_n", tuple(h_n.shape), "= (N * 2, B, D)")
 claim(
-    "Layer 1 reads both directions of layer 0: weight_ih_l1 is (D, 2D)",
+    "Layer 1 reads both directions of layer 0: `weight_ih_l1` is (D, 2D).",
     stacked.weight_ih_l1.shape == (5, 10),
 )
 
 # %% [markdown]
-# `_l0`, `_l1` name the layers from below, `_reverse` the backward direction. The rows of `h_n` go layer by layer, forward before backward; `h_n.view(N, 2, B, D)` takes them apart. **Output or h_n?** `output` has the top layer at *all* steps, `h_n` has *all layers* at the end. They meet in one place:
+# `_l0`, `_l1` name the layers from below, `_reverse` the backward direction. The rows of `h_n` go layer by layer, forward before backward; `h_n.view(N, 2, B, D)` takes them apart. **Output or h_n?** `output` has the top layer at *all* steps, `h_n` has *all layers* at the end. They meet in one place, and two layers by hand, one on the other, are the stack:
 
 # %%
-x = torch.randn(3, 4, 7)
-output, h_n = stacked(x)
-h_n = h_n.view(2, 2, 3, 5)  # (N, directions, B, D)
+x_stack = torch.randn(3, 4, 7)
+top_states, last_states = stacked(x_stack)
+by_layer = last_states.view(2, 2, 3, 5)  # (N, directions, B, D)
+
+bottom, top = RNN(7, 5, bidirectional=True), RNN(10, 5, bidirectional=True)
+named = stacked.state_dict().items()
+bottom.load_state_dict({key: w for key, w in named if "_l0" in key})
+top.load_state_dict({key.replace("_l1", "_l0"): w for key, w in named if "_l1" in key})
+by_hand = top(bottom(x_stack)[0])[0]
+
+# %% tags=["fold"]
+# @title Check: where output and h_n meet
 claim(
-    "The top layer's h_n is output at the last step (forward) and at the first (backward)",
-    torch.equal(h_n[1, 0], output[:, -1, :5]) and torch.equal(h_n[1, 1], output[:, 0, 5:]),
-)
-bottom, top = (RNN(size, 5, bidirectional=True) for size in (7, 10))
-weights = stacked.state_dict()
-bottom.load_state_dict({name: weight for name, weight in weights.items() if "_l0" in name})
-top.load_state_dict(
-    {name.replace("_l1", "_l0"): weight for name, weight in weights.items() if "_l1" in name}
+    "The top layer's `h_n` is `output` at the last step (forward) and at the first (backward).",
+    torch.equal(by_layer[1, 0], top_states[:, -1, :5])
+    and torch.equal(by_layer[1, 1], top_states[:, 0, 5:]),
 )
 claim(
-    "Two layers by hand, one on the other, are the stack",
-    torch.allclose(top(bottom(x)[0])[0], output, atol=1e-6),
+    "Two layers by hand, one on the other, are the stack.",
+    torch.allclose(by_hand, top_states, atol=1e-6),
 )
 
 # %% [markdown]
@@ -693,33 +719,40 @@ claim(
 # | `nonlinearity` | `"tanh"` | or `"relu"`, whose state has no upper bound and can explode |
 # | `bias` | True | False leaves out both biases |
 # | `batch_first` | **False** | True takes `(B, T, I)`, as everywhere in this course |
-# | `dropout` | 0 | share dropped between layers, in training; not after the last layer, not along time, so with one layer it does nothing |
+# | `dropout` | 0 | fraction dropped between layers, in training; not after the last layer, not along time, so with one layer it does nothing |
 # | `bidirectional` | False | a second direction with its own weights |
 #
 # Called as `layer(x, h_0)`; without `h_0` it is zero. (Never draw it at random, as some tutorials do: the same sequence would get another answer at every call.) All weights begin uniform in $\pm 1/\sqrt{D}$. The course's `RNN` takes the same, always batch first, and `lengths=`.
 #
-# **Common mistake · `batch_first` forgotten.** The default is time first: `(T, B, I)`. Given a batch `(B, T, I)`, torch cannot know. **Predict:** which error message do you get, with $B = 5$ and $T = 7$?
+# **Common mistake · `batch_first` forgotten.** The default is time first: `(T, B, I)`. Given a batch `(B, T, I)`, torch cannot know. Which error message do you get, with $B = 5$ and $T = 7$?
+
+# %%
+message = predict("what torch says to a batch (5, 7, 3) without batch_first", ...)
 
 # %%
 time_first = nn.RNN(3, 4)  # batch_first=False
-x = torch.randn(5, 7, 3)  # B = 5 sequences of T = 7 steps
-output, h_n = time_first(x)
-print("output", tuple(output.shape), "  h_n", tuple(h_n.shape))
-elsewhere = x.clone()
+five = torch.randn(5, 7, 3)  # B = 5 sequences of T = 7 steps
+outputs, h_last = time_first(five)
+
+# %% tags=["fold", "reveal"]
+# @title What torch says; change one sequence
+print("output", tuple(outputs.shape), "  h_n", tuple(h_last.shape))
+elsewhere = five.clone()
 elsewhere[0] = 0.0  # another first sequence
-leak = (time_first(elsewhere)[0][1:] - output[1:]).abs().max().item()
+leak = (time_first(elsewhere)[0][1:] - outputs[1:]).abs().max().item()
 claim(
-    "No error, and output has the right shape. But changing sequence 0 changes the others' outputs.",
-    output.shape == (5, 7, 4) and leak > 1e-3,
+    "No error, and `output` has the right shape. But changing sequence 0 changes the others' outputs.",
+    outputs.shape == (5, 7, 4) and leak > 1e-3,
     largest_change=leak,
 )
 right_way = nn.RNN(3, 4, batch_first=True)
 right_way.load_state_dict(time_first.state_dict())
 claim(
-    "Repair: batch_first=True, and no sequence notices its neighbours. h_n stays (N, B, D).",
-    torch.equal(right_way(elsewhere)[0][1:], right_way(x)[0][1:])
-    and right_way(x)[1].shape == (1, 5, 4),
+    "Repair: `batch_first=True`, and no sequence notices its neighbours. `h_n` stays (N, B, D).",
+    torch.equal(right_way(elsewhere)[0][1:], right_way(five)[0][1:])
+    and right_way(five)[1].shape == (1, 5, 4),
 )
+message.compare("nothing: there is no error")
 
 # %% [markdown]
 # With the two swapped, the state ran from one *sequence* to the next, each step for itself. The only visible trace is `h_n`: its middle size is 7, not 5. Test every sequence model so: change one row, and no other may change.
@@ -781,13 +814,35 @@ ch03.summaries(summaries)
 # with $e(x_t)$ the embedding of character $t$. On the right of the bar stands the **whole** past, not a window, as far as $h_t$ can hold it.
 
 # %%
-show_source(tasks.LanguageModel.run)
+show_source(recurrent_models.LanguageModel.run)
 
 # %% [markdown]
 # We train it on real text that every machine has, the docstrings of your own Python, with all characters this time. The text is one sequence of hundreds of thousands of steps, far too long to unroll. So it is cut: $B$ streams side by side, read in pieces of $T$ steps. At the end of a piece the *value* of the state is carried into the next, but its history is cut off by `detach`, so that gradients stay inside a piece. (This is truncated backpropagation; chapter 04 says what it costs.) The loop is short enough to read:
 
 # %%
-corpus = data.docstrings(profile.pick(300_000, None))
+def train_language_model(model, ids, epochs, rate=8e-3):
+    """Truncated backpropagation; the state is carried from piece to piece."""
+    pieces = text.contiguous_batches(ids, batch_size=16, length=32)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=epochs * len(pieces), pct_start=0.1
+    )
+    for _ in range(epochs):
+        state = None  # a new pass: back to the beginning of the text, so back to zero
+        for inputs, targets in tqdm(pieces, leave=False):
+            logits, state = model.run(inputs, state)
+            state = state.detach()  # the value goes on, the graph does not
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    return model
+
+# %% tags=["fold"]
+# @title The text as ids, and the score of a model
+corpus = datasets.docstrings(run_size.pick(300_000, None))
 alphabet = sorted(set(corpus))
 number = {character: i for i, character in enumerate(alphabet)}
 V = len(alphabet)
@@ -803,79 +858,59 @@ cut = len(corpus_ids) * 9 // 10
 train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]
 
 
-def train_language_model(model, ids, epochs, rate=8e-3):
-    """Truncated backpropagation through a text, with the state carried from piece to piece."""
-    pieces = tasks.stream_batches(ids, batch_size=16, length=32)
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=epochs * len(pieces), pct_start=0.1
-    )
-    for _ in range(epochs):
-        state = None  # a new pass: back to the beginning of the text, so back to zero
-        for inputs, targets in pieces:
-            logits, state = model.run(inputs, state)
-            state = state.detach()  # the value goes on, the graph does not
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-    return model
-
-
 @torch.inference_mode()
 def nats(model, ids):
     """Nats (T - 1,) of every character but the first, the state carried all the way."""
     return F.cross_entropy(model.run(ids[None, :-1])[0][0], ids[1:], reduction="none")
 
-
+# %%
 train.set_seed(0)
-model = tasks.LanguageModel(V, RNN(input_size=32, hidden_size=profile.pick(128, 512)))
-untrained = tasks.LanguageModel(V, RNN(32, 128))
-train_language_model(model, train_ids, epochs=profile.pick(2, 8))
-rnn_bits = metrics.bits(nats(model, valid_ids).mean().item())
+writer = recurrent_models.LanguageModel(V, RNN(32, hidden_size=run_size.pick(128, 512)))
+untrained = recurrent_models.LanguageModel(V, RNN(32, 128))
+train_language_model(writer, train_ids, epochs=run_size.pick(2, 8))
+rnn_bits = metrics.bits(nats(writer, valid_ids).mean().item())
 
 # %% [markdown]
-# **Predict.** n-grams were strong in chapter 01. On the same text, with the same alphabet: which order of n-gram will this RNN match after two passes? And which of the two models is larger?
+# n-grams were strong in chapter 01. On the same text, with the same alphabet: which order of n-gram will this RNN match after two passes? And which of the two models is larger?
 
 # %%
+matched = predict("the order n of the n-gram that this RNN matches", ...)
+
+# %% tags=["reveal"]
 ngrams = {
-    n: language.NgramModel(n, V, add=2.0, interpolate=True).fit(train_ids) for n in range(1, 7)
+    n: ngram.NgramModel(n, V, add=2.0, interpolate=True).fit(train_ids)
+    for n in tqdm(range(1, 7), leave=False)
 }
-ngram_bits = {n: metrics.bits(ngram.nll(valid_ids).mean().item()) for n, ngram in ngrams.items()}
-ax = plots.axes(height=2.9)
-plots.lines(ax, {"interpolated n-grams": (list(ngram_bits), list(ngram_bits.values()))}, "$n$", "bits per character",
-            {"interpolated n-grams": "muted"}, marker="o")  # fmt: skip
-ax.axhline(rnn_bits, color=plots.COLORS["output"], label="RNN")
-ax.legend()
-show(
-    ax,
-    "Held-out bits per character against n: n-grams fall steeply up to n = 4 and then level off; a horizontal line for the RNN lies "
-    "below the 3-gram and above the best n-gram.",
-    "After two passes the RNN is between a 3-gram and the best n-gram. It has not seen enough yet: a table of counts learns in one pass, a "
-    "network in many.",
-)
+ngram_nats = {n: model.nll(valid_ids).mean().item() for n, model in ngrams.items()}
+ngram_bits = {n: metrics.bits(nats_of_n) for n, nats_of_n in ngram_nats.items()}
+figures.against_ngrams(ngram_bits, rnn_bits)
+
+# %% tags=["fold", "reveal"]
+# @title Bits per character, and sizes
 claim(
     "After two passes the RNN is better than the 3-gram by more than a tenth of a bit, and behind the best n-gram.",
     min(ngram_bits.values()) < rnn_bits < ngram_bits[3] - 0.1,
     rnn=rnn_bits,
-    three_gram=ngram_bits[3],
-    best_n_gram=min(ngram_bits.values()),
+    **{"3-gram": ngram_bits[3], "best n-gram": min(ngram_bits.values())},
 )
 claim(
     "It has fewer parameters than the 4-gram has counts.",
-    tasks.number_of_parameters(model) < sum(ngrams[4].num_ngrams),
-    rnn=tasks.number_of_parameters(model),
-    four_gram=sum(ngrams[4].num_ngrams),
+    utils.number_of_parameters(writer) < sum(ngrams[4].num_ngrams),
+    rnn=utils.number_of_parameters(writer),
+    **{"4-gram": sum(ngrams[4].num_ngrams)},
 )
+matched.compare("better than the 3-gram, behind the best")
+
+# %% [markdown]
+# It has not seen enough yet: a table of counts learns in one pass, a network in many.
 
 # %% [markdown]
 # ### With more time: the ledger
 #
-# These runs on tiny Shakespeare were recorded beforehand (the table says with how many seeds), on the same split as chapter 01's, so the numbers can be compared. (The n-gram is the best of chapter 01's, chosen on validation text.) The RNN has about as many weights as the window network. **Predict** the order of the three.
+# These runs on tiny Shakespeare were recorded beforehand (the table says with how many seeds), on the same split as chapter 01's, so the numbers can be compared. (The n-gram is the best of chapter 01's, chosen on validation text.) The RNN has about as many weights as the window network. In which order will the three end?
 
-# %%
+# %% tags=["fold"]
+# @title Recorded runs on tiny Shakespeare
 by_n = {
     n: ledger.summary("shakespeare-lm", f"{n}-gram interpolated", "valid_perplexity")[0]
     for n in range(1, 8)
@@ -887,30 +922,23 @@ recorded = {
     "window network": ("shakespeare-lm", "window network"),
     "RNN": ("shakespeare-recurrent", "RNN"),
 }
+by_epoch = {
+    name: [
+        [metrics.bits(loss) for loss in run] for run in ledger.curves(*recorded[name], "valid_loss")
+    ]
+    for name in ("window network", "RNN")
+}
 
 
 def mean_of(name, metric):
     """The mean over seeds of one recorded number."""
     return ledger.summary(*recorded[name], metric)[0]
 
+# %% tags=["reveal"]
+figures.on_shakespeare(by_epoch, best_n, metrics.bits(math.log(by_n[best_n])))
 
-ax = plots.axes(height=2.9)
-for name, color in (("window network", "muted"), ("RNN", "output")):
-    runs = [
-        [metrics.bits(loss) for loss in run] for run in ledger.curves(*recorded[name], "valid_loss")
-    ]
-    plots.band(ax, range(1, len(runs[0]) + 1), runs, name, color, marker="o")
-counted = metrics.bits(math.log(by_n[best_n]))
-ax.axhline(counted, color=plots.COLORS["ink"], linestyle="--", label=f"{best_n}-gram")
-ax.set(xlabel="epoch", ylabel="validation bits per character")
-ax.legend()
-show(
-    ax,
-    "Validation bits per character against epochs on tiny Shakespeare, for the window network and the RNN, with a dashed line for the "
-    "best n-gram.",
-    "What does carrying a state buy on real text? In the end the RNN is below the window network, which is about as large, "
-    "and near the best n-gram, which is several times larger. (Bands: range over seeds.)",
-)
+# %% tags=["fold", "reveal"]
+# @title The same models on the reported text
 table(
     ["tiny Shakespeare, last 10 %", "perplexity", "bits per character", "counts or weights", "seeds"],
     [
@@ -934,93 +962,108 @@ claim(
 )
 
 # %% [markdown]
+# (The figure is of validation text, the table of the reported text, which is harder for all of them.)
+#
 # ### What the carried state is worth
 #
-# **Common mistake · forgetting to carry.** The text is cut into pieces of 64 characters and every piece begins with a zero state. **Predict:** how much worse is the first character of a piece? The tenth? After how many characters has the model caught up?
+# **Common mistake · forgetting to carry.** The text is cut into pieces of 64 characters and every piece begins with a zero state. How much worse is the first character of a piece? The tenth? After how many characters has the model caught up?
 
 # %%
 rows = valid_ids[: len(valid_ids) // 65 * 65].view(-1, 65)
 with torch.inference_mode():
-    by_position = F.cross_entropy(
-        model(rows[:, :-1]).transpose(1, 2), rows[:, 1:], reduction="none"
-    ).mean(0)  # (64,)
+    logits = writer(rows[:, :-1]).transpose(1, 2)  # (B, V, 64), from a zero state
+    by_row = F.cross_entropy(logits, rows[:, 1:], reduction="none")  # (B, 64)
+
+# %% tags=["fold"]
+# @title In bits, for the first, second and later characters
 edges = [0, 1, 2, 4, 8, 16, 32, 64]
-binned = [metrics.bits(by_position[a:b].mean().item()) for a, b in pairwise(edges)]
-names = ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64"]
-ax = plots.lines(plots.axes(height=2.8), {"from a zero state": (range(7), binned)}, "characters read since the start of the piece",
-                 "bits per character", {"from a zero state": "hidden"}, marker="o")  # fmt: skip
-ax.axhline(rnn_bits, color=plots.COLORS["output"], linestyle="--", label="state carried")
-ax.set_xticks(range(7), names)
-ax.legend()
-show(
-    ax,
-    "Bits per character against the number of characters read since the state was zero: high at the first, falling to the dashed "
-    "line of the carried state after about a dozen.",
-    "How long does the model need to catch up? As long as its memory reaches back: after a dozen characters the zero start is "
-    "hardly noticed any more.",
-)
+binned = [metrics.bits(by_row[:, a:b].mean().item()) for a, b in pairwise(edges)]
+spans = ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64"]
 with torch.inference_mode():
-    pieces = valid_ids[: len(valid_ids) // 17 * 17].view(-1, 17)
-    reset = F.cross_entropy(model(pieces[:, :-1]).transpose(1, 2), pieces[:, 1:]).item()
+    sixteens = valid_ids[: len(valid_ids) // 17 * 17].view(-1, 17)
+    logits = writer(sixteens[:, :-1]).transpose(1, 2)
+    reset_bits = metrics.bits(F.cross_entropy(logits, sixteens[:, 1:]).item())
+
+# %% tags=["reveal"]
+figures.catching_up(spans, binned, carried=rnn_bits)
+
+# %% tags=["fold", "reveal"]
+# @title What a zero start costs
 claim(
     "After 32 characters the zero start costs less than 0.15 bits; at the first, more than 1, and a 2-gram is ahead.",
     binned[-1] - rnn_bits < 0.15 and binned[0] - rnn_bits > 1 and binned[0] > ngram_bits[2],
-    first=binned[0],
-    two_gram=ngram_bits[2],
-    after_32=binned[-1],
+    first_character=binned[0],
+    **{"2-gram": ngram_bits[2], "after 32": binned[-1], "state carried": rnn_bits},
 )
 claim(
     "Reset every 16 characters, the same model scores more than 0.2 bits worse.",
-    metrics.bits(reset) > rnn_bits + 0.2,
-    reset=metrics.bits(reset),
+    reset_bits > rnn_bits + 0.2,
+    reset=reset_bits,
     carried=rnn_bits,
 )
 
 # %% [markdown]
 # (At the first character the model is even worse than a 2-gram, which has read as much: a zero state is one that it hardly met in training.) Repair: hand `state` back to `run`, as the training loop does, and say beside every perplexity how the state was treated.
 #
-# **Common mistake · forgetting to reset.** The opposite error: the sequences have nothing to do with each other, and the state of one leaks into the next. We give the quotation network of the hook a new string with the state that an unfinished quotation left behind. **Predict** its accuracy.
+# **Common mistake · forgetting to reset.** The opposite error: the sequences have nothing to do with each other, and the state of one leaks into the next. We give the quotation network of the opening a new string with the state that an unfinished quotation left behind.
 
 # %%
-symbols, is_open = quotations(20, 500, 0.1, torch.Generator().manual_seed(3))
+leaked = predict("its accuracy on the new string, in per cent", ...)
+
+# %%
+new_symbols, new_open = quotations(20, 500, 0.1, torch.Generator().manual_seed(3))
 with torch.inference_mode():
     # A quotation opens and is never closed.
     _, left_over = carrier.run(torch.tensor([[0, 0, 1, 0, 0]]))
-    leaking = carrier.run(symbols, left_over.expand(1, 20, 16).contiguous())[0].argmax(-1)
-    fresh = carrier.run(symbols)[0].argmax(-1)
+    left_over = left_over.expand(1, 20, 16).contiguous()  # the same for all 20
+    leaking = carrier.run(new_symbols, left_over)[0].argmax(-1)
+    fresh = carrier.run(new_symbols)[0].argmax(-1)
+
+# %% tags=["fold", "reveal"]
+# @title Accuracy with a left-over state
+with_left_over, with_fresh = ((a == new_open).float().mean().item() for a in (leaking, fresh))
 claim(
     "With a left-over state fewer than 1 % are right: all is upside down. Reset, more than 99 %.",
-    (leaking == is_open).float().mean() < 0.01 and (fresh == is_open).float().mean() > 0.99,
-    leaking=(leaking == is_open).float().mean(),
-    reset=(fresh == is_open).float().mean(),
+    with_left_over < 0.01 and with_fresh > 0.99,
+    left_over=with_left_over,
+    reset=with_fresh,
 )
+leaked.compare("below 1 %")
 
 # %% [markdown]
 # Rule: the state is carried exactly where the *text* goes on. Same text, next piece: carry. Another text, another pass: reset.
 #
 # ### Writing
 #
-# To write, the model needs one step at a time: read a character, draw the next, read that. `layer.step` takes one step; the state is all it needs of the past. A model without a state has to read its whole window again for every character (chapter 13 returns to this).
+# To write, the model needs one step at a time: read a character, draw the next, read that. `model.step` reads the new tokens, the prompt first and then one at a time; the state is all it needs of the past. A model without a state has to read its whole window again for every character (chapter 13 returns to this).
 
 # %%
-show_source(tasks.LanguageModel.next_probs)
+show_source(recurrent_models.LanguageModel.step)
 
 # %%
 prompt = encode("Return the ")
-next_probs = model.next_probs()
+state, stepwise = writer.start(batch_size=1), []
 with torch.inference_mode():
-    stepwise = [next_probs(prompt[: t + 1]) for t in range(len(prompt))]
-    at_once = model(prompt[None])[0].softmax(-1)
+    for character in prompt:
+        logits, state = writer.step(character.view(1, 1), state)  # (1, V)
+        stepwise.append(logits[0].softmax(-1))
+    at_once = writer(prompt[None])[0].softmax(-1)
+
+# %% tags=["fold"]
+# @title Check: step by step or all at once
 claim(
-    "Step by step or all at once: the same probabilities",
+    "Step by step or all at once: the same probabilities.",
     torch.allclose(torch.stack(stepwise), at_once, atol=1e-5),
 )
 
 # %% tags=["nbval-ignore-output"]
-generator = torch.Generator().manual_seed(1)
+sampling = torch.Generator().manual_seed(1)
 for temperature in (0.5, 1.0):
-    new = language.sample(model.next_probs(), prompt, 240, generator, temperature)
-    print(f"--- temperature {temperature}\n{''.join(alphabet[i] for i in [*prompt, *new])}\n")
+    new = generate.generate(
+        writer, prompt[None], 240, sampling, temperature=temperature
+    )
+    written = "".join(alphabet[i] for i in [*prompt, *new[0]])
+    print(f"--- temperature {temperature}\n{written}\n")
 
 # %% [markdown]
 # Words and half-words, indentation, sections that begin as docstrings do. No sense: there is little training behind it, and less memory, as section 9 shows. (Your text differs: your Python's docstrings, your machine's rounding.)
@@ -1045,16 +1088,19 @@ def forgetful_writer(run, prompt, steps):
 
 
 prompts = ["Return the name", "import a module from a file", "class Queue"]
-written = [forgetful_writer(model.run, encode(prompt).tolist(), 40) for prompt in prompts]
+continued = [forgetful_writer(writer.run, encode(p).tolist(), 40) for p in prompts]
+
+# %% tags=["fold"]
+# @title What it wrote
 claim(
     "All three prompts are continued in the same way.",
-    written[0] == written[1] == written[2],
-    continuation=repr("".join(alphabet[i] for i in written[0])),
+    continued[0] == continued[1] == continued[2],
+    continuation=f"`{''.join(alphabet[i] for i in continued[0])!r}`",
 )
-pairs = set(pairwise(written[0]))
+followed = set(pairwise(continued[0]))
 claim(
     "And each character is always followed by the same character: the text goes in circles.",
-    len(pairs) == len({first for first, _ in pairs}),
+    len(followed) == len({first for first, _ in followed}),
 )
 
 # %% [markdown]
@@ -1097,29 +1143,29 @@ ch03.continue_text(continue_text)
 
 # %%
 def perplexities(width, characters, epochs=1):
-    """(on text it learned from, on held-out text) after training an RNN of this width on so many characters."""
+    """(on text it learned from, on held-out text) of an RNN of this width."""
     train.set_seed(1)
-    lm = train_language_model(
-        tasks.LanguageModel(V, RNN(32, width)), train_ids[:characters], epochs, rate=1e-2
-    )
-    return [
-        math.exp(nats(lm, ids).mean())
-        for ids in (train_ids[: min(characters, 20_000)], valid_ids[:20_000])
-    ]
+    lm = recurrent_models.LanguageModel(V, RNN(32, width))
+    train_language_model(lm, train_ids[:characters], epochs, rate=1e-2)
+    learned = train_ids[: min(characters, 20_000)]
+    return [math.exp(nats(lm, ids).mean()) for ids in (learned, valid_ids[:20_000])]
 
 
 tried = {width: perplexities(width, 100_000) for width in (8, 32, 128)}
+
+# %% tags=["fold"]
+# @title Three widths, and the 4-gram
 claim(
     "From a state of 8 numbers to one of 128, the held-out perplexity falls by more than a fifth.",
     tried[128][1] < 0.8 * tried[8][1],
-    **{f"width_{width}": values for width, values in tried.items()},
+    **{f"width {width} (learned, held out)": values for width, values in tried.items()},
 )
-counts = language.NgramModel(4, V, add=2.0, interpolate=True).fit(train_ids[:100_000])
+counts = ngram.NgramModel(4, V, add=2.0, interpolate=True).fit(train_ids[:100_000])
 four_gram = math.exp(counts.nll(valid_ids[:20_000]).mean())
 claim(
     "A 4-gram of the same 100,000 characters is ahead of all three.",
-    four_gram < tried[128][1],
-    four_gram=four_gram,
+    four_gram < min(held for _, held in tried.values()),
+    **{"4-gram": four_gram},
 )
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex03-6-width", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
@@ -1138,10 +1184,10 @@ claim(
 #
 # ### The state has a fixed size
 #
-# Everything the network will ever know of the past is in $D$ numbers. How much is that? We drive an untrained layer with independent random numbers $x_t$ and ask how well a linear read-out of $h_t$ can rebuild the input of $k$ steps ago: its share of explained variance $R^2_k$ (1 is perfect, 0 is nothing). Summed over all lags, it can never exceed $D$ (Jaeger 2001): a state of $D$ numbers rebuilds at most $D$ independent ones. (The recurrent weights are a random rotation, shrunk so that old inputs fade, and the inputs are small, so that tanh hardly bends: kinder to memory than most weights.) **Predict:** at which lag does each of $D = 8$, 32 and 128 fall below a half?
+# Everything the network will ever know of the past is in $D$ numbers. How much is that? We drive an untrained layer with independent random numbers $x_t$ and ask how well a linear read-out of $h_t$ can rebuild the input of $k$ steps ago: the fraction of its variance that is explained, $R^2_k$ (1 is perfect, 0 is nothing). Summed over all lags, it can never exceed $D$ (Jaeger 2001): a state of $D$ numbers rebuilds at most $D$ independent ones. (The recurrent weights are a random rotation, shrunk so that old inputs fade, and the inputs are small, so that tanh hardly bends: kinder to memory than most weights.) At which lag does each of $D = 8$, 32 and 128 fall below a half?
 
-
-# %%
+# %% tags=["fold"]
+# @title How memory is measured
 def memory(D, shrink, lags=160, steps=12_000):
     """R^2 (lags,) of the best linear read-out of the input k steps back, on steps that it was not fitted to."""
     generator = torch.Generator().manual_seed(D)
@@ -1152,54 +1198,45 @@ def memory(D, shrink, lags=160, steps=12_000):
         layer.weight_hh_l0.copy_(shrink * rotation)
         layer.weight_ih_l0.copy_(0.03 * torch.randn(D, 1, generator=generator, dtype=torch.float64))
         states = layer(x)[0][0]  # (steps, D)
-    past = torch.stack(
-        [x[0, lags - k : steps - k, 0] for k in range(lags)], dim=1
-    )  # past[t, k] is x[t - k]
+    # past[t, k] is x[t - k]
+    past = torch.stack([x[0, lags - k : steps - k, 0] for k in range(lags)], dim=1)
     states, fitted = states[lags:], (steps - lags) * 4 // 5
     readout = torch.linalg.lstsq(states[:fitted], past[:fitted]).solution
     error = (states[fitted:] @ readout - past[fitted:]).square().mean(0) / past[fitted:].var(0)
     return 1 - error
 
+# %% tags=["reveal"]
+remembered = {}
+for D, shrink in tqdm(((8, 0.7), (32, 0.9), (128, 0.97)), leave=False):
+    remembered[D] = memory(D, shrink)
+figures.memory_by_lag(remembered)
 
-remembered = {f"D = {D}": memory(D, shrink) for D, shrink in ((8, 0.7), (32, 0.9), (128, 0.97))}
-ax = plots.lines(
-    plots.axes(height=2.9),
-    {name: (range(160), r2) for name, r2 in remembered.items()},
-    "lag $k$ (steps)",
-    "share of $x_{t-k}$ that is rebuilt",
-    {"D = 8": "muted", "D = 32": "input", "D = 128": "hidden"},
-)
-show(
-    ax,
-    "Share rebuilt against lag for states of 8, 32 and 128 numbers: each stays near 1 and then falls to 0, around lag 8, 32 and 128; the larger D, the more gently.",
-    "How far back does a state reach? To about lag D: the area under a curve is at most D, since D numbers can rebuild no more than D "
-    "independent ones. Well beyond, the past is gone.",
-)
-totals = {name: r2.sum().item() for name, r2 in remembered.items()}
-halves = {D: int((remembered[f"D = {D}"] < 0.5).int().argmax()) for D in (8, 32, 128)}
+# %% tags=["fold", "reveal"]
+# @title Lags and totals
+halves = {D: int((r2 < 0.5).int().argmax()) for D, r2 in remembered.items()}
+totals = {D: r2.sum().item() for D, r2 in remembered.items()}
 claim(
     "Each curve falls below a half between lag 0.75 D and lag 1.25 D.",
     all(0.75 * D < lag < 1.25 * D for D, lag in halves.items()),
-    **{f"D_{D}": lag for D, lag in halves.items()},
+    **{f"D = {D}: lag": lag for D, lag in halves.items()},
 )
 claim(
     "No state rebuilds more inputs than it has numbers (to 3 %, as the sample is finite).",
-    all(total < 1.03 * D for D, total in zip((8, 32, 128), totals.values(), strict=True)),
-    **{name.replace(" = ", "_"): total for name, total in totals.items()},
+    all(total < 1.03 * D for D, total in totals.items()),
+    **{f"D = {D}: inputs": total for D, total in totals.items()},
 )
 
 # %% [markdown]
-# On paper, with numbers of as many digits as it needs, a recurrent network can compute whatever any computer can (Siegelmann and Sontag 1995, with a piecewise linear function for tanh); in practice it has $D$ rounded ones. Training can choose *what* is kept, as the bit of the hook shows, which needs no more room at step 1,000 than at step 1. It cannot make room. A translator that must press a sentence of any length into one state will feel it (chapter 06), and attention is the way out (chapter 07).
+# On paper, with numbers of as many digits as it needs, a recurrent network can compute whatever any computer can (Siegelmann and Sontag 1995, with a piecewise linear function for tanh); in practice it has $D$ rounded ones. Training can choose *what* is kept, as the bit of the opening shows, which needs no more room at step 1,000 than at step 1. It cannot make room. A translator that must press a sentence of any length into one state will feel it (chapter 06), and attention is the way out (chapter 07).
 
 # %% [markdown]
 # ### The gradient vanishes
 #
-# *The keys that I left on the table in the hall, under the coat my brother wore when it rained, **are** gone.* The first words decide *are*. To learn that a character matters 50 steps later, training must feel its influence: the gradient of the loss at the last step by the input 50 steps before. We measure its norm, before and after training. **Predict:** by what factor is it smaller at lag 20 than at lag 0?
-
+# *The keys that I left on the table in the hall, under the coat my brother wore when it rained, **are** gone.* The first words decide *are*. To learn that a character matters 50 steps later, training must feel its influence: the gradient of the loss at the last step with respect to the input 50 steps before. We measure its norm, before and after training. By what factor is it smaller at lag 20 than at lag 0?
 
 # %%
 def gradient_by_lag(model, steps=60, rows=64):
-    """Mean norm of the gradient of the loss at the last step by the embedding k steps before, k = 0, 1, ..."""
+    """Mean gradient norm of the last loss with respect to the input k steps before."""
     ids = valid_ids[: rows * (steps + 1)].view(rows, steps + 1)
     x = model.embedding(ids[:, :-1]).detach().requires_grad_()
     output, _ = model.layer(x)
@@ -1207,22 +1244,14 @@ def gradient_by_lag(model, steps=60, rows=64):
     return x.grad.norm(dim=2).mean(0).flip(0)
 
 
-vanishing = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(model)}
-relative = {name: norms / norms[0] for name, norms in vanishing.items()}
-ax = plots.lines(
-    plots.axes(height=2.9),
-    {name: (range(60), norms) for name, norms in relative.items()},
-    "lag (steps back from the loss)",
-    "gradient norm,\nrelative to lag 0",
-    {"untrained": "muted", "trained": "gradient"},
-)
-ax.set_yscale("log")
-show(
-    ax,
-    "Gradient norm against lag on a logarithmic scale: two nearly straight falling lines; the untrained model's falls faster.",
-    "Does the loss feel what was read long ago? Its gradient shrinks by a nearly constant factor with each step, before training and, "
-    "more slowly, after it.",
-)
+flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
+relative = {name: norms / norms[0] for name, norms in flow.items()}
+
+# %% tags=["reveal"]
+figures.gradient_by_lag(relative)
+
+# %% tags=["fold", "reveal"]
+# @title What is left at lags 20 and 50
 claim(
     "Trained or not, less than 1 % of the gradient is left at lag 20, less than 0.01 % at lag 50.",
     all(norms[20] < 1e-2 and norms[50] < 1e-4 for norms in relative.values()),
@@ -1235,10 +1264,10 @@ claim(
 #
 # ### One step after another
 #
-# $h_t$ needs $h_{t-1}$. However many processors you have, the loop takes $T$ steps in a row, while a window network computes all positions at once. To see the cost of *waiting* alone, keep the work equal: always 4,096 symbols, first as 256 sequences of 16 steps, at last as one sequence of 4,096. **Predict** the two curves.
+# $h_t$ needs $h_{t-1}$. However many processors you have, the loop takes $T$ steps in a row, while a window network computes all positions at once. To see the cost of *waiting* alone, keep the work equal: always 4,096 symbols, first as 256 sequences of 16 steps, at last as one sequence of 4,096. What will the two curves of time against $T$ look like?
 
-
-# %%
+# %% tags=["fold"]
+# @title Take the times
 def milliseconds(function, repeats=7):
     """The shortest of several runs."""
     times = []
@@ -1249,45 +1278,33 @@ def milliseconds(function, repeats=7):
     return 1000 * min(times)
 
 
-lengths = [16, 64, 256, 1024, 4096]
+piece_lengths = [16, 64, 256, 1024, 4096]
 taken = {"RNN": [], "window network": []}
-layer, convolution = RNN(64, 64), nn.Conv1d(64, 64, kernel_size=8)
+timed, convolution = RNN(64, 64), nn.Conv1d(64, 64, kernel_size=8)
 with torch.inference_mode():
-    for T in lengths:
-        x = torch.randn(4096 // T, T, 64)
-        past = F.pad(x.transpose(1, 2), (7, 0)).contiguous()
-        taken["RNN"].append(milliseconds(lambda x=x: layer(x)))
+    for T in tqdm(piece_lengths, leave=False):
+        inputs = torch.randn(4096 // T, T, 64)
+        past = F.pad(inputs.transpose(1, 2), (7, 0)).contiguous()
+        taken["RNN"].append(milliseconds(lambda inputs=inputs: timed(inputs)))
         taken["window network"].append(milliseconds(lambda past=past: convolution(past)))
-ax = plots.lines(
-    plots.axes(height=2.9),
-    {name: (lengths, times) for name, times in taken.items()},
-    "$T$, with $B = 4096 / T$",
-    "time (ms)",
-    {"RNN": "hidden", "window network": "muted"},
-    marker="o",
-)
-ax.set(xscale="log", ylim=(0, None))
-ax.set_xticks(lengths, [f"{T:,}" for T in lengths])
-ax.minorticks_off()
-show(
-    ax,
-    "Time against T at a constant number of symbols: the window network's does not rise, the RNN's rises steeply at large T.",
-    "What does it cost to wait for the step before? The same number of multiplications takes many times longer when the steps "
-    "must follow one another. (Times are this machine's.)",
-)
-claim(
-    "The RNN takes over 3 times as long for one sequence of 4,096 steps as for 256 of 16.",
-    taken["RNN"][-1] > 3 * taken["RNN"][0],
-    rnn_ms=taken["RNN"],
-    window_ms=taken["window network"],
-)
 steps_taken = []
 scan(
     lambda x, h: (steps_taken.append(1) or torch.tanh(x + h),),
     torch.zeros(4096, 1, 1),
     (torch.zeros(1, 1),),
 )
-claim("Sequential steps, counted: 4,096 in the loop", len(steps_taken) == 4096)
+
+# %% tags=["reveal"]
+figures.time_by_length(piece_lengths, taken)
+
+# %% tags=["fold", "reveal"]
+# @title Times, and steps that follow one another
+claim(
+    "The RNN takes over 3 times as long for one sequence of 4,096 steps as for 256 of 16.",
+    taken["RNN"][-1] > 3 * taken["RNN"][0],
+    **{f"{name} (ms)": [taken[name][0], taken[name][-1]] for name in taken},
+)
+claim("Sequential steps, counted: 4,096 in the loop.", len(steps_taken) == 4096)
 
 # %% [markdown]
 # That is on a processor with few cores. A GPU is fast only when thousands of numbers can be computed at once, so it has more to lose; chapter 10 measures. It is the first reason that the authors of the Transformer give for doing without recurrence (Vaswani et al. 2017, section 1; chapter 09).

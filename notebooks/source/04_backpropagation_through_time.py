@@ -12,24 +12,33 @@
 # %% [markdown]
 # # 04 · Backpropagation through time
 #
-# Two copies of one network read an endless stream of five symbols. At every step they must say the symbol of **six steps
-# ago**. First weights, data, loss and optimizer are the same. They differ in one thing:
+# Two copies of one network read an endless stream of five symbols. At every step they must output the symbol of **six steps
+# ago**. Initial weights, data, loss and optimizer are the same. They differ in one thing:
 # the first cuts the stream into windows of 24 steps, the second into windows of 6 (so its weights move four times as often). At the end of a window both carry the state over
-# with `.detach()`, the cut that you find in nearly every training script; it changes no number of a forward pass. **Predict:** how often is each right, after the same number of symbols? Guessing gives 1 in 5.
+# with `.detach()`, the cut that you find in nearly every training script; it changes no number of a forward pass. **How often is each right**, after the same number of symbols? Guessing gives 1 in 5.
 
-# %% tags=["setup"]
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook import diagrams
+
+diagrams.show("gradient_path")
+
+# %% tags=["setup", "fold"]
+# @title Imports
 import math
 from itertools import pairwise
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from tqdm import tqdm
 
-from course_lib import bptt, diagrams, ledger, plots, toy
-from course_lib.checks import ch04
-from course_lib.claims import claim
-from course_lib.display import show, show_source, table
-from course_lib.experiments.ch04 import stacked
+from course_lib import bptt
+from course_lib.datasets import synthetic
+from course_lib.exercises import ch04
+from course_lib.experiments.gradients_through_time import stacked
+from course_lib.notebook import claim, diagrams, ledger, predict, show_source, table
+from course_lib.notebook.figures import ch04 as figures
 from course_lib.rnn import RNN
 
 _ = torch.manual_seed(0)
@@ -39,39 +48,51 @@ def draw(*shape, seed=0):
     """Random float64 numbers, the same for the same seed."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
+# %% tags=["fold"]
+# @title The test: a new stream, never cut
+V, D, LAG = 5, 64, 6  # symbols, width of the state, steps to remember
 
-# %%
-V, D, LAG = 5, 64, 6
 
-
-def repeat_after(window, symbols=9600, B=16):
-    """Train on windows of a stream whose state is carried over and detached; accuracy on a new stream."""
-    torch.manual_seed(1)
-    layer, head = RNN(V, D), nn.Linear(D, V)
-    parameters = [*layer.parameters(), *head.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=4e-3)
-    stream = torch.randint(V, (B, LAG + symbols))
-    state = None
-    for start in range(0, symbols, window):
-        x, y = stream[:, LAG + start :][:, :window], stream[:, start : start + window]
-        output, state = layer(F.one_hot(x, V).float(), bptt.detached(state))  # the one line
-        loss = F.cross_entropy(head(output).flatten(0, 1), y.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
+def on_a_new_stream(layer, head):
+    """Fraction of right answers on 64 streams of 200 steps."""
     test = torch.randint(V, (64, LAG + 200))
     with torch.no_grad():
         right = head(layer(F.one_hot(test[:, LAG:], V).float())[0]).argmax(-1) == test[:, :-LAG]
     return right[:, LAG:].float().mean().item()
 
 
+# %%
+guess_six = predict("the accuracy with windows of 6 steps, from 0 to 1", ...)
+
+
+# %%
+def repeat_after(window, symbols=9600, B=16):
+    torch.manual_seed(1)
+    layer, head = RNN(V, D), nn.Linear(D, V)
+    parameters = [*layer.parameters(), *head.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=4e-3)
+    stream, state = torch.randint(V, (B, LAG + symbols)), None
+    for start in tqdm(range(0, symbols, window), leave=False):
+        x = F.one_hot(stream[:, LAG + start :][:, :window], V).float()
+        y = stream[:, start : start + window]  # the symbol of six steps ago
+        output, state = layer(x, bptt.detached(state))  # the one line
+        loss = F.cross_entropy(head(output).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+    return on_a_new_stream(layer, head)
+
+
 accuracy_24, accuracy_6 = repeat_after(window=24), repeat_after(window=6)
+
+# %% tags=["fold", "reveal"]
+# @title Right answers after windows of 24 and of 6 steps
+guess_six.compare(round(accuracy_6, 2))
 claim(
-    "With windows of 24 steps the network is right more than 9 times in 10; with windows of 6, fewer than 4 in 10",
+    "With windows of 24 steps the network is right more than 9 times in 10; with windows of 6, fewer than 4 in 10.",
     accuracy_24 > 0.9 and accuracy_6 < 0.4,
-    window_24=accuracy_24,
-    window_6=accuracy_6,
+    **{"accuracy with windows of 24": accuracy_24, "of 6": accuracy_6},
 )
 
 # %% [markdown]
@@ -118,17 +139,12 @@ show_source(bptt.forward_pass)
 # network so small that you can check it in your head: every size is 1, $w_{hx} = 1$, $w_{hh} = \frac12$, $w_{qh} = 2$, all inputs 1, all targets 0.
 
 # %%
-W_hx, W_hh, W_qh = torch.ones(1, 1), torch.tensor([[0.5]]), torch.tensor([[2.0]])
-cache = bptt.forward_pass(torch.ones(1, 3, 1), W_hx, W_hh, W_qh)
-loss, do = bptt.squared_loss(cache.o, torch.zeros(1, 3, 1))
-print("h_0 to h_3:", cache.h.flatten().tolist())
-print("o_1 to o_3:", cache.o.flatten().tolist())
-print(
-    "L:",
-    round(loss.item(), 3),
-    "  dL/do_1 to dL/do_3:",
-    [round(v, 3) for v in do.flatten().tolist()],
-)
+w_hx, w_hh, w_qh = torch.ones(1, 1), torch.tensor([[0.5]]), torch.tensor([[2.0]])
+tiny = bptt.forward_pass(torch.ones(1, 3, 1), w_hx, w_hh, w_qh)
+tiny_loss, tiny_do = bptt.squared_loss(tiny.o, torch.zeros(1, 3, 1))
+print("h_0 to h_3:", tiny.h.flatten().tolist())
+print("o_1 to o_3:", tiny.o.flatten().tolist(), "  L:", round(tiny_loss.item(), 3))
+print("dL/do_1 to dL/do_3:", [round(v, 3) for v in tiny_do.flatten().tolist()])
 
 # %% [markdown]
 # ## 2 · Three steps, backward
@@ -159,16 +175,16 @@ print(
 show_source(bptt.backward_pass)
 
 # %% [markdown]
-# One walk from T to 1; `_slope` is 1 for a linear network, and `_outer` is the sum of products $g^T v$ over steps and sequences. The
+# One walk from T to 1; `slope` is 1 for a linear network, and `einsum` writes the sums of products $g^T v$ over sequences (b) and steps (t). The
 # lines on `window` are for section 6.
 #
 # **Before you trust it:** on the small network, compute $\partial L / \partial h_3$, then $\partial L / \partial h_2$ by hand. The outputs'
 # gradients stand above.
 
-# %%
-found = bptt.backward_pass(do, cache, W_hh, W_qh)
-print("dL/dh_0 to dL/dh_3:", [round(v, 3) for v in found.h.flatten().tolist()])
-print("dL/dW_hx, dL/dW_hh, dL/dW_qh:", *[round(g.item(), 3) for g in found[:3]])
+# %% tags=["reveal"]
+tiny_found = bptt.backward_pass(tiny_do, tiny, w_hh, w_qh)
+print("dL/dh_0 to dL/dh_3:", [round(v, 3) for v in tiny_found.h.flatten().tolist()])
+print("dL/dW_hx, dL/dW_hh, dL/dW_qh:", *[round(g.item(), 3) for g in tiny_found[:3]])
 
 # %% [markdown]
 # ### By hand = autograd = finite differences
@@ -178,38 +194,49 @@ print("dL/dW_hx, dL/dW_hh, dL/dW_qh:", *[round(g.item(), 3) for g in found[:3]])
 
 
 # %%
-def three_ways(nonlinearity):
-    """The largest difference between each two ways, over all weights and the initial state."""
-    x, y, h_0 = draw(3, 7, 2), draw(3, 7, 5, seed=1), draw(3, 4, seed=2)
-    weights = [0.4 * draw(*shape, seed=3) for shape in ((4, 2), (4, 4), (5, 4))] + [h_0]
+def loss_of(*weights, nonlinearity):
+    cache = bptt.forward_pass(draw(3, 7, 2), *weights, nonlinearity=nonlinearity)
+    loss, do = bptt.squared_loss(cache.o, draw(3, 7, 5, seed=1))
+    return loss, do, cache
 
-    def loss_of(*weights):
-        cache = bptt.forward_pass(x, *weights, nonlinearity=nonlinearity)
-        return bptt.squared_loss(cache.o, y)[0]
 
-    cache = bptt.forward_pass(x, *weights, nonlinearity=nonlinearity)
-    _, do = bptt.squared_loss(cache.o, y)
-    found = bptt.backward_pass(do, cache, *weights[1:3], nonlinearity=nonlinearity)
-    by_hand = [*found[:3], found.h[:, 0]]
+def by_hand(*weights, nonlinearity):
+    _, do, cache = loss_of(*weights, nonlinearity=nonlinearity)
+    walk = bptt.backward_pass(do, cache, *weights[1:3], nonlinearity=nonlinearity)
+    return [*walk[:3], walk.h[:, 0]]
+
+
+def by_autograd(*weights, nonlinearity):
     leaves = [w.clone().requires_grad_() for w in weights]
-    autograd = torch.autograd.grad(loss_of(*leaves), leaves)
-    moved = [
-        bptt.finite_differences(
-            lambda w, i=i: loss_of(*weights[:i], w, *weights[i + 1 :]), weights[i]
-        )
+    return torch.autograd.grad(loss_of(*leaves, nonlinearity=nonlinearity)[0], leaves)
+
+
+# %%
+def by_differences(*weights, nonlinearity):
+    def loss_at(i, w):  # the loss with the weight i in the place of its own
+        moved = [*weights[:i], w, *weights[i + 1 :]]
+        return loss_of(*moved, nonlinearity=nonlinearity)[0]
+
+    return [
+        bptt.finite_differences(lambda w, i=i: loss_at(i, w), weights[i])
         for i in range(4)
     ]
-    gaps = [(by_hand, autograd), (by_hand, moved)]
-    return [max((a - b).abs().max().item() for a, b in zip(*pair, strict=True)) for pair in gaps]
 
 
-for nonlinearity in ("linear", "tanh"):
-    to_autograd, to_differences = three_ways(nonlinearity)
+# %% tags=["fold"]
+# @title Checked: three ways to the gradients
+def largest_gap(one, other):
+    return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+
+
+four = [0.4 * draw(*shape, seed=3) for shape in ((4, 2), (4, 4), (5, 4))] + [draw(3, 4, seed=2)]
+for kind in ("linear", "tanh"):
+    hand, auto, moved_a_little = (way(*four, nonlinearity=kind) for way in (by_hand, by_autograd, by_differences))
     claim(
-        f"{nonlinearity}: by hand, autograd and finite differences agree within 1e-10",
-        max(to_autograd, to_differences) < 1e-10,
-        autograd=to_autograd,
-        finite_differences=to_differences,
+        f"{kind}: by hand, autograd and finite differences agree within 1e-10.",
+        max(largest_gap(hand, auto), largest_gap(hand, moved_a_little)) < 1e-10,
+        **{"difference to autograd": largest_gap(hand, auto)},
+        to_finite_differences=largest_gap(hand, moved_a_little),
     )
 
 # %% [markdown]
@@ -240,25 +267,28 @@ ch04.three_steps(on_paper)
 # 5). The walk goes backwards, so it needs the *last* states first, when all have been computed. Either all states are kept, or
 # they are computed again.
 #
-# **Predict:** a sequence has 1,000 steps. Without any cache, every state that the backward pass needs is computed anew from the
+# A sequence has 1,000 steps. Without any cache, every state that the backward pass needs is computed anew from the
 # beginning. How many more steps of the network is that?
 
 # %%
+guess_steps = predict("the additional steps, for a sequence of 1,000", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Steps with and without a cache
+guess_steps.compare(1000 * 999 // 2)
 table(
-    ["steps T", "forward, states kept", "more, if each state is computed again from h_0"],
-    [[f"{T:,}", f"{T:,}", f"{T * (T - 1) // 2:,}"] for T in (10, 100, 1000)],
+    ["steps T", "forward, states kept", "additional, if each state is computed again from $h_0$"],
+    [[T, T, T * (T - 1) // 2] for T in (10, 100, 1000)],
 )
 
-
-# %%
+# %% tags=["fold"]
+# @title How many numbers autograd keeps
 def kept(T, B=2, D=8):
     """How many numbers autograd keeps for the backward pass of T steps (each storage counted once)."""
     storages = {}
 
     def pack(tensor):
-        storages[tensor.untyped_storage().data_ptr()] = (
-            tensor  # held, so that no address is used twice
-        )
+        storages[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
         return tensor
 
     weights = [draw(*shape).requires_grad_() for shape in ((D, 3), (D, D), (4, D))]
@@ -267,17 +297,15 @@ def kept(T, B=2, D=8):
     return sum(t.untyped_storage().nbytes() // t.element_size() for t in storages.values())
 
 
-lengths = [50, 100, 200, 400]
-numbers = [kept(T) for T in lengths]
+kept_numbers = {f"numbers kept at T = {T}": kept(T) for T in (50, 100, 200, 400)}
 claim(
-    "Twice as many steps, twice as many numbers kept (within 10 %)",
-    all(1.8 < b / a < 2.1 for a, b in pairwise(numbers)),
-    T=lengths,
-    kept=numbers,
+    "Twice as many steps, twice as many numbers kept (within 10 %).",
+    all(1.8 < b / a < 2.1 for a, b in pairwise(kept_numbers.values())),
+    **kept_numbers,
 )
 
 # %% [markdown]
-# So the memory of backpropagation through time grows like T, and for long sequences memory is often what ends first. (There is a road in
+# So the memory of backpropagation through time grows like T, and for long sequences memory often runs out first. (There is a road in
 # between, *checkpointing*: keep every 30th state of 1,000, compute the others again from there, once.) Also $\partial L / \partial h_t$ is
 # stored, since two sums and the next step of the walk use it.
 
@@ -331,42 +359,46 @@ ch04.expanded_gradient(expanded_gradient)
 #
 # In it, the loss of step $T$ reaches $h_t$ through $W_{hh}$ to the power $T - t$. What do high powers of a matrix do? Let $\lambda_i$ be its
 # *eigenvalues*. In the eigenvectors' directions the power is $\lambda_i^{T-t}$: it shrinks if $|\lambda_i| < 1$ and grows if $|\lambda_i| > 1$ (the absolute value
-# counts; eigenvalues may be negative or complex). The largest $|\lambda_i|$, the *spectral radius* $\rho$, wins in the long run. The next cell takes a random *orthogonal* matrix
+# counts; eigenvalues may be negative or complex). The largest $|\lambda_i|$, the *spectral radius* $\rho$, wins in the long run. Below we take a random *orthogonal* matrix
 # (a rotation, perhaps with a reflection: it keeps all lengths, and all its $|\lambda_i|$ are 1) times $\rho$.
 #
-# **Predict:** $0.9^{100}$, $1^{100}$, $1.1^{100}$: which powers of ten?
+# $0.9^{100}$, $1^{100}$, $1.1^{100}$: which powers of ten?
+
+
+# %%
+guess_growth = predict("the factor of growth over 100 steps at radius 1.1", ...)
 
 
 # %%
 def norms_by_lag(W_hh, x, nonlinearity):
-    """Norms of d L_T / d h_(T-k), k = 0 ... T - 1, relative to k = 0; L_T is the sum of the last output."""
-    eye = torch.eye(len(W_hh), dtype=x.dtype)
-    # W_hx and W_qh are the identity
+    """Norms of d L_T / d h_(T-k), k = 0 ... T - 1, relative to k = 0."""
+    eye = torch.eye(len(W_hh), dtype=x.dtype)  # W_hx and W_qh are the identity
     cache = bptt.forward_pass(x, eye, W_hh, eye, nonlinearity=nonlinearity)
     do = torch.zeros_like(cache.o)
-    do[:, -1] = 1.0  # only the last step has a loss
-    norms = (
-        bptt.backward_pass(do, cache, W_hh, eye, nonlinearity=nonlinearity).h[:, 1:].norm(dim=-1)
-    )
+    do[:, -1] = 1.0  # only the last step has a loss, the sum of its output
+    walk = bptt.backward_pass(do, cache, W_hh, eye, nonlinearity=nonlinearity)
+    norms = walk.h[:, 1:].norm(dim=-1)
     return (norms / norms[:, -1:]).mean(0).flip(0)
 
 
-x, rotation = (
-    0.1 * draw(8, 101, 32),
-    bptt.random_orthogonal(32, torch.Generator().manual_seed(3), dtype=torch.float64),
-)
-at_100 = {rho: norms_by_lag(rho * rotation, x, "linear")[100].item() for rho in (0.9, 1.0, 1.1)}
-table(
-    ["spectral radius", "gradient that arrives 100 steps earlier"],
-    [[rho, norm] for rho, norm in at_100.items()],
-)
+# %%
+noise = 0.1 * draw(8, 101, 32)  # (B, T, D)
+generator = torch.Generator().manual_seed(3)
+rotation = bptt.random_orthogonal(32, generator, dtype=torch.float64)
+at_100 = {
+    rho: norms_by_lag(rho * rotation, noise, "linear")[100].item()
+    for rho in (0.9, 1.0, 1.1)
+}
+
+# %% tags=["fold", "reveal"]
+# @title What arrives 100 steps earlier
+table(["spectral radius", "gradient that arrives 100 steps earlier"], [[rho, norm] for rho, norm in at_100.items()])
+guess_growth.compare(round(at_100[1.1]))
 claim(
-    "With a rotation times rho, what arrives is rho to the power 100, to 9 digits",
-    all(math.isclose(norm, rho**100, rel_tol=1e-9) for rho, norm in at_100.items()),
-)
-claim(
-    "Between 0.9 and 1.1 lie more than eight powers of ten",
-    at_100[1.1] > 1e8 * at_100[0.9],
+    "With a rotation times $\\rho$, what arrives is $\\rho$ to the power 100, to 9 digits; between 0.9 and 1.1 lie more "
+    "than eight powers of ten.",
+    all(math.isclose(norm, rho**100, rel_tol=1e-9) for rho, norm in at_100.items())
+    and at_100[1.1] > 1e8 * at_100[0.9],
 )
 
 # %% [markdown]
@@ -379,14 +411,17 @@ claim(
 
 # %%
 gaussian = bptt.scale_to_radius(draw(32, 32, seed=7), 1.0)
-of_gaussian = norms_by_lag(gaussian, x, "linear")
+first_lags = norms_by_lag(gaussian, noise, "linear")[1:6]
+print("lags 1 to 5:", [round(v, 2) for v in first_lags.tolist()])
+
+# %% tags=["fold"]
+# @title Checked: radius 1, and singular values far from 1
 singular = torch.linalg.svdvals(gaussian)
 claim(
-    "Radius 1 by eigenvalues, and yet one step can stretch a vector by more than 1.3 or shrink it to less than half",
-    bptt.spectral_radius(gaussian) < 1.0001 and singular.max() > 1.3 and singular.min() < 0.5,
-    largest=singular.max(),
+    "Radius 1 by eigenvalues, and yet one step can stretch a vector by more than 1.3 or shrink it to less than half.",
+    bptt.spectral_radius(gaussian) < 1.0001 and (singular.max() > 1.3).item() and (singular.min() < 0.5).item(),
+    largest_singular_value=singular.max(),
     smallest=singular.min(),
-    first_lags=of_gaussian[1:6],
 )
 
 # %% [markdown]
@@ -399,83 +434,64 @@ claim(
 #
 # The factors $1 - h_t^2$ lie between 0 and 1, and are 1 only where the state is 0. So at each step tanh shrinks the gradient, number by number, before $W_{hh}$ multiplies it. That is also why
 # the walk needs the states: tanh' comes from its value. In the backward pass it is one factor more, $\frac{\partial L}{\partial a_t} = \frac{\partial L}{\partial h_t} \odot (1 - h_t^2)$, and it is
-# $\frac{\partial L}{\partial a_t}$ that goes on through $W_{hh}$ and into the sums for $W_{hx}$ and $W_{hh}$: the line with `_slope` that you have seen.
-
-# %%
-diagrams.show("gradient_path")
+# $\frac{\partial L}{\partial a_t}$ that goes on through $W_{hh}$ and into the sums for $W_{hx}$ and $W_{hh}$: the line with `slope` that you have seen. The picture at the beginning of the chapter shows one path of a gradient, with a Jacobian on every arrow.
 
 # %%
 show_source(bptt.step_jacobians, bptt.jacobian_product)
 
 # %%
 eye = torch.eye(32, dtype=torch.float64)
-states = bptt.forward_pass(x, eye, rotation, eye, nonlinearity="tanh").h
+states = bptt.forward_pass(noise, eye, rotation, eye, nonlinearity="tanh").h
 jacobians = bptt.step_jacobians(states, rotation, nonlinearity="tanh")
-largest = torch.linalg.matrix_norm(bptt.jacobian_product(jacobians, 0, 100), ord=2)
-smallest_factor = (1 - states[:, 1:].square()).min()
+over_100 = bptt.jacobian_product(jacobians, 1, 101)  # (B, D, D)
+
+# %% tags=["fold"]
+# @title Checked: what tanh takes off the gradient
+most_kept = torch.linalg.matrix_norm(bptt.jacobian_product(jacobians, 0, 100), ord=2)
 claim(
-    "With a rotation (all singular values 1) and tanh, even the best preserved direction keeps less than 1/20 after 100 steps",
-    largest.max() < 0.05,
-    kept=largest.max(),
-    smallest_tanh_slope=smallest_factor,
+    "With a rotation (all singular values 1) and tanh, even the best preserved direction keeps less than 1/20 after 100 steps.",
+    most_kept.max() < 0.05,
+    kept=most_kept.max(),
+    **{"smallest tanh'": (1 - states[:, 1:].square()).min()},
 )
-v = torch.ones(32, dtype=torch.float64)
-by_product = (v @ bptt.jacobian_product(jacobians, 1, 101)).norm(dim=-1) / v.norm()
+ones = torch.ones(32, dtype=torch.float64)
+by_product = (ones @ over_100).norm(dim=-1) / ones.norm()
 claim(
-    "The backward pass, which never forms a Jacobian, finds what their product says",
-    torch.allclose(norms_by_lag(rotation, x, "tanh")[100], by_product.mean(), rtol=1e-9, atol=0),
+    "The backward pass, which never forms a Jacobian, finds what their product says.",
+    torch.allclose(norms_by_lag(rotation, noise, "tanh")[100], by_product.mean(), rtol=1e-9, atol=0),
 )
 
 # %% [markdown]
-# It multiplies a *row* by one matrix after the other, about $D^2$ multiplications a step and sequence; the product of matrices costs $D^3$.
+# The backward pass multiplies a *row* by one matrix after the other, about $D^2$ multiplications a step and sequence; the product of matrices costs $D^3$.
 #
-# So is tanh a protection against explosions? **Predict**, for rotations times 0.9, 1.0, 1.1 and 1.5 and small random inputs: in which of the four does a
+# So is tanh a protection against explosions? For rotations times 0.9, 1.0, 1.1 and 1.5 and small random inputs: in which of the four does a
 # tanh network's gradient vanish, in which does it explode? The curves come from the ledger (`bptt-lag`, three seeds).
 
 # %%
-radii = {0.9: "input", 1.0: "hidden", 1.1: "output", 1.5: "gradient"}
+guess_radius = predict("the largest of the four radii at which it still vanishes", ...)
 
+# %% tags=["reveal"]
+figures.gradient_by_lag()
 
-def recorded_norms(nonlinearity, radius):
-    """Norms by lag of each recorded seed."""
-    return ledger.values("bptt-lag", f"{nonlinearity}, orthogonal, radius {radius}", "norms")
-
-
-panels = plots.grid(1, 2, height=3.3, sharey=True)[0]
-for ax, nonlinearity in zip(panels, ["linear", "tanh"], strict=True):
-    for radius, color in radii.items():
-        runs = recorded_norms(nonlinearity, radius)
-        plots.band(ax, range(len(runs[0])), runs, f"radius {radius}", color)
-    ax.set(yscale="log", title=nonlinearity, xlabel="lag (steps back)", ylim=(1e-7, 1e7))
-panels[0].set_ylabel("norm / norm at lag 0 (log scale)")
-panels[0].legend(loc="lower left", fontsize=9)
-show(
-    panels[0],
-    alt="Gradient norm against lag on a log scale, for radii 0.9 to 1.5. Linear: four straight lines, falling for 0.9, level for 1.0, rising "
-    "for 1.1 and 1.5. Tanh: all lines are lower; 0.9, 1.0 and 1.1 fall, 1.5 still rises.",
-    caption="How much of a loss arrives k steps earlier? In a linear network the radius to the power k. Tanh takes its share at every "
-    "step: at radius 1 and 1.1 the gradient now shrinks, and yet at 1.5 it still explodes. (The curves bend up at the end, which is the sequence's "
-    "beginning: its states still grow from 0, where tanh' is 1.)",
-)
-
-
+# %% tags=["fold", "reveal"]
+# @title Checked: the factor a step, in every recorded run
 def rates(nonlinearity, radius):
     """Recorded factors a step, from lag 50 to the last."""
     return ledger.values("bptt-lag", f"{nonlinearity}, orthogonal, radius {radius}", "rate")
 
 
+guess_radius.compare(max(radius for radius in figures.RADII if max(rates("tanh", radius)) < 1))
 claim(
-    "Linear: the factor a step is the radius. Tanh: it is smaller in every run, at radius 1.0 and 1.1 below 1",
-    all(abs(rate - radius) < 1e-6 for radius in radii for rate in rates("linear", radius))
-    and all(rate < radius for radius in radii for rate in rates("tanh", radius))
+    "Linear: the factor per step is the radius. Tanh: it is smaller in every run, at radius 1.0 and 1.1 below 1.",
+    all(abs(rate - radius) < 1e-6 for radius in figures.RADII for rate in rates("linear", radius))
+    and all(rate < radius for radius in figures.RADII for rate in rates("tanh", radius))
     and max(rates("tanh", 1.0) + rates("tanh", 1.1)) < 1,
-    tanh_1_0=rates("tanh", 1.0),
-    tanh_1_1=rates("tanh", 1.1),
+    **{"factors with tanh at radius 1.0": rates("tanh", 1.0), "at 1.1": rates("tanh", 1.1)},
 )
 claim(
-    "Tanh is no protection: at radius 1.5 the gradient grows in every run",
+    "Tanh is no protection: at radius 1.5 the gradient grows in every run.",
     min(rates("tanh", 1.5)) > 1,
-    rates=rates("tanh", 1.5),
+    factors=rates("tanh", 1.5),
 )
 
 # %% [markdown]
@@ -486,76 +502,70 @@ claim(
 # ### On a real layer, live
 #
 # `gradient_norm_by_lag` measures any recurrent layer, torch's or ours, through autograd. torch draws the weights of an `nn.RNN` uniformly
-# from $\pm 1/\sqrt D$. **Predict:** how far back does a loss reach in such a layer, fresh from the constructor?
+# from $\pm 1/\sqrt D$. How far back does a loss reach in such a layer, fresh from the constructor?
 
 # %%
 show_source(bptt.gradient_map, bptt.gradient_norm_by_lag)
 
 # %%
+guess_arrives = predict("what arrives 20 steps back, as a fraction of lag 0", ...)
+
+# %%
 torch.manual_seed(0)
-layer, inputs = RNN(16, 64), torch.randn(8, 60, 16)
-fresh = bptt.gradient_norm_by_lag(layer, inputs, torch.sum)
+layer, noisy = RNN(16, 64), torch.randn(8, 60, 16)
+fresh = bptt.gradient_norm_by_lag(layer, noisy, torch.sum)
 layer.weight_hh_l0.data = bptt.random_orthogonal(64, torch.Generator().manual_seed(0))
-rotated = bptt.gradient_norm_by_lag(layer, inputs, torch.sum)
+orthogonal = bptt.gradient_norm_by_lag(layer, noisy, torch.sum)
+
+# %% tags=["fold", "reveal"]
+# @title The gradient by lag, for two initialisations
+LAGS = (0, 1, 5, 10, 20, 40)
 table(
-    ["start of W_hh", *(f"lag {k}" for k in (0, 1, 5, 10, 20, 40))],
+    ["initialisation of $W_{hh}$", *(f"lag {k}" for k in LAGS)],
     [
-        ["torch's default", *(fresh[k].item() for k in (0, 1, 5, 10, 20, 40))],
-        ["orthogonal", *(rotated[k].item() for k in (0, 1, 5, 10, 20, 40))],
+        ["torch's default", *(fresh[k].item() for k in LAGS)],
+        ["orthogonal", *(orthogonal[k].item() for k in LAGS)],
     ],
 )
+guess_arrives.compare((fresh[20] / fresh[0]).item())
 claim(
-    "Fresh from the constructor, less than a thousandth arrives 20 steps back; with an orthogonal start, more than a hundredth",
-    fresh[20] < 1e-3 * fresh[0] and rotated[20] > 1e-2 * rotated[0],
+    "Fresh from the constructor, less than a thousandth arrives 20 steps back; with an orthogonal initialisation, more "
+    "than a hundredth.",
+    (fresh[20] < 1e-3 * fresh[0]).item() and (orthogonal[20] > 1e-2 * orthogonal[0]).item(),
 )
 
 # %% [markdown]
-# A network that starts with a horizon of some ten steps is told next to nothing of what lies before. That is the case for orthogonal starts, and for the gates of chapter 05.
+# A network that starts with a horizon of some ten steps is told next to nothing of what lies before. That is the case for orthogonal initialisation, and for the gates of chapter 05.
 #
 # ### By time and by depth
 #
 # Stacked layers (chapter 03) add a second direction: a gradient goes back in time *and* down. Here are four layers and 40 steps, with a loss at
-# the last step of the top layer only. **Predict:** at which step is the gradient largest in the top layer's row, at which in the lowest? How does it fade to the left?
+# the last step of the top layer only. At which step is the gradient largest in the top layer's row, at which in the lowest? How does it fade to the left?
 
 # %%
-maps, T = {}, 40
-for start in ("default", "orthogonal"):
+maps = {}
+for way in ("default", "orthogonal"):
     generator = torch.Generator().manual_seed(5)
-    stack = stacked(4, 16, 64, start, generator)  # four one-layer RNNs
-    inputs = torch.randn(16, T, 16, generator=generator)
-    maps[start] = bptt.gradient_map(stack, inputs, lambda h: h[:, -1].sum())  # (layers, T)
+    stack = stacked(4, 16, 64, way, generator)  # four one-layer RNNs
+    below = torch.randn(16, 40, 16, generator=generator)
+    maps[way] = bptt.gradient_map(stack, below, lambda h: h[:, -1].sum())  # (layers, T)
 
-panels = plots.grid(2, 1, height=4.6, sharex=True)[:, 0]
-for ax, (start, norms) in zip(panels, maps.items(), strict=True):
-    shares = (norms / norms.amax(dim=1, keepdim=True)).flip(0)  # top layer in the top row
-    ticks = [str(t) if t % 5 == 0 else "" for t in range(1, T + 1)]
-    plots.heatmap(
-        ax, shares, ticks, ["4 (top)", "3", "2", "1"], "share of the row's largest", ylabel="layer"
-    )
-    ax.set_title(f"W_hh: {start} start")
-panels[1].set_xlabel("step t (the loss is at step 40)")
-show(
-    panels[0],
-    alt="Two heat maps of gradient norm, four layers by 40 steps. Default start: colour only in the last ten steps or so. Orthogonal "
-    "start: colour fades slowly over 20 to 30 steps, and reaches further back in lower layers.",
-    caption="Where does the loss of step 40 arrive? With the default start only in the last few steps, in every layer. With an orthogonal "
-    "start it fades slowly, and lower layers hear it from further back (their largest lies some steps before 40): more paths lead there.",
-)
+# %% tags=["reveal"]
+figures.gradient_by_time_and_depth(maps)
 
-
-def left_over(start):
-    """Norm at step 1 over norm at step 40, for each seed and layer, from the ledger."""
-    return ledger.values("bptt-map", f"{start} start", "first_over_last")
-
-
+# %% tags=["fold", "reveal"]
+# @title Checked: what is left after 39 steps
+default_left, orthogonal_left = (
+    ledger.values("bptt-map", f"{way} start", "first_over_last") for way in ("default", "orthogonal")
+)  # norm at step 1 over norm at step 40, for each seed and layer
 claim(
-    "In every recorded run and layer the default start leaves less than 1e-6 of the gradient after 39 steps",
-    all(share < 1e-6 for run in left_over("default") for share in run),
+    "In every recorded run and layer the default initialisation leaves less than 1e-6 of the gradient after 39 steps.",
+    all(fraction < 1e-6 for run in default_left for fraction in run),
 )
 claim(
-    "With the orthogonal start more than a thousandth is left, most in the lowest layer",
-    all(min(run) > 1e-3 and run[0] == max(run) for run in left_over("orthogonal")),
-    bottom_to_top=left_over("orthogonal")[0],
+    "With the orthogonal one more than a thousandth is left, most in the lowest layer.",
+    all(min(run) > 1e-3 and run[0] == max(run) for run in orthogonal_left),
+    fraction_left_from_bottom_to_top=orthogonal_left[0],
 )
 
 # %% [markdown]
@@ -611,38 +621,39 @@ ch04.leaky_backward(leaky_backward)
 # ## 6 · Truncation
 #
 # A stream has no end, so the full gradient has no beginning. *Truncated* backpropagation through time cuts the stream into windows of $w$ steps. The
-# **numbers** of the state go on; its **gradient** stops at the edge (the scissors in the diagram above). In torch the cut is one word, `detach`. In
+# **numbers** of the state go on; its **gradient** stops at the edge (the scissors in the picture at the beginning). In torch the cut is one word, `detach`. In
 # the recursion it is one term less: where $t$ is a multiple of $w$, nothing comes back from $h_{t+1}$.
 
 # %%
-show_source(bptt.detached, bptt.truncated_backward, bptt._windows)
+show_source(bptt.detached, bptt.truncated_backward)
 
 # %%
 x, y = draw(3, 12, 2), draw(3, 12, 5, seed=1)
 W_hx, W_hh, W_qh = draw(4, 2, seed=3), 0.5 * draw(4, 4, seed=4), draw(5, 4, seed=5)
 cache = bptt.forward_pass(x, W_hx, W_hh, W_qh, nonlinearity="tanh")
 _, do = bptt.squared_loss(cache.o, y)
-by_hand = bptt.backward_pass(do, cache, W_hh, W_qh, nonlinearity="tanh", window=4)
+walked = bptt.backward_pass(do, cache, W_hh, W_qh, nonlinearity="tanh", window=4)
+
 leaves = [w.clone().requires_grad_() for w in (W_hx, W_hh, W_qh)]
-cut = bptt.forward_pass(x, *leaves, nonlinearity="tanh", window=4)  # detaches after steps 4 and 8
-autograd = torch.autograd.grad(bptt.squared_loss(cut.o, y)[0], leaves)
+cut = bptt.forward_pass(x, *leaves, nonlinearity="tanh", window=4)  # after 4 and 8
+from_torch = torch.autograd.grad(bptt.squared_loss(cut.o, y)[0], leaves)
+
+# %% tags=["fold"]
+# @title Checked: truncation by hand and by detach
 claim(
-    "Truncated by hand (window=4) is autograd with detach, within 1e-10",
-    all((a - b).abs().max() < 1e-10 for a, b in zip(by_hand[:3], autograd, strict=True)),
+    "Truncated by hand (window=4) is autograd with detach, within 1e-10; the forward pass with the cuts gives the same numbers.",
+    all((a - b).abs().max() < 1e-10 for a, b in zip(walked[:3], from_torch, strict=True))
+    and torch.allclose(cut.o, cache.o, rtol=1e-12),
 )
 claim(
-    "The forward pass with the cuts gives the same numbers",
-    torch.allclose(cut.o, cache.o, rtol=1e-12),
-)
-claim(
-    "A window of 40 steps keeps a tenth of what all 400 do (within a fifth)",
+    "A window of 40 steps keeps a tenth of what all 400 do (within a fifth).",
     0.08 < kept(40) / kept(400) < 0.12,
-    window=kept(40),
-    all_steps=kept(400),
+    numbers_kept_by_a_window=kept(40),
+    by_all_steps=kept(400),
 )
 
 # %% [markdown]
-# Windows pay for long streams: memory is that of one window, and the weights move after each. (Williams and Peng's original goes back $w$ steps from *every* step, with
+# Windows pay off for long streams: memory is that of one window, and the weights move after each. (Williams and Peng's original goes back $w$ steps from *every* step, with
 # windows that overlap: each loss then sees the same distance, at more cost.)
 #
 # ### What a window cannot see
@@ -672,43 +683,29 @@ ch04.kept_pairs(shares)
 # language of statistics it is **biased**, and no amount of data averages a bias away (Tallec and Ollivier 2017).
 #
 # How large is it? Compare the truncated gradient $g_w$ with the full one $g$: the cosine of the angle between them, and the ratio of their lengths. The
-# network is the one of this chapter's beginning, with a lag of 8. **Predict:** windows of 4 steps. For which network is the angle larger, for an untrained one, or for one that has learned the task
+# network is the one of this chapter's beginning, with a lag of 8. Take windows of 4 steps. For which network is the angle larger, for an untrained one, or for one that has learned the task
 # (with windows of 32)?
 
-# %%
-panels = plots.grid(1, 2, height=3.0)[0]
-biases = {}
-for name, color in {"untrained": "muted", "trained": "gradient"}.items():
-    for ax, metric in zip(panels, ["cosine", "norm_ratio"], strict=True):
-        windows = ledger.values("bptt-truncation", f"bias, {name}", "windows")[0]
-        biases[name, metric] = ledger.values("bptt-truncation", f"bias, {name}", metric)
-        plots.band(ax, windows, biases[name, metric], name, color, marker="o", markersize=4)
-for ax, ylabel in zip(
-    panels, ["cosine with the full gradient", "norm ratio to the full gradient"], strict=True
-):
-    ax.set_xscale("log", base=2)
-    ax.set(xlabel="window w (steps, log scale)", ylabel=ylabel, ylim=(0, 1.08))
-    ax.set_xticks([2, 4, 8, 16, 32, 64], [2, 4, 8, 16, 32, 64])
-panels[0].legend(loc="lower right")
-show(
-    panels[0],
-    alt="Cosine and norm ratio against window, both rising to 1. The untrained network's curves are near 1 from the start; the trained one's "
-    "begin at a cosine of about 0.25 and a ratio of about 0.1, and reach 1 at windows of 32 and 64.",
-    caption="How far is a truncated gradient from the full one? In an untrained network hardly at all, since its far gradients have vanished "
-    "anyway. In one that remembers, the gradients of short windows point elsewhere and are several times too short.",
-)
+# %% tags=["reveal"]
+figures.truncation_bias()
 
-
-def at_window(name, metric, window):
-    """The recorded values of one window, one for each seed."""
-    return [run[windows.index(window)] for run in biases[name, metric]]
-
-
+# %% tags=["fold", "reveal"]
+# @title Checked: the cosine at windows of 4 steps
+cosine_at_4 = {
+    name: [
+        cosines[which.index(4)]
+        for which, cosines in zip(
+            ledger.values("bptt-truncation", f"bias, {name}", "windows"),
+            ledger.values("bptt-truncation", f"bias, {name}", "cosine"),
+            strict=True,
+        )
+    ]
+    for name in ("untrained", "trained")
+}
 claim(
-    "At w = 4 the cosine is above 0.9 in every untrained network and below 0.7 in every trained one",
-    min(at_window("untrained", "cosine", 4)) > 0.9 and max(at_window("trained", "cosine", 4)) < 0.7,
-    untrained=at_window("untrained", "cosine", 4),
-    trained=at_window("trained", "cosine", 4),
+    "At w = 4 the cosine is above 0.9 in every untrained network and below 0.7 in every trained one.",
+    min(cosine_at_4["untrained"]) > 0.9 and max(cosine_at_4["trained"]) < 0.7,
+    **{f"cosine, {name}": values for name, values in cosine_at_4.items()},
 )
 
 # %% [markdown]
@@ -719,86 +716,64 @@ claim(
 
 # %%
 torch.manual_seed(2)
-layer, head = RNN(V, 32), nn.Linear(32, V)
+reader, output_layer = RNN(V, 32), nn.Linear(32, V)
 ids = torch.randint(V, (16, LAG + 96))
+symbols, targets = F.one_hot(ids[:, LAG:], V).float(), ids[:, :-LAG]
 
 
-def summed_loss(output, targets):
-    """Cross-entropy, summed over steps and sequences, so that windows add up."""
-    return F.cross_entropy(head(output).flatten(0, 1), targets.flatten(), reduction="sum")
+def summed_loss(output, targets):  # summed, so that windows add up
+    logits = output_layer(output).flatten(0, 1)
+    return F.cross_entropy(logits, targets.flatten(), reduction="sum")
 
 
-stream, targets = F.one_hot(ids[:, LAG:], V).float(), ids[:, :-LAG]
-default = bptt.truncation_bias(layer, summed_loss, stream, targets, [2, 6, 24, 96])
-layer.weight_hh_l0.data = bptt.random_orthogonal(32, torch.Generator().manual_seed(2))
-rotated = bptt.truncation_bias(layer, summed_loss, stream, targets, [2, 6, 24, 96])
+some_windows = [2, 6, 24, 96]
+default_bias = bptt.truncation_bias(reader, summed_loss, symbols, targets, some_windows)
+reader.weight_hh_l0.data = bptt.random_orthogonal(32, torch.Generator().manual_seed(2))
+rotated_bias = bptt.truncation_bias(reader, summed_loss, symbols, targets, some_windows)
+
+# %% tags=["fold"]
+# @title The cosine by window, for two initialisations
 table(
-    ["window", "cosine, default start", "cosine, orthogonal start"],
-    [[w, round(default[w][0], 3), round(rotated[w][0], 3)] for w in default],
+    ["window", "cosine, default initialisation", "cosine, orthogonal initialisation"],
+    [[w, default_bias[w][0], rotated_bias[w][0]] for w in some_windows],
 )
 claim(
-    "With windows of 2 steps the network that remembers has the worse gradient; a window of all steps is the full one",
-    rotated[2][0] < default[2][0] and abs(rotated[96][0] - 1) < 1e-5,
+    "With windows of 2 steps the network that remembers has the worse gradient; a window of all steps is the full one.",
+    rotated_bias[2][0] < default_bias[2][0] and abs(rotated_bias[96][0] - 1) < 1e-5,
 )
 
 # %% [markdown]
 # ### What is learned, then
 #
-# Back to the task: say the symbol of 8 steps ago, with windows of 2 to 32 steps, equally many symbols for all (so the longer the window, the fewer updates). Beside the usual truncation (the state is *carried*)
+# Back to the task: output the symbol of 8 steps ago, with windows of 2 to 32 steps, equally many symbols for all (so the longer the window, the fewer updates). Beside the usual truncation (the state is *carried*)
 # runs a mistake that is easy to make: the state is set to *zero* at the beginning of every window. All are tested on one long stream, never cut.
 #
-# **Predict** the accuracy for windows of 4, 8, 10 and 32: carried, and zeroed.
+# What accuracy do you expect for windows of 4, 8, 10 and 32: carried, and zeroed?
 
 # %%
-windows = [2, 4, 8, 10, 12, 16, 32]
-ax = plots.axes(height=3.2)
-echo = {}
-for name, color in {"carried": "hidden", "zeroed": "gradient"}.items():
-    echo[name] = {
-        w: ledger.values("bptt-truncation", f"{name}, window {w}", "accuracy") for w in windows
-    }
-    plots.band(
-        ax,
-        windows,
-        list(zip(*echo[name].values(), strict=True)),
-        f"state {name}",
-        color,
-        marker="o",
-    )
-ax.axhline(1 / 5, color=plots.COLORS["muted"], linestyle="--")
-ax.text(26, 0.225, "guessing", color=plots.COLORS["muted"])
-ax.axvline(8, color=plots.COLORS["ink"], linestyle=":")
-ax.text(8.2, 0.05, "lag 8", color=plots.COLORS["ink"])
-ax.set_xscale("log", base=2)
-ax.set_xticks(windows, windows)
-ax.set(
-    xlabel="window w (steps, log scale)", ylabel="accuracy on a stream without cuts", ylim=(0, 1.05)
-)
-ax.legend(loc="upper left")
-show(
-    ax,
-    alt="Accuracy against window. Up to a window of 8, the lag, both curves lie near guessing. From 10 on the carried state is above 0.9. "
-    "The zeroed state rises later and unevenly, and meets it at 32.",
-    caption="Which lag can truncated training learn? One that fits into a window. With w of 8 or less the answer and its cause never share a window. "
-    "Carrying the state lets two extra steps (w = 10) suffice; zeroing it wastes the first 8 answers of every window.",
+guess_ten = predict("the accuracy with windows of 10 steps, state carried (lag 8)", ...)
+
+# %% tags=["reveal"]
+figures.learned_by_window()
+
+# %% tags=["fold", "reveal"]
+# @title Checked: windows up to the lag, and two steps more
+echo = {
+    name: {w: ledger.values("bptt-truncation", f"{name}, window {w}", "accuracy") for w in figures.WINDOWS}
+    for name in ("carried", "zeroed")
+}
+up_to_lag = [value for w in (2, 4, 8) for value in echo["carried"][w]]
+guess_ten.compare(round(sum(echo["carried"][10]) / len(echo["carried"][10]), 2))
+claim(
+    "Windows up to the lag, state carried: below 0.35 in every run, and still a little better than guessing (above 0.21).",
+    max(up_to_lag) < 0.35 and min(up_to_lag) > 0.21,
+    **{f"accuracy at w = {w}": echo["carried"][w] for w in (2, 4, 8)},
 )
 claim(
-    "Windows up to the lag: below 0.35 in every run. Two steps more, with the state carried: above 0.85 in every run",
-    max(v for w in (2, 4, 8) for v in echo["carried"][w]) < 0.35
-    and min(echo["carried"][10]) > 0.85,
-    w_8=echo["carried"][8],
-    w_10=echo["carried"][10],
-)
-claim(
-    "Carried over windows up to the lag, every run is still a little better than guessing (above 0.21)",
-    min(v for w in (2, 4, 8) for v in echo["carried"][w]) > 0.21,
-    w_2=echo["carried"][2],
-    w_4=echo["carried"][4],
-)
-claim(
-    "With the same 10 steps and the state zeroed, the accuracy is below 0.4 in every run",
-    max(echo["zeroed"][10]) < 0.4,
-    w_10=echo["zeroed"][10],
+    "Two steps more: above 0.85 in every run; with the same 10 steps and the state zeroed, below 0.4 in every run.",
+    min(echo["carried"][10]) > 0.85 and max(echo["zeroed"][10]) < 0.4,
+    accuracy_carried=echo["carried"][10],
+    zeroed=echo["zeroed"][10],
 )
 
 # %% [markdown]
@@ -832,14 +807,18 @@ def buggy_window_backward(layer, loss_fn, x, y, window):
     return total
 
 
+# %%
+def squares(h, y):
+    return (h - y).square().sum()
+
+
 for window in (1, 5, 20):
     torch.manual_seed(3)
     small = nn.RNN(2, 3, batch_first=True, dtype=torch.float64)
     x, y = draw(4, 20, 2), draw(4, 20, 3, seed=1)
-    loss = buggy_window_backward(small, lambda h, y: (h - y).square().sum(), x, y, window)
-    print(
-        f"window {window:2}: loss {loss:.4f}, norm of dL/dW_hh {small.weight_hh_l0.grad.norm():.4f}"
-    )
+    loss = buggy_window_backward(small, squares, x, y, window)
+    norm_hh = small.weight_hh_l0.grad.norm()
+    print(f"window {window:2}: loss {loss:.4f}, norm of dL/dW_hh {norm_hh:.4f}")
 
 # %% [markdown]
 # Which of the two numbers should change from line to line, and which should not? Repair the function, without `bptt.truncated_backward`.
@@ -894,119 +873,107 @@ show_source(bptt.clip_norm)
 torch.manual_seed(0)
 ours, theirs = RNN(3, 5), RNN(3, 5)
 theirs.load_state_dict(ours.state_dict())
-for model in (ours, theirs):
-    (100 * model(torch.ones(2, 7, 3))[0].sum()).backward()
+for each in (ours, theirs):
+    (100 * each(torch.ones(2, 7, 3))[0].sum()).backward()
 before = torch.cat([p.grad.flatten() for p in ours.parameters()])
 norm = bptt.clip_norm(ours.parameters(), 1.0)
 wanted = nn.utils.clip_grad_norm_(theirs.parameters(), 1.0).item()
 after = torch.cat([p.grad.flatten() for p in ours.parameters()])
+limited = before.clamp(-1.0, 1.0)  # every entry for itself: clip_grad_value_
+
+# %% tags=["fold"]
+# @title Checked: the same as torch's, and the direction
 claim(
-    "bptt.clip_norm is torch's clip_grad_norm_: the same norm is returned, the same gradients are left",
+    "bptt.clip_norm is torch's `clip_grad_norm_`: the same norm is returned, the same gradients are left.",
     math.isclose(norm, wanted, rel_tol=1e-5)
     and all(
         torch.allclose(a.grad, b.grad, rtol=1e-4)
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
     ),
-    norm=norm,
+    norm_before_clipping=norm,
 )
-limited = before.clamp(-1.0, 1.0)
+cosine_by_norm, cosine_by_value = (F.cosine_similarity(before, each, dim=0).item() for each in (after, limited))
 claim(
-    "Clipping by norm keeps the direction; clipping every entry to -1 ... 1 (clip_grad_value_) turns it",
-    F.cosine_similarity(before, after, dim=0) > 0.9999
-    and F.cosine_similarity(before, limited, dim=0) < 0.95,
-    by_norm=F.cosine_similarity(before, after, dim=0),
-    by_value=F.cosine_similarity(before, limited, dim=0),
+    "Clipping by norm keeps the direction; clipping every entry to -1 ... 1 (`clip_grad_value_`) turns it.",
+    cosine_by_norm > 0.9999 and cosine_by_value < 0.95,
+    cosine_by_norm=cosine_by_norm,
+    by_value=cosine_by_value,
 )
 
 # %% [markdown]
 # ### Where it decides
 #
 # A tanh network starts from a rotation and must recall a token after 20 steps. Plain SGD, 600 steps, five learning rates, five seeds each; the only difference is
-# clipping at $c = 1$. **Predict:** which learning rates work without clipping? Which with it? Guessing is right 1 time in 5.
+# clipping at $c = 1$. Which learning rates work without clipping? Which with it? Guessing is right 1 time in 5.
 
-# %%
-learning_rates = [0.01, 0.03, 0.1, 0.3, 1.0]
-panels = plots.grid(1, 2, height=3.2, width_ratios=[1, 1.15])[0]
-ways = {"not clipped": "gradient", "clipped at 1": "attention"}
-recalled = {}
-for name, color in ways.items():
-    recalled[name] = {
-        r: ledger.values("bptt-clipping", f"{name}, rate {r:g}", "accuracy") for r in learning_rates
+# %% tags=["reveal"]
+figures.clipping()
+
+# %% tags=["fold", "reveal"]
+# @title Checked: accuracy and losses, in every recorded run
+recalled, worst = (
+    {
+        (name, rate): ledger.values("bptt-clipping", f"{name}, rate {rate:g}", metric)
+        for name in ("not clipped", "clipped at 1")
+        for rate in figures.RATES
     }
-    plots.band(
-        panels[0],
-        learning_rates,
-        list(zip(*recalled[name].values(), strict=True)),
-        name,
-        color,
-        marker="o",
-    )
-    steps = ledger.curves("bptt-clipping", f"{name}, rate 0.3", "step")[0]
-    norms = ledger.curves("bptt-clipping", f"{name}, rate 0.3", "norm")[0]
-    panels[1].plot(steps, norms, color=plots.COLORS[color], label=name, linewidth=1.3)
-panels[0].axhline(1 / 5, color=plots.COLORS["muted"], linestyle="--")
-panels[0].set(xscale="log", xlabel="learning rate (log scale)", ylabel="accuracy", ylim=(0, 1.05))
-panels[1].axhline(1.0, color=plots.COLORS["ink"], linestyle=":")
-panels[1].set(
-    yscale="log", xlabel="step", ylabel="norm before clipping (log)", title="rate 0.3, first seed"
-)
-panels[1].legend(loc="upper right", fontsize=9)
-show(
-    panels[0],
-    alt="Left: accuracy by learning rate. Clipped rises to 1 at 0.3 and falls at 1; not clipped stays below a half on average everywhere. "
-    "Right: gradient norm over 600 steps at rate 0.3: without clipping it stays near 5 after early spikes, with clipping it falls a hundredfold.",
-    caption="What does clipping buy? Learning rates ten times larger, at which the task is solved in time (left: mean and range of five seeds). The gradients before "
-    "clipping still spike (right), but each spike moves the weights by a bounded step.",
+    for metric in ("accuracy", "worst_loss")
 )
 claim(
-    "At rate 0.3 every clipped run recalls (above 0.95); no unclipped run does (below 0.6)",
-    min(recalled["clipped at 1"][0.3]) > 0.95 and max(recalled["not clipped"][0.3]) < 0.6,
-    clipped=recalled["clipped at 1"][0.3],
-    not_clipped=recalled["not clipped"][0.3],
+    "At rate 0.3 every clipped run recalls (above 0.95); no unclipped run does (below 0.6). After the first tenth of the "
+    "steps every unclipped loss still spikes above 4 nats; every clipped one stays below 2.5.",
+    min(recalled["clipped at 1", 0.3]) > 0.95
+    and max(recalled["not clipped", 0.3]) < 0.6
+    and min(worst["not clipped", 0.3]) > 4
+    and max(worst["clipped at 1", 0.3]) < 2.5,
+    accuracy_clipped=recalled["clipped at 1", 0.3],
+    not_clipped=recalled["not clipped", 0.3],
+    largest_loss_clipped=worst["clipped at 1", 0.3],
+    largest_loss_not_clipped=worst["not clipped", 0.3],
 )
-worst = {name: ledger.values("bptt-clipping", f"{name}, rate 0.3", "worst_loss") for name in ways}
 claim(
-    "After the first tenth of the steps every unclipped loss still spikes above 4 nats; every clipped one stays below 2.5",
-    min(worst["not clipped"]) > 4 and max(worst["clipped at 1"]) < 2.5,
-    not_clipped=worst["not clipped"],
-    clipped=worst["clipped at 1"],
-)
-claim(
-    "It is no cure for a rate that is too large (1.0) nor for one that is too small (0.01): below 0.7 in every run",
-    max(recalled["clipped at 1"][1.0] + recalled["clipped at 1"][0.01]) < 0.7,
-    rate_1=recalled["clipped at 1"][1.0],
-    rate_0_01=recalled["clipped at 1"][0.01],
+    "It is no cure for a rate that is too large (1.0) nor for one that is too small (0.01): below 0.7 in every run.",
+    max(recalled["clipped at 1", 1.0] + recalled["clipped at 1", 0.01]) < 0.7,
+    **{"accuracy at rate 1": recalled["clipped at 1", 1.0], "at rate 0.01": recalled["clipped at 1", 0.01]},
 )
 
+# %% [markdown]
+# The same live and smaller, with a lag of 12 and 300 steps:
 
 # %%
 def train_recall(max_norm, lag=12, steps=300, rate=0.4):
-    """Live and smaller: largest norm on the way, largest loss after step 30, mean loss at the end."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     layer, head = RNN(6, 40), nn.Linear(40, 6)
     layer.weight_hh_l0.data = bptt.random_orthogonal(40, generator)
     parameters = [*layer.parameters(), *head.parameters()]
     optimizer = torch.optim.SGD(parameters, rate)
-    norms, losses = [], []
-    for _ in range(steps):
-        x, y = toy.recall_task(32, lag, 6, generator)
+    losses = []
+    for _ in tqdm(range(steps), leave=False):
+        x, y = synthetic.recall_task(32, lag, 6, generator)
         output, _ = layer(F.one_hot(x, 6).float())
         loss = F.cross_entropy(head(output[:, -1]), y)
         optimizer.zero_grad()
         loss.backward()
-        norms.append(bptt.clip_norm(parameters, max_norm))  # the norm before clipping
+        bptt.clip_norm(parameters, max_norm)  # between backward and step
         optimizer.step()
         losses.append(loss.item())
-    return max(norms), max(losses[30:]), sum(losses[-30:]) / 30
+    return losses
 
 
-runs = {"not clipped": train_recall(math.inf), "clipped at 1": train_recall(1.0)}
+# %% tags=["fold"]
+# @title The last 30 losses, without and with clipping
+unclipped_losses, clipped_losses = train_recall(math.inf), train_recall(1.0)
+at_end = {name: sum(each[-30:]) / 30 for name, each in (("not", unclipped_losses), ("yes", clipped_losses))}
 claim(
-    "Live, lag 12: clipped, the loss ends below 0.1 nats; unclipped, above 1 nat (guessing: 1.61)",
-    runs["clipped at 1"][2] < 0.1 and runs["not clipped"][2] > 1,
-    clipped=runs["clipped at 1"],
-    not_clipped=runs["not clipped"],
+    "Live, lag 12: clipped, the loss ends below 0.1 nats; unclipped, above 1 nat (guessing: 1.61).",
+    at_end["yes"] < 0.1 and at_end["not"] > 1,
+    **{
+        "mean of the last 30 losses in nats, clipped": at_end["yes"],
+        "not clipped": at_end["not"],
+        "largest after step 30, clipped": max(clipped_losses[30:]),
+        "largest, not clipped": max(unclipped_losses[30:]),
+    },
 )
 
 # %% [markdown]
@@ -1049,16 +1016,16 @@ ch04.clip_gradients(clip_gradients)
 # **Mistake 1 · no detach at all.** The state goes from window to window with its whole history. What happens at the second `backward`?
 
 # %%
-torch.manual_seed(0)
-layer, stream = RNN(2, 3), torch.randn(1, 12, 2)
-optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+twelve_steps = torch.randn(1, 12, 2, generator=torch.Generator().manual_seed(0))
 
 
 def two_windows(between, **backward):
-    """Two windows with an optimizer step each; `between` treats the state; the error, if there is one."""
-    state = None
+    """Two windows, a step each; between treats the state; the error, if any."""
+    torch.manual_seed(0)
+    layer, state = RNN(2, 3), None
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     try:
-        for x in stream.split(6, dim=1):
+        for x in twelve_steps.split(6, dim=1):
             output, state = layer(x, between(state))
             optimizer.zero_grad()
             output.square().sum().backward(**backward)
@@ -1068,51 +1035,56 @@ def two_windows(between, **backward):
     return ""
 
 
-message = two_windows(between=lambda state: state)
-claim(
-    "Without detach the second backward fails: 'backward through the graph a second time'",
-    "backward through the graph a second time" in message,
-)
+# %%
+print(two_windows(between=lambda state: state).split(".")[0])
 
 # %% [markdown]
-# The error's text proposes `retain_graph=True`. **Do not take the advice.** It keeps every window's graph alive, so memory and time grow with each window; and here it
+# The rest of the error's text proposes `retain_graph=True`. **Do not take the advice.** It keeps every window's graph alive, so memory and time grow with each window; and here it
 # does not even run:
 
 # %%
-message = two_windows(between=lambda state: state, retain_graph=True)
+print(two_windows(between=lambda state: state, retain_graph=True).split(":")[0])
+
+# %% tags=["fold"]
+# @title Checked: three ways to carry a state
 claim(
-    "With retain_graph=True it fails too: the optimizer has changed weights that the old graph needs",
-    "modified by an inplace operation" in message,
+    "Without detach the second backward fails: 'backward through the graph a second time'. With retain_graph=True it "
+    "fails too: the optimizer has changed weights that the old graph needs.",
+    "backward through the graph a second time" in two_windows(between=lambda state: state)
+    and "modified by an inplace operation" in two_windows(between=lambda state: state, retain_graph=True),
 )
 
 
 def graph_size(tensor):
     """Number of operations that a backward pass from here would visit."""
-    seen, front = set(), [tensor.grad_fn]
+    visited, front = set(), [tensor.grad_fn]
     while front:
         node = front.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             front += [after for after, _ in node.next_functions]
-    return len(seen)
+    return len(visited)
 
 
-sizes = {"state kept": [], "state detached": []}
-for name, between in {"state kept": lambda s: s, "state detached": bptt.detached}.items():
-    state = None
-    for x in stream.split(2, dim=1):
-        _, state = layer(x, between(state))
-        sizes[name].append(graph_size(state))
-kept_sizes, detached_sizes = sizes.values()
+def sizes_by_window(between):
+    """The size of the graph after each of six windows."""
+    small_layer, carried, sizes = RNN(2, 3), None, []
+    for part in twelve_steps.split(2, dim=1):
+        _, carried = small_layer(part, between(carried))
+        sizes.append(graph_size(carried))
+    return sizes
+
+
+kept_sizes, detached_sizes = sizes_by_window(lambda s: s), sizes_by_window(bptt.detached)
 claim(
-    "Without detach each window makes the graph larger; the sixth walks through more than 4 times the first",
+    "Without detach each window makes the graph larger; the sixth walks through more than 4 times the first.",
     all(a < b for a, b in pairwise(kept_sizes)) and kept_sizes[5] > 4 * kept_sizes[0],
-    operations=kept_sizes,
+    operations_by_window=kept_sizes,
 )
 claim(
-    "The repair is detach: no error, and a graph that does not grow",
+    "The fix is detach: no error, and a graph that does not grow.",
     two_windows(between=bptt.detached) == "" and len(set(detached_sizes)) == 1,
-    operations=detached_sizes,
+    operations_by_window=detached_sizes,
 )
 
 # %% [markdown]
@@ -1132,31 +1104,31 @@ def one_step(order):
     return torch.cat([p.detach().flatten() for p in layer.parameters()])
 
 
+for order in (["step"], ["step", "clip"], ["clip", "step"]):
+    print(*order, round((one_step(order) - one_step([])).norm().item(), 1))
+
+# %% tags=["fold"]
+# @title Checked: before and after the step
 claim(
-    "Clipping after the step is no clipping at all",
-    torch.equal(one_step(["step", "clip"]), one_step(["step"])),
-)
-moved = (one_step(["clip", "step"]) - one_step([])).norm()
-claim(
-    "Clipped before the step, the weights move by rate times max_norm = 0.1",
-    abs(moved - 0.1) < 1e-4,
+    "Clipping after the step is no clipping at all; clipped before the step, the weights move by rate times max_norm = 0.1.",
+    torch.equal(one_step(["step", "clip"]), one_step(["step"]))
+    and abs((one_step(["clip", "step"]) - one_step([])).norm().item() - 0.1) < 1e-4,
 )
 
 # %% [markdown]
 # **Mistake 3 · logging the norm after clipping.** It can never exceed $c$, so the one number that would have warned you looks healthy. Log what `clip_norm` *returns*.
 
-# %%
-rows = []
+# %% tags=["fold"]
+# @title Three losses of different size
+logged = []
 for factor in (0.001, 1, 1000):
     torch.manual_seed(0)
-    layer = RNN(3, 5)
-    (factor * layer(torch.ones(2, 7, 3))[0].sum()).backward()
-    returned = bptt.clip_norm(layer.parameters(), 1.0)
-    rows.append(
-        [factor, returned, torch.cat([p.grad.flatten() for p in layer.parameters()]).norm().item()]
-    )
-table(["loss times", "norm that is returned", "norm afterwards"], rows)
-claim("Afterwards, 1 and 1000 times the loss look the same", abs(rows[1][2] - rows[2][2]) < 1e-5)
+    loud = RNN(3, 5)
+    (factor * loud(torch.ones(2, 7, 3))[0].sum()).backward()
+    returned = bptt.clip_norm(loud.parameters(), 1.0)
+    logged.append([factor, returned, torch.cat([p.grad.flatten() for p in loud.parameters()]).norm().item()])
+table(["loss times", "norm that is returned", "norm afterwards"], logged)
+claim("Afterwards, 1 and 1000 times the loss look the same.", abs(logged[1][2] - logged[2][2]) < 1e-5)
 
 # %% [markdown]
 # **Mistake 4 · zeroing the state at every window**, by forgetting to pass it on: it raises no error, and its price stands in section 6. If two windows do *not* follow each other (shuffled batches), zeros are right.
@@ -1173,7 +1145,7 @@ claim("Afterwards, 1 and 1000 times the loss look the same", abs(rows[1][2] - ro
 
 # %%
 def horizon(radius, input_scale, nonlinearity="tanh", steps=200):
-    """First lag at which less than 1/100 arrives (`steps` if none does), and the mean of tanh'."""
+    """First lag at which less than 1/100 arrives (else `steps`), mean of tanh'."""
     W_hh = radius * bptt.random_orthogonal(
         32, torch.Generator().manual_seed(1), dtype=torch.float64
     )
@@ -1181,7 +1153,8 @@ def horizon(radius, input_scale, nonlinearity="tanh", steps=200):
     norms = norms_by_lag(W_hh, x, nonlinearity)
     h = bptt.forward_pass(x, eye, W_hh, eye, nonlinearity=nonlinearity).h[:, 1:]
     below = [k for k, norm in enumerate(norms.tolist()) if norm < 0.01]
-    return (below or [steps])[0], (1 - h.square()).mean().item() if nonlinearity == "tanh" else 1.0
+    slope = (1 - h.square()).mean().item() if nonlinearity == "tanh" else 1.0
+    return (below or [steps])[0], slope
 
 
 radius, input_scale, nonlinearity = 0.9, 0.3, "tanh"  # your turn
@@ -1213,7 +1186,7 @@ table(
 # 1. A recurrent network unrolled is a deep network with shared weights: one walk from T to 1 gives all gradients, and each weight's gradient is a sum over the steps.
 # 2. Expanded, the loss of step k reaches $h_t$ through $W_{hh}^{k-t}$ (linear) or through a product of $k - t$ Jacobians (tanh): as a rule it vanishes or explodes exponentially in the lag.
 # 3. The backward pass needs the states of the forward pass, so memory grows with T. Truncation bounds it: carry the state's numbers, detach its gradient.
-# 4. Truncation is biased towards near dependencies: no gradient teaches what does not fit into a window, and more data do not help.
+# 4. Truncation is biased towards near dependencies: no gradient teaches the recurrence what does not fit into a window, and more data does not help.
 # 5. Clipping by the common norm bounds a step without turning it. It stops explosions; it does nothing for what has vanished.
 #
 # ## Where next

@@ -13,50 +13,67 @@
 # # 06 · Sequence to sequence
 #
 # Below, a translator is trained on 4,000 sentence pairs of a small invented language. Then it is examined on 500 new
-# sentences: word by word, always shown the true words so far, it has to name the next one. It is right about half the time.
+# sentences: word by word, always shown the reference so far, it has to predict the next word. It is right about half the time.
 # **How many of the 500 sentences will it translate without a mistake?**
 
-# %% tags=["setup"]
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook import diagrams
+
+diagrams.show("encoder_decoder")
+
+# %% tags=["setup", "fold"]
+# @title Imports
 import math
 from collections import Counter
 
 import torch
 from torch.nn import functional as F
+from tqdm import tqdm
 
-from course_lib import diagrams, ledger, metrics, plots, seq2seq, text, toy
+from course_lib import generate, metrics, seq2seq, text, translation
 from course_lib.attention import AdditiveAttention, attention_weights
-from course_lib.checks import ch06
-from course_lib.claims import claim
-from course_lib.display import markdown, show, show_source, table
-from course_lib.experiments import ch06_toy as translation
+from course_lib.datasets import synthetic
+from course_lib.exercises import ch06
+from course_lib.experiments import toy_translation
+from course_lib.notebook import claim, diagrams, ledger, predict, show_source, table
+from course_lib.notebook.figures import ch06 as figures
 from course_lib.train import set_seed, train_epoch
 
 set_seed(0)
 
 # %%
-task = translation.toy_task(pairs=4000, test=500, seed=0)
-vector_model = translation.translator(task, attention=False, width=64)
-translation.train_translator(vector_model, task, epochs=4, batch_size=32)
+guess_whole = predict("the sentences of 500 that are translated without a mistake", ...)
 
-forced, free, target_out, target_mask = translation.both_ways(vector_model, task)
-word_by_word = translation.perplexity_and_accuracy(forced, target_out, target_mask)
-whole = translation.translation_scores(vector_model, task)
+# %%
+set_seed(0)
+task = toy_translation.toy_task(pairs=4000, test=500, seed=0)
+vector_model = toy_translation.translator(task, attention=False, width=64)
+toy_translation.train_translator(vector_model, task, epochs=4, batch_size=32)
+
+forced, free, target_out, target_mask = toy_translation.both_ways(vector_model, task)
+word_by_word = toy_translation.perplexity_and_accuracy(forced, target_out, target_mask)
+whole = toy_translation.translation_scores(vector_model, task)
+
+# %% tags=["fold", "reveal"]
+# @title The examination: word by word, and whole sentences
+guess_whole.compare(round(500 * whole["exact"]))
 claim(
-    "Shown the true words so far, the model names the next word right more than 4 times in 10",
+    "Shown the reference so far, the model predicts the next word right more than 4 times in 10.",
     word_by_word["accuracy"] > 0.4,
     accuracy=word_by_word["accuracy"],
     perplexity=word_by_word["perplexity"],
 )
 claim(
-    "Left alone, it translates fewer than 1 sentence in 50 without a mistake",
+    "Decoding on its own, it translates fewer than 1 sentence in 50 without a mistake.",
     whole["exact"] < 0.02,
-    exact=whole["exact"],
+    fraction_without_a_mistake=whole["exact"],
     bleu=whole["bleu"],
 )
 
 # %% [markdown]
 # Three things stand behind this gap, and each is a part of this chapter. The model *learned* with the right words in front of it, but
-# must *write* from its own. It takes the best word at each step, which need not give the best sentence. And everything
+# must *write* from its own predictions. It takes the best word at each step, which need not give the best sentence. And everything
 # it knows about the source went through one vector of 64 numbers. At the end of the chapter a model with fewer updates
 # translates nearly every sentence right.
 
@@ -80,36 +97,29 @@ claim(
 # A tagger says one thing for each word it reads. A translation has its own length and its own order. Here is a pair of our
 # toy languages, with its *alignment*: for each target word, the source word it came from.
 
-# %%
-pair = next(
-    p
-    for p in task.test_pairs
-    if 8 <= len(p.source) <= 9 and "not" in p.source and len(p.target) > 7
+# %% tags=["fold"]
+# @title A sentence pair with its alignment
+shown_pair = next(
+    p for p in task.test_pairs if 8 <= len(p.source) <= 9 and "not" in p.source and len(p.target) > 7
 )
-table(["", *map(str, range(len(pair.source)))], [["source", *pair.source]])
+table(["", *map(str, range(len(shown_pair.source)))], [["source", *shown_pair.source]])
 table(
-    ["target", *pair.target],
+    ["target", *shown_pair.target],
     [
-        ["aligned to", *pair.alignment],
-        ["which is", *(pair.source[i] for i in pair.alignment)],
+        ["aligned to", *map(str, shown_pair.alignment)],
+        ["which is", *(shown_pair.source[i] for i in shown_pair.alignment)],
     ],
 )
-lengths = Counter(len(p.target) - len(p.source) for p in task.test_pairs)
+longer = Counter(len(p.target) - len(p.source) for p in task.test_pairs)
 claim(
-    "In more than 4 of 10 pairs source and target differ in length",
-    lengths[0] < 0.6 * len(task.test_pairs),
-    difference_in_words=dict(sorted(lengths.items())),
-)
-claim(
-    "In every pair some word stands before one that it follows in the source: the order changes",
-    all(p.alignment != sorted(p.alignment) for p in task.test_pairs),
+    "In more than 4 of 10 pairs source and target differ in length; in every pair the order changes: some word comes "
+    "before one that it follows in the source.",
+    longer[0] < 0.6 * len(task.test_pairs) and all(p.alignment != sorted(p.alignment) for p in task.test_pairs),
+    **{f"pairs {n:+} words longer" if n else "pairs of equal length": longer[n] for n in sorted(longer)},
 )
 
 # %% [markdown]
-# The answer of 2014 (Cho et al.; Sutskever et al.): let one recurrent network read the whole source and another write the whole target.
-
-# %%
-diagrams.show("encoder_decoder")
+# The answer of 2014 (Cho et al.; Sutskever et al.) is the picture at the beginning of this chapter: let one recurrent network read the whole source and another write the whole target.
 
 # %% [markdown]
 # The **encoder** turns source ids $x_1 \ldots x_S$ into states $\bar h_s$ of width $D$; $e(\cdot)$ is an embedding. Its last state
@@ -128,78 +138,79 @@ diagrams.show("encoder_decoder")
 # with $y_{<t}$ the target's words before $y_t$. (Two habits collide here: $D$ the transformation, `D` the width. The first is always a function.)
 
 # %%
-show_source(seq2seq.Decoder.forward, seq2seq.Readout.forward)
+show_source(seq2seq.Decoder.forward, seq2seq.OutputLayer.forward)
 
 # %% [markdown]
-# `bridge` makes $h_0$ from $c$ (and unpacks the state for the layer: an LSTM has two). `Readout` is $D$: one hidden layer, then the product with the target's own embeddings (*tied weights*).
+# The state is a dict; `by_layer` puts it into the layer's own form (an LSTM has two parts), `by_row` back. `readout`, an `OutputLayer`, is $D$: one hidden layer, then the product with the target's own embeddings (*tied weights*).
 # With `feed_context=True` the decoder sees $c$ at *every* step, as in Cho et al. (2014); with `False` only at the start, as in
 # Sutskever et al. (2014). The shapes, on two sentences:
 
 # %%
-batch = next(seq2seq.translation_batches(*task.test, 2, shuffle=False))
+two = next(translation.translation_batches(*task.test, 2, shuffle=False))
 with torch.no_grad():
-    states, context = vector_model.encoder(batch.source, batch.source_mask)
+    states, context = vector_model.encoder(two.source, two.source_real)
     start = vector_model.decoder.start(states, context)
-    logits, _ = vector_model.decoder(batch.target_in, start)
+    logits, _ = vector_model.decoder(two.target_in, start)
+
+# %% tags=["fold"]
+# @title The shapes on the way, and one step at a time
 table(
     ["what", "shape", "is"],
     [
-        ["source", tuple(batch.source.shape), "(B, S)"],
+        ["source", tuple(two.source.shape), "(B, S)"],
         ["encoder states", tuple(states.shape), "(B, S, E)"],
         ["context vector", tuple(context.shape), "(B, E): all that the decoder gets"],
         ["first state of the decoder", tuple(start["h"].shape), "(B, N, D), N layers"],
-        ["target_in", tuple(batch.target_in.shape), "(B, T)"],
+        ["target_in", tuple(two.target_in.shape), "(B, T)"],
         ["logits", tuple(logits.shape), "(B, T, V)"],
     ],
 )
-state, rows = start, []
-for tokens in batch.target_in.unbind(dim=1):  # (B,)
+state, one_by_one = start, []
+for tokens in two.target_in.split(1, dim=1):  # (B, 1)
     step_logits, state = vector_model.step(tokens, state)
-    rows.append(step_logits)
+    one_by_one.append(step_logits)
 claim(
-    "Fed word by word, the decoder gives the logits that one call for all steps gives",
-    torch.allclose(torch.stack(rows, dim=1), logits, atol=1e-5),
+    "Fed word by word, the decoder gives the logits that one call for all steps gives.",
+    torch.allclose(torch.stack(one_by_one, dim=1), logits, atol=1e-5),
 )
 
 # %% [markdown]
 # ### What is in the context vector?
 #
 # If $c$ is an embedding of the sentence, sentences with similar vectors should say similar things. We take the 500 test sentences
-# and look up the nearest neighbour of each by Euclidean distance. **Predict:** which of these will neighbours
+# and look up the nearest neighbour of each by Euclidean distance. Which of these will neighbours
 # share most often: the time (*yesterday*), the subject, the object, or the verb?
 
 
 # %%
-def facts(pair):
-    """What a sentence says: its time, subject, object and verb."""
-    beings = [word for word in pair.source if word in toy.BEINGS]
-    end = (
-        pair.target[-2] if pair.target[-1] == "ne" else pair.target[-1]
-    )  # the verb, perhaps denied
-    when = next((word for word in pair.source if word in toy.TIMES), "no time")
-    return {"time": when, "subject": beings[0], "object": beings[1], "verb": end[:-2]}
-
-
 with torch.no_grad():
     vectors = vector_model.encoder(*text.pad_batch(task.test[0]))[1]  # (500, E)
 distances = torch.cdist(vectors, vectors).fill_diagonal_(math.inf)
 nearest = distances.argmin(dim=1).tolist()
-said = [facts(pair) for pair in task.test_pairs]
-shared = {
-    fact: sum(said[i][fact] == said[j][fact] for i, j in enumerate(nearest)) / 500
-    for fact in said[0]
-}
+
+# %% tags=["fold"]
+# @title What a sentence says: time, subject, verb, object
+def facts(pair):
+    """What a sentence says: its time, subject, object and verb."""
+    beings = [word for word in pair.source if word in synthetic.BEINGS]
+    end = pair.target[-2] if pair.target[-1] == "ne" else pair.target[-1]  # the verb, perhaps denied
+    when = next((word for word in pair.source if word in synthetic.TIMES), "no time")
+    return {"time": when, "subject": beings[0], "object": beings[1], "verb": end[:-2]}
+
+
+said = [facts(p) for p in task.test_pairs]
+shared = {fact: sum(said[i][fact] == said[j][fact] for i, j in enumerate(nearest)) / 500 for fact in said[0]}
 by_chance = {
-    fact: sum((n / 500) ** 2 for n in Counter(each[fact] for each in said).values())
-    for fact in said[0]
+    fact: sum((n / 500) ** 2 for n in Counter(each[fact] for each in said).values()) for fact in said[0]
 }
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "fold", "reveal"]
+# @title Two sentences with their nearest neighbours
 for i in (1, 2):
     print("sentence:", " ".join(task.test_pairs[i].source))
     print(" nearest:", " ".join(task.test_pairs[nearest[i]].source), "\n")
 table(
-    ["nearest neighbours share the", "share", "two sentences at random"],
+    ["nearest neighbours share the", "fraction", "two sentences at random"],
     [[fact, shared[fact], by_chance[fact]] for fact in shared],
 )
 
@@ -212,28 +223,21 @@ times = ["no time", "today", "yesterday", "tomorrow"]
 group = torch.tensor([times.index(each["time"]) for each in said])  # (500,)
 means = torch.stack([vectors[group == k].mean(dim=0) for k in range(4)])  # (4, E)
 _, _, directions = torch.linalg.svd(means - means.mean(dim=0), full_matrices=False)
-flat, flat_means = (points @ directions[:2].T for points in (vectors, means))  # (500, 2), (4, 2)
-ax = plots.axes(height=3.6)
-for k, (name, marker) in enumerate(zip(times, "o^sD", strict=True)):
-    ax.scatter(
-        *flat[group == k].T, s=14, marker=marker, color=plots.CYCLE[k], label=name, alpha=0.8
-    )
-ax.set(xlabel="first direction", ylabel="second direction")
-ax.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.16), handletextpad=0.1)
-show(
-    ax,
-    alt="500 context vectors in two dimensions, with four marks for the four times, which form four clouds.",
-    caption="Can the decoder read the time off the context vector? Yes: the sentences fall into four clouds by the word that stands "
-    "last in the source and must be said first in the target.",
-)
-nearest_mean = torch.cdist(flat, flat_means).argmin(dim=1)
+flat = vectors @ directions[:2].T  # (500, 2)
+
+# %%
+figures.context_vectors(flat, group, times)
+
+# %% tags=["fold"]
+# @title Checked: the clouds, and what neighbours share
+own_mean = torch.cdist(flat, means @ directions[:2].T).argmin(dim=1) == group
 claim(
-    "In this plane at least 8 of 10 vectors lie nearest to the mean of their own time",
-    (nearest_mean == group).double().mean() > 0.8,
-    share=(nearest_mean == group).double().mean(),
+    "In this plane at least 8 of 10 vectors lie nearest to the mean of their own time.",
+    own_mean.double().mean() > 0.8,
+    fraction=own_mean.double().mean(),
 )
 claim(
-    "Neighbours nearly always share the time, and much less often the object or the verb",
+    "Neighbours nearly always share the time, and much less often the object or the verb.",
     shared["time"] > 0.9 and max(shared["object"], shared["verb"]) < 0.65,
     **shared,
 )
@@ -243,7 +247,7 @@ claim(
 # the rest is missing or only takes little room, distances cannot tell. The translations will.
 
 # %% [markdown]
-# ## 2 · Training: the teacher gives the word before
+# ## 2 · Training: the teacher gives the previous word
 #
 # The loss is that of a language model, given the source:
 #
@@ -253,50 +257,53 @@ claim(
 # **teacher forcing**. All $T$ steps can then be computed in one call, since the inputs are known beforehand. What goes in is what has to come out, one step later:
 
 # %%
-brief = sorted(range(500), key=lambda i: len(task.test[1][i]))[:20:19]  # two short sentences
-shown = next(
-    seq2seq.translation_batches(*[[side[i] for i in brief] for side in task.test], 2, shuffle=False)
-)
-names = task.target_vocab.itos
-for title, ids in {"decoder reads": shown.target_in, "has to say": shown.target_out}.items():
-    for row in ids:
-        print(f"{title:>14}: " + " ".join(f"{names[i]:>7}" for i in row.tolist()))
-show_source(seq2seq.translation_loss)
+lengths = torch.tensor([len(ids) for ids in task.test[1]])
+short_and_longer = lengths.sort(stable=True).indices[[0, 19]].tolist()
+chosen = [[side[i] for i in short_and_longer] for side in task.test]
+brief = next(translation.translation_batches(*chosen, 2, shuffle=False))
+for title in ("target_in", "target_out"):  # what the decoder reads, what it must output
+    for row in getattr(brief, title).tolist():
+        words = [f"{task.target_vocab.itos[i]:>7}" for i in row]
+        print(f"{title:>10}:", *words)
+
+# %%
+show_source(translation.translation_loss)
 
 # %% [markdown]
 # **Common mistake · the target is not shifted.** Somebody feeds `target_out` in place of `target_in`: at each step the decoder reads the very
-# word that it has to say. **Predict** the loss after 100 updates, and the translation.
+# word that it must output. What will the loss be after 100 updates, and the translation?
 
 # %%
 set_seed(0)
-hundred = list(
-    seq2seq.translation_batches(*task.train, 32, generator=torch.Generator().manual_seed(0))
-)[:100]
-unshifted = translation.translator(task, attention=False, width=64)
+generator = torch.Generator().manual_seed(0)
+batches = translation.translation_batches(*task.train, 32, generator=generator)
+hundred = list(batches)[:100]
+copying = [b._replace(target_in=b.target_out) for b in hundred]  # the mistake
+unshifted = toy_translation.translator(task, attention=False, width=64)
 optimizer = torch.optim.Adam(unshifted.parameters(), 5e-3)
-copying = [batch._replace(target_in=batch.target_out) for batch in hundred]  # the mistake
-train_epoch(unshifted, copying, seq2seq.translation_loss, optimizer, clip_norm=1.0)
-loss_at_end = train_epoch(
-    unshifted, copying[:20], seq2seq.translation_loss, optimizer, clip_norm=1.0
-)["loss"]
-said_words = seq2seq.translate(unshifted, task.test[0][:100], max_len=15)
+for part in (copying, copying[:20]):
+    part = tqdm(part, leave=False)
+    last = train_epoch(
+        unshifted, part, translation.translation_loss, optimizer, clip_norm=1.0
+    )
+
+# %% tags=["fold", "reveal"]
+# @title The loss at the end, and 100 translations
+copies = translation.translate(unshifted, task.test[0][:100], max_new_tokens=15)
+one_word = sum(len(set(h.tokens)) == 1 for h in copies)
 claim(
-    "The training loss falls below 0.05 nats: better than any honest model could be so early",
-    loss_at_end < 0.05,
-    loss=loss_at_end,
+    "The training loss falls below 0.05 nats: better than any honest model could be so early.",
+    last["loss"] < 0.05,
+    loss_in_nats=last["loss"],
 )
 claim(
-    "Its translations never end: it has learned to say what it reads",
-    not any(hypothesis.ended for hypothesis in said_words),
-)
-claim(
-    "Most of them are one word, again and again",
-    sum(len(set(h.tokens)) == 1 for h in said_words) > 50,
-    of_100=sum(len(set(h.tokens)) == 1 for h in said_words),
+    "Its translations never end: it has learned to output what it reads. Most of them are one word, again and again.",
+    not any(h.finished for h in copies) and one_word > 50,
+    one_word_of_100=one_word,
 )
 
 # %% [markdown]
-# Too good a loss, too soon, is the symptom. The repair is one line, `target[:, :-1]` in and `target[:, 1:]` out; here `translation_batches` does it. The
+# Too good a loss, too soon, is the symptom. The fix is one line, `target[:, :-1]` in and `target[:, 1:]` out; here `translation_batches` does it. The
 # model of the first screen was trained so, and its loss is far from 0: it cannot copy.
 #
 # **Common mistake · the loss counts padding.** The same model, the same sentences, padded a little further:
@@ -308,33 +315,27 @@ def careless(logits, wanted, mask):
     return F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
 
+# %% tags=["fold", "reveal"]
+# @title The perplexity of 50 sentences, padded further
 def by_padding(loss):
     """Perplexity of 50 sentences, padded by 0, 5 and 20 more columns."""
-    batch, found = (
-        next(seq2seq.translation_batches(*[side[:50] for side in task.test], 50, shuffle=False)),
-        [],
-    )
+    fifty = next(translation.translation_batches(*[side[:50] for side in task.test], 50, shuffle=False))
+    perplexities = []
     for extra in (0, 5, 20):
-        columns = [
-            F.pad(t, (0, extra), value=text.PAD) for t in (batch.target_in, batch.target_out)
-        ]
-        mask = F.pad(batch.target_mask, (0, extra), value=False)
+        inputs, wanted = (F.pad(t, (0, extra), value=text.PAD) for t in (fifty.target_in, fifty.target_out))
         with torch.no_grad():
-            logits = vector_model(batch.source, batch.source_mask, columns[0])
-        found.append(loss(logits, columns[1], mask).exp().item())
-    return found
+            padded_logits = vector_model(fifty.source, fifty.source_real, inputs)
+        mask = F.pad(fifty.target_real, (0, extra), value=False)
+        perplexities.append(loss(padded_logits, wanted, mask).exp().item())
+    return perplexities
 
 
 careless_perplexity, right_perplexity = by_padding(careless), by_padding(metrics.cross_entropy)
 claim(
-    "Counted over all cells, 'perplexity' changes more than threefold with the padding",
-    careless_perplexity[2] > 3 * careless_perplexity[0],
-    padded_by_0_5_20=careless_perplexity,
-)
-claim(
-    "Counted over real tokens it does not change",
-    max(right_perplexity) - min(right_perplexity) < 1e-3,
-    padded_by_0_5_20=right_perplexity,
+    "Counted over all cells, 'perplexity' changes more than threefold with the padding; counted over real tokens it does "
+    "not change.",
+    careless_perplexity[2] > 3 * careless_perplexity[0] and max(right_perplexity) - min(right_perplexity) < 1e-3,
+    **{"over all cells, padded by 0, 5, 20": careless_perplexity, "over real tokens": right_perplexity},
 )
 
 # %% [markdown]
@@ -344,21 +345,26 @@ claim(
 
 # %%
 set_seed(0)
-endless = translation.translator(task, attention=False, width=64)
+endless = toy_translation.translator(task, attention=False, width=64)
 optimizer = torch.optim.Adam(endless.parameters(), 5e-3)
 without_eos = [  # the mistake: <eos> is not counted
-    batch._replace(target_mask=batch.target_mask & (batch.target_out != text.EOS))
-    for batch in hundred
+    b._replace(target_real=b.target_real & (b.target_out != text.EOS)) for b in hundred
 ]
-train_epoch(endless, without_eos, seq2seq.translation_loss, optimizer, clip_norm=1.0)
+batches = tqdm(without_eos, leave=False)
+_ = train_epoch(
+    endless, batches, translation.translation_loss, optimizer, clip_norm=1.0
+)
+
+# %% tags=["fold", "reveal"]
+# @title How many of 100 translations end?
 ended = {
-    name: sum(h.ended for h in seq2seq.translate(model, task.test[0][:100], max_len=30))
-    for name, model in {"without": endless, "with": vector_model}.items()
+    name: sum(h.finished for h in translation.translate(each, task.test[0][:100], max_new_tokens=30))
+    for name, each in {"without": endless, "with": vector_model}.items()
 }
 claim(
-    "Trained without <eos>, not one of 100 translations ends; trained with it, nearly all do",
+    "Trained without `<eos>`, not one of 100 translations ends; trained with it, nearly all do.",
     ended["without"] == 0 and ended["with"] > 90,
-    **ended,
+    **{"ended, trained without": ended["without"], "trained with": ended["with"]},
 )
 
 # %% [markdown]
@@ -371,7 +377,7 @@ claim(
 
 # %%
 def buggy_loss(model, source, mask, target, pad):
-    """model(source, mask, inputs) -> (B, T, V); target (B, T + 1): <sos> words <eos> <pad>."""
+    """model(source, mask, inputs) -> (B, T, V); target (B, T + 1) with <sos>."""
     logits = model(source, mask, target)
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
@@ -414,12 +420,12 @@ ch06.shifted_loss(shifted_loss)
 # output of step $t - 1$. `greedy` does it for a batch: rows that have ended are fed padding and ignored. You write it in **exercise 6.2**.
 
 # %% tags=["nbval-ignore-output"]
-chosen = [0, 1, 2]
-outputs = seq2seq.translate(vector_model, [task.test[0][i] for i in chosen])
-for i, hypothesis in zip(chosen, outputs, strict=True):
-    print("source   ", " ".join(task.test_pairs[i].source))
-    print("truth    ", " ".join(task.test_pairs[i].target))
-    print("greedy   ", " ".join(text.denumericalize(hypothesis.tokens, task.target_vocab)), "\n")
+hypotheses = translation.translate(vector_model, task.test[0][:3])
+for p, hypothesis in zip(task.test_pairs[:3], hypotheses, strict=True):
+    print("source   ", " ".join(p.source))
+    print("reference", " ".join(p.target))
+    said_words = text.denumericalize(hypothesis.tokens, task.target_vocab)
+    print("greedy   ", " ".join(said_words), "\n")
 
 # %% [markdown]
 # The time is right, nouns and adjectives agree, the order is that of the grammar: the decoder has become a good language model of the
@@ -470,28 +476,32 @@ ch06.greedy_decode(greedy_decode)
 # ## 4 · Exposure bias
 #
 # In training, each word is predicted after a *true* beginning. In use, after the model's *own*, with whatever mistakes are in it, and
-# such beginnings it has never seen. This mismatch is called **exposure bias** (Ranzato et al. 2016). `free_running` gives the logits when the model feeds itself:
+# such beginnings it has never seen. This mismatch is called **exposure bias** (Ranzato et al. 2016). `scheduled_sampling` gives the logits when the model feeds itself:
 
 # %%
-show_source(seq2seq.free_running)
+show_source(translation.scheduled_sampling)
 
 # %% [markdown]
-# **Predict:** the first screen measured the model's perplexity on the test targets, fed true words. What is it when the model is fed its own
-# words, and asked for the probability of the true one at each position: the same, half as much again, or several times as much?
+# The opening experiment measured the model's perplexity on the test targets, fed the reference. What is it when the model is fed its own
+# words, and asked for the probability of the reference at each position: the same, half as much again, or several times as much?
 
 # %%
-alone = translation.perplexity_and_accuracy(free, target_out, target_mask)
+guess_factor = predict("the factor by which the perplexity grows", ...)
+
+# %% tags=["reveal"]
+alone = toy_translation.perplexity_and_accuracy(free, target_out, target_mask)
+guess_factor.compare(round(alone["perplexity"] / word_by_word["perplexity"], 1))
+
+# %% tags=["fold", "reveal"]
+# @title Checked: perplexity and accuracy, fed its own words
 claim(
-    "Fed its own words, the same model on the same sentences has more than twice the perplexity",
-    alone["perplexity"] > 2 * word_by_word["perplexity"],
-    true_words=word_by_word["perplexity"],
-    own_words=alone["perplexity"],
-)
-claim(
-    "And a lower accuracy, position by position",
-    alone["accuracy"] < word_by_word["accuracy"],
-    true_words=word_by_word["accuracy"],
-    own_words=alone["accuracy"],
+    "Fed its own words, the same model on the same sentences has more than twice the perplexity, and a lower accuracy, "
+    "position by position.",
+    alone["perplexity"] > 2 * word_by_word["perplexity"] and alone["accuracy"] < word_by_word["accuracy"],
+    perplexity_fed_the_reference=word_by_word["perplexity"],
+    fed_its_own_words=alone["perplexity"],
+    accuracy_fed_the_reference=word_by_word["accuracy"],
+    accuracy_fed_its_own_words=alone["accuracy"],
 )
 
 # %% [markdown]
@@ -499,34 +509,24 @@ claim(
 # report. Validation loss is nearly always teacher-forced; it can fall while translations get worse, so look at both.
 #
 # The second number has a weakness, too. If the model leaves out a word, every word after it is compared with the wrong one. So what happens *after a mistake*? Up to
-# the first one, both ways are fed the same words. We look at the positions behind it.
+# the first one, both ways are fed the same words. We look at the positions after it.
 
 # %%
-show_source(translation.after_first_mistake)
+show_source(toy_translation.after_first_mistake)
 
 # %%
-steps = list(range(1, 7))
-after_forced, after_free = translation.after_first_mistake(forced, free, target_out, target_mask)
-ax = plots.lines(
-    plots.axes(height=2.9),
-    {"fed the true words": (steps, after_forced), "fed its own words": (steps, after_free)},
-    "steps after the first mistake (tokens)",
-    "accuracy",
-    {"fed the true words": "hidden", "fed its own words": "gradient"},
-    marker="o",
+after_forced, after_free = toy_translation.after_first_mistake(
+    forced, free, target_out, target_mask
 )
-ax.set_ylim(0, None)
-show(
-    ax,
-    alt="Accuracy one to six steps after the first mistake: from the fourth step on clearly lower for the model that is fed its own words.",
-    caption="Does a model recover from its own mistake? Not fully, either way; but fed its own words it stays further off, "
-    "and some steps later the distance is clear.",
-)
+figures.after_a_mistake(after_forced, after_free)
+
+# %% tags=["fold"]
+# @title Checked: four to six steps after the first mistake
 claim(
-    "Four to six steps after the first mistake, the model that is fed its own words is right less often",
+    "Four to six steps after the first mistake, the model that is fed its own words is right less often.",
     all(b < a for a, b in zip(after_forced[3:], after_free[3:], strict=True)),
-    true_words=after_forced,
-    own_words=after_free,
+    fed_the_reference=after_forced[3:],
+    fed_its_own_words=after_free[3:],
 )
 
 # %% [markdown]
@@ -535,84 +535,75 @@ claim(
 # It can: feed the model's own word with probability $1 - p$ in training, too, and let $p$ fall from 1 to 0. That is **scheduled sampling** (Bengio et al. 2015). At
 # $p = 0$ throughout it never sees a true word. `translation_loss(..., teacher_forcing=p)` does it. Such a training can no longer compute all steps at once.
 #
-# **Predict:** five models below, each trained for the same number of updates. Is training on true words worse, better, or the same?
+# Five models below, each trained for the same number of updates. Is training on true words worse, better, or the same?
 
-# %%
-columns = [
-    "forced_perplexity",
-    "free_perplexity",
-    "forced_accuracy",
-    "free_accuracy",
-    "exact",
-    "bleu",
-]
-markdown(ledger.table("toy-translation", columns))
-
-# %%
-ways = {
-    "no attention": ("true words", "hidden"),
-    "no attention, scheduled": ("scheduled", "muted"),
-    "no attention, own words": ("own words", "gradient"),
-}
-ax = plots.axes(height=3)
-for variant, (name, color) in ways.items():
-    runs = ledger.curves("toy-translation", variant, "bleu")
-    updates = ledger.curves("toy-translation", variant, "updates")[0]
-    plots.band(ax, updates, runs, name, color)
-ax.set(xlabel="updates", ylabel="BLEU (0 to 100)")
-ax.legend(title="trained on")
-show(
-    ax,
-    alt="BLEU by updates for three trainings without attention, with broad bands: own words ends highest on average, scheduled "
-    "lowest; true words is between, and its band overlaps with that of own words.",
-    caption="Which words should the decoder be fed in training? After these updates own words are ahead on average, but the "
-    "seeds differ more than the methods (bands: three seeds). Scheduled sampling is last.",
-)
+# %% tags=["fold", "reveal"]
+# @title Five recorded translators
+def with_range(experiment, variant, metric):
+    """Mean over seeds, and the range where the seeds differ."""
+    average, low, high, _ = ledger.summary(experiment, variant, metric)
+    if metric == "parameters":
+        return f"{average:,.0f}"
+    return f"{average:.3g}" + (f" ({low:.3g} to {high:.3g})" if f"{low:.3g}" != f"{high:.3g}" else "")
 
 
-def mean(variant, metric):
+def average(variant, metric):
     """Mean over the recorded seeds."""
     return ledger.summary("toy-translation", variant, metric)[0]
 
 
-def ratio(variant):
+def growth(variant):
     """Perplexity fed its own words over perplexity fed the true ones."""
-    return mean(variant, "free_perplexity") / mean(variant, "forced_perplexity")
+    return average(variant, "free_perplexity") / average(variant, "forced_perplexity")
 
 
-claim(
-    "Trained on true words, the perplexity rises by more than a third when the model is fed its own; "
-    "trained on its own, by less than a tenth",
-    ratio("no attention") > 4 / 3 and ratio("no attention, own words") < 1.1,
-    true_words=ratio("no attention"),
-    own_words=ratio("no attention, own words"),
-    scheduled=ratio("no attention, scheduled"),
+FED = {
+    "forced_perplexity": "perplexity, fed true words",
+    "free_perplexity": "fed its own",
+    "forced_accuracy": "accuracy, fed true words",
+    "free_accuracy": "fed its own",
+    "exact": "perfect translations (fraction)",
+    "bleu": "BLEU",
+}
+FIVE = ["no attention", "no attention, own words", "no attention, scheduled", "attention", "attention, own words"]
+table(
+    ["trained translator", *FED.values()],
+    [[variant, *(with_range("toy-translation", variant, metric) for metric in FED)] for variant in FIVE],
 )
-early = {
-    variant: [
-        run[1] for run in ledger.curves("toy-translation", variant, "bleu")
-    ]  # after two epochs
-    for variant in ("attention", "attention, own words")
-}
+claim(
+    "Without attention: trained on true words, the perplexity rises by more than a third when the model is fed its own; "
+    "trained on its own, by less than a tenth.",
+    growth("no attention") > 4 / 3 and growth("no attention, own words") < 1.1,
+    factor_trained_on_true_words=growth("no attention"),
+    own_words=growth("no attention, own words"),
+    scheduled=growth("no attention, scheduled"),
+)
+
+# %% tags=["reveal"]
+figures.fed_in_training()
+
+# %% tags=["fold", "reveal"]
+# @title Checked: which training ends higher, in which seeds
 final = {
-    name: ledger.values("toy-translation", variant, "bleu") for variant, (name, _) in ways.items()
+    "true words": ledger.values("toy-translation", "no attention", "bleu"),
+    "scheduled": ledger.values("toy-translation", "no attention, scheduled", "bleu"),
+    "own words": ledger.values("toy-translation", "no attention, own words", "bleu"),
 }
 claim(
-    "Without attention, own words end higher on average, but not in every seed; scheduled sampling is last in each",
+    "Without attention, own words end higher on average, but not in every seed; scheduled sampling is last in each.",
     sum(final["own words"]) > sum(final["true words"])
     and any(own < true for own, true in zip(final["own words"], final["true words"], strict=True))
-    and all(
-        each < min(others)
-        for each, *others in zip(
-            final["scheduled"], final["own words"], final["true words"], strict=True
-        )
-    ),
-    **{name.replace(" ", "_"): values for name, values in final.items()},
+    and all(s < min(t, o) for t, s, o in zip(*final.values(), strict=True)),
+    **{f"BLEU, {name}": values for name, values in final.items()},
 )
+early = {
+    variant: [run[1] for run in ledger.curves("toy-translation", variant, "bleu")]  # after two epochs
+    for variant in ("attention", "attention, own words")
+}
 claim(
-    "With attention, true words learn faster: after two epochs they are ahead in every seed",
+    "With attention, true words learn faster: after two epochs they are ahead in every seed.",
     min(early["attention"]) > max(early["attention, own words"]),
-    **{name.replace(", ", "_").replace(" ", "_"): values for name, values in early.items()},
+    **{"BLEU, true words": early["attention"], "BLEU, own words": early["attention, own words"]},
 )
 
 # %% [markdown]
@@ -639,22 +630,21 @@ diagrams.show("beam_tree")
 # With $k = 1$ this is greedy decoding. The library's search takes any model with `start` and `step`; the smallest such model is a table.
 
 
-# %%
+# %% tags=["fold"]
+# @title A language written down as a table of probabilities
 class TableModel:
     """A language written down: for each beginning, the probabilities of the next word."""
 
     def __init__(self, tables):
-        self.words = [
-            *text.SPECIALS,
-            *sorted({word for row in tables.values() for word in row} - {"<eos>"}),
-        ]
+        self.words = [*text.SPECIALS, *sorted({word for row in tables.values() for word in row} - {"<eos>"})]
         self.tables = tables
+        self.vocab_size, self.max_len = len(self.words), None
 
-    def start(self, source, source_mask=None):
+    def start(self, source, source_real=None):
         return {"so_far": torch.zeros(len(source), 0, dtype=torch.int64)}
 
     def step(self, tokens, state):
-        so_far = torch.cat([state["so_far"], tokens.unsqueeze(1)], dim=1)  # (B, words so far)
+        so_far = torch.cat([state["so_far"], tokens], dim=1)  # (B, words so far)
         rows = [self.tables.get(self.say(row[1:]), {"<eos>": 1.0}) for row in so_far.tolist()]
         p = torch.tensor([[row.get(word, 0.0) for word in self.words] for row in rows])
         return p.log(), {"so_far": so_far}
@@ -663,6 +653,9 @@ class TableModel:
         return " ".join(self.words[i] for i in ids)
 
 
+nothing = torch.zeros(1, 1, dtype=torch.int64)  # a table asks for no source
+
+# %%
 tree = TableModel(
     {
         "": {"the": 0.6, "a": 0.4},
@@ -670,63 +663,71 @@ tree = TableModel(
         "a": {"cat": 0.9, "dog": 0.06, "cow": 0.04},
     }
 )
-nothing = torch.zeros(1, 1, dtype=torch.int64)  # the tree asks for no source
-every = {f"{a} {b}": p * q for a, p in tree.tables[""].items() for b, q in tree.tables[a].items()}
-rows = []
 for k in (1, 2, 6):
-    best = seq2seq.beam_search(tree, nothing, beam=k)[0]
-    rows.append([k, tree.say(best.tokens), math.exp(best.score)])
-table(["beam k", "sentence", "probability"], rows)
+    best = generate.beam_search(tree, nothing, beam_size=k)[0]
+    print(f"beam of {k}: {tree.say(best.tokens)}, p = {math.exp(best.score):.3f}")
+
+# %% tags=["fold"]
+# @title Checked: the best of six sentences
+every = {f"{a} {b}": p * q for a, p in tree.tables[""].items() for b, q in tree.tables[a].items()}
+by_beam = {k: tree.say(generate.beam_search(tree, nothing, beam_size=k)[0].tokens) for k in (1, 2)}
 claim(
-    "Greedy search misses the best of the six sentences; a beam of two finds it",
-    rows[0][1] != max(every, key=every.get) and rows[1][1] == max(every, key=every.get),
+    "Greedy search misses the best of the six sentences; a beam of two finds it.",
+    by_beam[1] != max(every, key=every.get) and by_beam[2] == max(every, key=every.get),
 )
+
+# %% [markdown]
+# Step through the search with each size of the beam; before each second click, say which beginnings it will keep. **At which step does greedy search lose the best sentence, and how much log-probability was missing to keep it?**
+
+# %% tags=["fold"]
+# @title Interactive: beam search, step by step
+from course_lib.notebook import interactive
+
+interactive.beam_search(tree, tree.words, nothing, sizes=(1, 2, 3, 6))
 
 # %% [markdown]
 # A beam is no guarantee: it may drop the beginning of the best sentence one step too early. Only a beam that drops nothing is sure.
 #
-# ### Long sentences pay for every word
+# ### Every additional word costs
 #
-# Each further word multiplies the probability by a number below 1. So a model that is asked for its *most probable* sentence tends to prefer short ones. **Predict**
-# what a wide beam finds in this little language, in which four times out of five a three-word sentence is said:
+# Each further word multiplies the probability by a number below 1. So a model that is asked for its *most probable* sentence tends to prefer short ones. What does
+# a wide beam find in this little language, in which four times out of five a three-word sentence is said?
 
 # %%
 chatty = TableModel(
     {
         "": {"ok": 0.2, "the": 0.8},
         "the": {"cat": 0.4, "dog": 0.3, "cow": 0.3},
-        **{f"the {noun}": {"sleeps": 0.5, "eats": 0.5} for noun in ("cat", "dog", "cow")},
+        "the cat": {"sleeps": 0.5, "eats": 0.5},
+        "the dog": {"sleeps": 0.5, "eats": 0.5},
+        "the cow": {"sleeps": 0.5, "eats": 0.5},
     }
 )
-found = seq2seq.beam_hypotheses(chatty, nothing, beam=7)[0]
+all_seven = generate.beam_hypotheses(chatty, nothing, beam_size=7)[0]
+plain, penalised = (
+    generate.beam_search(chatty, nothing, beam_size=7, length_penalty=alpha)[0]
+    for alpha in (0.0, 1.0)
+)
+
+# %% tags=["fold", "reveal"]
+# @title The four most probable sentences
 table(
     ["sentence", "tokens with `<eos>`", "probability", "log P", "log P / lp, alpha = 1"],
     [
-        [
-            chatty.say(h.tokens),
-            n,
-            math.exp(h.score),
-            h.score,
-            h.score / seq2seq.length_penalty(n, 1.0),
-        ]
-        for h in found[:4]
+        [chatty.say(h.tokens), n, math.exp(h.score), h.score, h.score / generate.length_factor(n, 1.0)]
+        for h in all_seven[:4]
         for n in [len(h.tokens) + 1]
     ],
 )
-plain = seq2seq.beam_search(chatty, nothing, beam=7)[0]
-penalised = seq2seq.beam_search(chatty, nothing, beam=7, alpha=1.0)[0]
+three_words = sum(math.exp(h.score) for h in all_seven if len(h.tokens) == 3)
 claim(
-    "The single most probable sentence is the short 'ok', though 80 % of what is said has three words",
-    chatty.say(plain.tokens) == "ok"
-    and abs(sum(math.exp(h.score) for h in found if len(h.tokens) == 3) - 0.8) < 1e-5,
-)
-claim(
-    "With the length penalty a sentence of three words wins",
-    len(penalised.tokens) == 3,
+    "The single most probable sentence is the short 'ok', though 80 % of what is said has three words; with the length "
+    "penalty a sentence of three words wins.",
+    chatty.say(plain.tokens) == "ok" and abs(three_words - 0.8) < 1e-5 and len(penalised.tokens) == 3,
 )
 
 # %% [markdown]
-# **Common mistake · comparing finished sentences by $\log P$ alone.** The cell above is the failure; the repair is a *length penalty* (Wu et al. 2016, equation 14):
+# **Common mistake · comparing finished sentences by $\log P$ alone.** That is the failure above; the fix is a *length penalty* (Wu et al. 2016, equation 14):
 #
 # $$ \mathrm{score}(Y) = \frac{\ln p(Y \mid x)}{\mathrm{lp}(Y)}, \qquad \mathrm{lp}(Y) = \Big(\frac{5 + |Y|}{6}\Big)^{\alpha}, $$
 #
@@ -734,7 +735,7 @@ claim(
 # bonus for each word. It is a patch: the disease is that the *most probable* sentence is not the *typical* one. In large translation
 # models the most probable output is often the empty sentence (Stahlberg & Byrne 2019), and wider beams then make translations *worse*.
 #
-# On our translator, with the first 200 test sentences. **Predict:** does a wider beam find more probable sentences? Longer or shorter ones? Does BLEU rise?
+# On our translator, with the first 200 test sentences. Does a wider beam find more probable sentences? Longer or shorter ones? Does BLEU rise?
 
 # %%
 searches = {
@@ -744,56 +745,65 @@ searches = {
     "beam 10, alpha 1": (10, 1.0),
 }
 sample, references = task.test[0][:200], [[target] for target in task.test[1][:200]]
-log_probs, bleus, words = {}, {}, {}
-for name, (k, alpha) in searches.items():
-    found = seq2seq.translate(
-        vector_model, sample, seq2seq.beam_search, beam=k, alpha=alpha, max_len=30
+searched = {
+    name: translation.translate(
+        vector_model, sample, generate.beam_search,
+        beam_size=k, length_penalty=alpha, max_new_tokens=30,
     )
-    log_probs[name] = [h.score * seq2seq.length_penalty(len(h.tokens) + 1, alpha) for h in found]
-    bleus[name] = metrics.bleu([h.tokens for h in found], references)
-    words[name] = sum(len(h.tokens) for h in found) / len(found)
-change = [b - a for a, b in zip(log_probs["greedy"], log_probs["beam 5"], strict=True)]
-better, worse = (
-    sum(c > 1e-4 for c in change) / len(sample),
-    sum(c < -1e-4 for c in change) / len(sample),
+    for name, (k, alpha) in tqdm(searches.items(), leave=False)
+}
+
+# %% tags=["fold", "reveal"]
+# @title What a wider search finds: log P, length, BLEU
+log_probs = {
+    name: [h.score * generate.length_factor(len(h.tokens) + 1, searches[name][1]) for h in each]
+    for name, each in searched.items()
+}
+mean_words = {name: sum(len(h.tokens) for h in each) / len(each) for name, each in searched.items()}
+bleus = {name: metrics.bleu([h.tokens for h in each], references) for name, each in searched.items()}
+table(
+    ["search", "log P (mean)", "words (mean)", "BLEU"],
+    [[name, sum(log_probs[name]) / len(sample), mean_words[name], bleus[name]] for name in searches],
 )
+gains = [b - a for a, b in zip(log_probs["greedy"], log_probs["beam 5"], strict=True)]
+better, worse = sum(g > 1e-4 for g in gains) / len(sample), sum(g < -1e-4 for g in gains) / len(sample)
 claim(
     "A beam of 5 finds a more probable sentence than greedy search for more than 1 source in 10, "
-    "and a less probable one for more than 1 in 10, too",
+    "and a less probable one for more than 1 in 10, too.",
     better > 0.1 and worse > 0.1,
-    better=better,
+    fraction_better=better,
     worse=worse,
 )
 claim(
-    "A beam of 10 writes shorter sentences than greedy search; the length penalty makes them longer again",
-    words["beam 10"] < words["greedy"] and words["beam 10, alpha 1"] > words["beam 10"],
-    mean_words=list(words.values()),
+    "A beam of 10 writes shorter sentences than greedy search; the length penalty makes them longer again.",
+    mean_words["beam 10"] < min(mean_words["greedy"], mean_words["beam 10, alpha 1"]),
 )
-claim(
-    "BLEU gains less than 3 points from any of these searches",
-    max(bleus.values()) - bleus["greedy"] < 3,
-    bleu=list(bleus.values()),
-)
+claim("BLEU gains less than 3 points from any of these searches.", max(bleus.values()) - bleus["greedy"] < 3)
 
 # %% [markdown]
 # A wider beam keeps more beginnings, yet it may drop the one that greedy search would have followed to a good end: it is a heuristic, without the promise "wider is more probable". Wide beams do find more *short* sentences, here as in large systems. And search can only find what
 # the model believes: this one does not know the nouns. The recorded models, trained longer, gain as little:
 
-# %%
-columns = ["bleu", "bleu_beam_2", "bleu_beam_5", "exact", "exact_beam_2", "exact_beam_5"]
-markdown(
-    ledger.table(
-        "toy-translation", columns, ["no attention", "no attention, own words", "attention"]
-    )
-)
-gain = {
-    variant: mean(variant, "bleu_beam_5") - mean(variant, "bleu")
-    for variant in ("no attention", "no attention, own words", "attention")
+# %% tags=["fold"]
+# @title The recorded models, greedy and with beams
+BEAMS = {
+    "bleu": "BLEU, greedy",
+    "bleu_beam_2": "beam of 2",
+    "bleu_beam_5": "beam of 5",
+    "exact": "perfect translations (fraction), greedy",
+    "exact_beam_2": "beam of 2",
+    "exact_beam_5": "beam of 5",
 }
+THREE = ["no attention", "no attention, own words", "attention"]
+table(
+    ["trained translator", *BEAMS.values()],
+    [[variant, *(with_range("toy-translation", variant, metric) for metric in BEAMS)] for variant in THREE],
+)
+gain = {variant: average(variant, "bleu_beam_5") - average(variant, "bleu") for variant in THREE}
 claim(
-    "On this task a beam of 5 changes BLEU by less than one point on average over the seeds, with every model",
-    max(abs(change) for change in gain.values()) < 1,
-    change=list(gain.values()),
+    "On this task a beam of 5 changes BLEU by less than one point on average over the seeds, with every model.",
+    max(abs(points) for points in gain.values()) < 1,
+    **gain,
 )
 
 # %% [markdown]
@@ -881,65 +891,46 @@ ch06.beam_search(beam_search)
 # %% [markdown]
 # ## 6 · The bottleneck
 #
-# Whatever the source, $c$ has the same 64 numbers (128 in the recorded runs). Six words fit in more easily than fourteen. **Predict:** the recorded model without attention
-# saw each pair four times as often as ours and is twice as wide. Draw its BLEU against the length of the source before you run the cell.
+# Whatever the source, $c$ has the same 64 numbers (128 in the recorded runs). Six words fit in more easily than fourteen. The recorded models without attention
+# saw each pair four times as often as ours and are twice as wide. Draw their BLEU against the length of the source before you run on.
 
 
 # %%
-def by_length(ax, metric, variants, ylabel):
-    """A recorded metric against the length of the source, one band a model."""
-    for variant, (name, color) in variants.items():
-        lengths = ledger.values("toy-translation", variant, "length")
-        common = sorted(set.intersection(*map(set, lengths)))
-        runs = [
-            [values[which.index(length)] for length in common]
-            for which, values in zip(
-                lengths, ledger.values("toy-translation", variant, metric), strict=True
-            )
-        ]
-        plots.band(ax, common, runs, name, color, marker="o")
-    ax.set(xlabel="source length (words)", ylabel=ylabel)
-    return common
+guess_fall = predict("the fall in BLEU from 6 to 14 words (true words)", ...)
 
+# %% tags=["reveal"]
+figures.one_vector_by_length()
 
-without = {
-    "no attention": ("true words", "muted"),
-    "no attention, own words": ("own words", "gradient"),
-}
-ax = plots.axes(height=3)
-lengths = by_length(ax, "bleu_by_length", without, "BLEU (0 to 100)")
-ax.set_ylim(0, 100)
-ax.legend(title="no attention, trained on")
-show(
-    ax,
-    alt="BLEU against source length for two models without attention: both fall by about 20 points or more from 6 words to 14.",
-    caption="Does one vector do for every sentence? Not here: both models without attention translate short sentences much better "
-    "than long ones (bands: three seeds).",
-)
+# %% tags=["fold", "reveal"]
+# @title How far BLEU falls with length
+WITHOUT = {"true words": "no attention", "own words": "no attention, own words"}
+all_lengths = [ledger.values("toy-translation", variant, "length") for variant in WITHOUT.values()]
+common = sorted(set.intersection(*(set(each) for runs in all_lengths for each in runs)))
 falls = {
     name: [
-        values[which.index(min(lengths))] - values[which.index(max(lengths))]
+        values[which.index(common[0])] - values[which.index(common[-1])]
         for which, values in zip(
             ledger.values("toy-translation", variant, "length"),
             ledger.values("toy-translation", variant, "bleu_by_length"),
             strict=True,
         )
     ]
-    for variant, (name, _) in without.items()
+    for name, variant in WITHOUT.items()
 }
+guess_fall.compare(round(sum(falls["true words"]) / len(falls["true words"])))
 claim(
-    "From the shortest to the longest sources BLEU falls by more than 15 points, for both models and in every seed",
+    "From the shortest to the longest sources BLEU falls by more than 15 points, for both models and in every seed.",
     min(min(fall) for fall in falls.values()) > 15,
-    **{name.replace(" ", "_"): fall for name, fall in falls.items()},
+    **{f"points, trained on {name}": fall for name, fall in falls.items()},
 )
 rises = {
     name: [run[-1] - run[-4] for run in ledger.curves("toy-translation", variant, "bleu")]
-    for variant, (name, _) in without.items()
+    for name, variant in WITHOUT.items()
 }
 claim(
-    "Neither model has learned all that it can: in every seed BLEU is higher than three epochs before",
+    "Neither model has learned all that it can: in every seed BLEU is higher than three epochs before.",
     min(min(rise) for rise in rises.values()) > 0,
-    **{name.replace(" ", "_"): rise for name, rise in rises.items()},
+    **{f"points, trained on {name}": rise for name, rise in rises.items()},
 )
 
 # %% [markdown]
@@ -972,160 +963,131 @@ show_source(AdditiveAttention.forward, attention_weights)
 
 # %% [markdown]
 # Nothing in it depends on $S$: sources of any length have a context of width $E$, and the same parameters. Now the run. The model with attention gets half as many updates: 250 where the
-# first one had 500, on the same sentences. **Predict** its share of perfect translations.
+# first one had 500, on the same sentences. What fraction of its translations will be perfect?
 
 # %%
 set_seed(0)
-attention_model = translation.translator(task, attention=True, width=64)
-translation.train_translator(attention_model, task, epochs=2, batch_size=32)
-scores = translation.translation_scores(attention_model, task)
+attention_model = toy_translation.translator(task, attention=True, width=64)
+toy_translation.train_translator(attention_model, task, epochs=2, batch_size=32)
+with_attention = toy_translation.translation_scores(attention_model, task)
+
+# %% tags=["fold", "reveal"]
+# @title With attention, after half as many updates
+live = toy_translation.scores_by_length(attention_model, task)
 claim(
-    "With attention, after half as many updates, more than 8 of 10 sentences are translated without a mistake",
-    scores["exact"] > 0.8,
-    exact=scores["exact"],
-    bleu=scores["bleu"],
-    without_attention=whole["exact"],
+    "With attention, after half as many updates, more than 8 of 10 sentences are translated without a mistake; more than "
+    "7 of 10 at every length.",
+    with_attention["exact"] > 0.8 and min(live["exact_by_length"]) > 0.7,
+    fraction=with_attention["exact"],
+    bleu=with_attention["bleu"],
+    fraction_without_attention=whole["exact"],
+    lowest_fraction_at_any_length=min(live["exact_by_length"]),
 )
 
+# %% [markdown]
+# The recorded models, all with the same number of updates:
+
 # %%
-panels = plots.grid(1, 2, height=3.1)[0]
-models = {"no attention": ("no attention", "muted"), "attention": ("attention", "attention")}
-models = {"no attention, own words": ("no attention, own words", "gradient"), **models}
-by_length(panels[0], "exact_by_length", models, "perfect translations (share)")
-by_length(panels[1], "bleu_by_length", models, "BLEU (0 to 100)")
-panels[0].set_ylim(0, 1.04)
-panels[1].set_ylim(0, 104)
-panels[1].legend(loc="lower left")
-show(
-    panels[0],
-    alt="Perfect translations and BLEU against source length: the models without attention fall, the one with attention is "
-    "flat at the top.",
-    caption="Is the fall with length gone? Yes: with attention both curves are flat, for a model with fewer parameters, on the "
-    "same pairs and after as many updates. Long sentences are not too hard in themselves.",
-)
-live = translation.scores_by_length(attention_model, task)
+figures.attention_by_length()
+
+# %% tags=["fold"]
+# @title Checked: perfect at every length
+level = ledger.values("toy-translation", "attention", "exact_by_length")
 claim(
-    "Our small model with attention: more than 7 of 10 perfect at every length",
-    min(live["exact_by_length"]) > 0.7,
-    words=live["length"],
-    exact=live["exact_by_length"],
-)
-flat = ledger.values("toy-translation", "attention", "exact_by_length")
-claim(
-    "With attention, at least 19 of 20 sentences of every length are perfect, in every seed",
-    min(min(values) for values in flat) > 0.95,
-    lowest=[min(values) for values in flat],
+    "With attention, at least 19 of 20 sentences of every length are perfect, in every seed.",
+    min(min(values) for values in level) > 0.95,
+    lowest_fraction_by_seed=[min(values) for values in level],
 )
 claim(
-    "It needs fewer than half of the parameters of the model without",
-    mean("attention", "parameters") < mean("no attention", "parameters") / 2,
-    attention=mean("attention", "parameters"),
-    no_attention=mean("no attention", "parameters"),
+    "It needs fewer than half of the parameters of the model without.",
+    average("attention", "parameters") < average("no attention", "parameters") / 2,
+    attention=average("attention", "parameters"),
+    no_attention=average("no attention", "parameters"),
 )
 
 # %% [markdown]
 # ### Reading the weights
 #
-# The weights $w_{ts}$ form a matrix: a row for each target word, a column for each source word. For natural language nobody knows what it should be. Our grammar knows. Left, where the decoder
-# looked while it was fed the true target; right, the alignment by which the sentence was made.
+# The weights $w_{ts}$ form a matrix: a row for each target word, a column for each source word. For natural language nobody knows what it should be. Our grammar knows the true alignment of every sentence that it makes. The fraction of target words
+# whose largest weight is on the true source word is the **alignment accuracy**. What is it for nouns, and what for determiners?
 
+# %%
+guess_determiners = predict("the alignment accuracy for determiners, from 0 to 1", ...)
 
 # %%
 def attention_map(i):
-    """Weights (T, S) of test sentence i, without the row of <eos>; the column of <eos> is the last."""
+    """Weights (T, S + 1) of test sentence i; the column of <eos> is the last."""
     source, target = task.test[0][i], task.test[1][i]
+    target_in = torch.tensor([[text.SOS, *target]])
     with torch.no_grad():
-        weights = seq2seq.alignment(
-            attention_model, torch.tensor([source]), None, torch.tensor([[text.SOS, *target]])
+        weights = translation.alignment(
+            attention_model.eval(), torch.tensor([source]), None, target_in
         )
-    return weights[0, : len(target)]
+    return weights[0, : len(target)]  # without the row that predicts <eos>
 
 
-attention_model.eval()
+# %% tags=["fold"]
+# @title A sentence with a negation and a time
 example = next(
     i
     for i, p in enumerate(task.test_pairs)
     if 9 <= len(p.source) <= 10 and "not" in p.source and "yesterday" in p.source
 )
-pair = task.test_pairs[example]
-weights = attention_map(example)
-truth = F.one_hot(torch.tensor(pair.alignment), len(pair.source) + 1)
-panels = plots.grid(1, 2, height=4.2)[0]
-for ax, matrix, title in zip(
-    panels, (weights, truth), ("weights $w_{ts}$", "true alignment"), strict=True
-):
-    plots.heatmap(ax, matrix, [*pair.source, "<eos>"], pair.target, "weight")
-    ax.set_title(title)
-    ax.set_xticks(
-        ax.get_xticks(), ax.get_xticklabels(), rotation=60, ha="right", rotation_mode="anchor"
-    )
-show(
-    panels[0],
-    alt="Two matrices, target words by source words. The weights follow the true alignment at nouns, verb and adjectives; "
-    "the rows of determiners look at the noun instead.",
-    caption="Does the decoder look where the grammar says? At nouns, adjectives and the verb it does. For a determiner it looks at "
-    "the noun, whose gender decides between *lo* and *la*.",
-)
 
 # %% [markdown]
-# The share of target words whose largest weight is on the true source word is the **alignment accuracy**. **Predict** it, by the kind of word: for nouns, and for determiners.
+# One sentence: left, where the decoder looked while it was fed the true target; right, the alignment by which the sentence was made.
 
+# %% tags=["reveal"]
+figures.weights_and_truth(attention_map(example), task.test_pairs[example])
 
-# %%
+# %% [markdown]
+# And over all 500 test sentences, by the kind of word:
+
+# %% tags=["fold", "reveal"]
+# @title The alignment accuracy, by the kind of word
 KINDS = {
-    "determiner": {form + gender for form in toy.DETERMINERS.values() for gender in "oa"},
-    "noun": {*toy.BEINGS.values(), *toy.PLACES.values()},
-    "adjective": {stem + gender for stem in toy.ADJECTIVES.values() for gender in "oa"},
+    "determiner": {form + gender for form in synthetic.DETERMINERS.values() for gender in "oa"},
+    "noun": {*synthetic.BEINGS.values(), *synthetic.PLACES.values()},
+    "adjective": {stem + gender for stem in synthetic.ADJECTIVES.values() for gender in "oa"},
 }
 
 
 def kind(word):
     """Which kind of target word this is."""
-    return next((name for name, words in KINDS.items() if word in words), "other")
+    return next((name for name, members in KINDS.items() if word in members), "other")
 
 
-looked = {}
-for i, pair in enumerate(task.test_pairs):
-    for word, at, true in zip(
-        pair.target, attention_map(i).argmax(dim=1).tolist(), pair.alignment, strict=True
-    ):
-        nouns = [
-            s
-            for s, source_word in enumerate(pair.source)
-            if s > true and source_word in toy.BEINGS | toy.PLACES
-        ]
+looked, second = {}, []
+for i, p in enumerate(tqdm(task.test_pairs, leave=False)):
+    at_most = attention_map(i).argmax(dim=1).tolist()
+    for word, at, true in zip(p.target, at_most, p.alignment, strict=True):
+        nouns = [s for s, w in enumerate(p.source) if s > true and w in synthetic.BEINGS | synthetic.PLACES]
         looked.setdefault(kind(word), []).append((at == true, bool(nouns) and at == nouns[0]))
-everything = translation.alignment_scores(attention_model, task)
-share = {name: sum(right for right, _ in rows) / len(rows) for name, rows in looked.items()}
+    if p.target[1] == "tago":
+        second.append(at_most[1] == p.alignment[1])
+everything = toy_translation.alignment_scores(attention_model, task)
+aligned = {name: sum(right for right, _ in pairs) / len(pairs) for name, pairs in looked.items()}
+aligned["tago"] = sum(second) / len(second)
 at_noun = sum(noun for _, noun in looked["determiner"]) / len(looked["determiner"])
+guess_determiners.compare(round(aligned["determiner"], 2))
 claim(
-    "Over all words the alignment accuracy is far above that of a guess, and far from 1",
+    "Over all words the alignment accuracy is far above that of a guess, and far from 1.",
     0.5 < everything["alignment"] < 0.95,
-    alignment=everything["alignment"],
+    alignment_accuracy=everything["alignment"],
     one_word_before=everything["one_before"],
     one_word_after=everything["one_after"],
 )
 claim(
-    "For nouns it is above 0.8; for determiners it is lower",
-    share["noun"] > 0.8 and share["determiner"] < share["noun"],
-    **share,
-)
-second = [
-    at == true
-    for i, pair in enumerate(task.test_pairs)
-    if pair.target[1] == "tago"
-    for at, true in [(attention_map(i).argmax(dim=1)[1].item(), pair.alignment[1])]
-]
-claim(
-    "For 'tago', which always follows 'pasinta' or 'venonta', it is lower, too: there is nothing to look up",
-    sum(second) / len(second) < share["noun"],
-    tago=sum(second) / len(second),
+    "For nouns it is above 0.8; for determiners it is lower, and so it is for 'tago', which always follows 'pasinta' or "
+    "'venonta': there is nothing to look up.",
+    aligned["noun"] > 0.8 and max(aligned["determiner"], aligned["tago"]) < aligned["noun"],
+    **aligned,
 )
 claim(
-    "The determiner's largest weight is on its noun more often than on the determiner itself",
-    at_noun > share["determiner"],
-    at_noun=at_noun,
-    at_determiner=share["determiner"],
+    "The determiner's largest weight is on its noun more often than on the determiner itself.",
+    at_noun > aligned["determiner"],
+    fraction_at_the_noun=at_noun,
+    at_the_determiner=aligned["determiner"],
 )
 
 # %% [markdown]
@@ -1146,32 +1108,35 @@ claim(
 short = min(range(500), key=lambda i: len(task.test[0][i]))
 S, extra = len(task.test[0][short]), 30
 padded = torch.tensor([task.test[0][short] + [text.PAD] * extra])
-real = text.length_mask([S], S + extra)
-target_in = torch.tensor([[text.SOS, *task.test[1][short]]])
+padded_real = text.length_mask([S], S + extra)
+short_in = torch.tensor([[text.SOS, *task.test[1][short]]])
 
 
 def weight_on_padding(mask):
-    """Mean share of the weights that lies on padding; encoder and start as they should be."""
+    """Mean of the weight on padding; encoder and start are right."""
     with torch.no_grad():
-        states, context = attention_model.encoder(padded, real)
+        states, context = attention_model.encoder(padded, padded_real)
         start = attention_model.decoder.start(states, context, mask)
-        logits, state = attention_model.decoder(target_in, start)
+        logits, state = attention_model.decoder(short_in, start)
     return state["weights"][0, :, S:].sum(dim=1).mean().item(), logits
 
 
-lost, logits_without = weight_on_padding(None)  # the mistake: no mask
-kept, logits_with = weight_on_padding(real)
+on_padding, logits_unmasked = weight_on_padding(None)  # the mistake: no mask
+on_none, logits_masked = weight_on_padding(padded_real)
+
+# %% tags=["fold", "reveal"]
+# @title The weight on 30 paddings, without and with the mask
 with torch.no_grad():
-    logits_alone = attention_model(torch.tensor([task.test[0][short]]), None, target_in)
+    logits_alone = attention_model(torch.tensor([task.test[0][short]]), None, short_in)
 claim(
-    "Without the mask a part of the weight lies on padding, and the logits depend on how far the batch is padded",
-    lost > 0.001 and not torch.allclose(logits_without, logits_alone, atol=1e-3),
-    weight_on_padding=lost,
-    largest_change=(logits_without - logits_alone).abs().max(),
+    "Without the mask a part of the weight lies on padding, and the logits depend on how far the batch is padded.",
+    on_padding > 0.001 and not torch.allclose(logits_unmasked, logits_alone, atol=1e-3),
+    weight_on_padding=on_padding,
+    largest_change_of_a_logit=(logits_unmasked - logits_alone).abs().max(),
 )
 claim(
-    "With the mask none does, and the sentence is translated as if it were alone",
-    kept == 0 and torch.allclose(logits_with, logits_alone, atol=1e-4),
+    "With the mask none does, and the sentence is translated as if it were alone.",
+    on_none == 0 and torch.allclose(logits_masked, logits_alone, atol=1e-4),
 )
 
 # %% [markdown]
@@ -1211,114 +1176,82 @@ ch06.additive_weights(additive_weights)
 # %% [markdown]
 # ## 8 · Real sentences: Multi30k
 #
-# Multi30k (Elliott et al. 2016) holds 29,000 captions of photographs in German and English. Three models, one protocol: German to English, lower-cased, pieces by byte-pair encoding, ten epochs, the epoch with the lowest validation loss, scores on the test captions of 2016. All three encoders read in both directions. The LSTM and the GRU hand over **one vector**, the *mean* of the encoder's states, and the decoder sees it at every step. Every word has a short way into it, so it is a stronger rival than the last state of section 1. And they are the larger models: a GRU with the sizes of the third underfitted and scored lower on validation and test, so both were given more, by the validation loss.
+# Multi30k (Elliott et al. 2016) holds 29,000 captions of photographs in German and English. Three models, one protocol: German to English, lower-cased, subword units by byte-pair encoding, ten epochs, the epoch with the lowest validation loss, scores on the test captions of 2016. All three encoders read in both directions. The LSTM and the GRU hand over **one vector**, the *mean* of the encoder's states, and the decoder sees it at every step. Every word has a short way into it, so it is a stronger rival than the last state of section 1. And they are the larger models: a GRU with the sizes of the third underfitted and scored lower on validation and test, so both were given more, by the validation loss.
 #
-# `bleu` is sacrebleu's with greedy decoding, its signature below; `bleu_beam` has a beam of 4 with $\alpha = 0.6$; `perplexity` and `piece_accuracy` are teacher-forced, per piece. Recorded by `python -m course_lib.experiments multi30k-lstm` (and `-gru`, `-attention`).
-# **Predict:** where does attention lead by more, on short captions or on long ones? Does a beam help here?
+# BLEU is sacrebleu's with greedy decoding, its signature below, and with a beam of 4 and $\alpha = 0.6$; perplexity and accuracy are teacher-forced, per subword. Recorded by `python -m course_lib.experiments multi30k-lstm` (and `-gru`, `-attention`).
+# Where does attention lead by more, on short captions or on long ones? Does a beam help here?
 
-# %%
-recorded = {
-    "LSTM, one vector": ("multi30k-lstm", "LSTM", "muted"),
-    "GRU, one vector": ("multi30k-gru", "GRU", "hidden"),
-    "GRU with attention": ("multi30k-attention", "attention", "attention"),
+# %% tags=["fold", "reveal"]
+# @title Three recorded translators on Multi30k
+MEASURES = {
+    "parameters": "parameters",
+    "perplexity": "perplexity per subword",
+    "piece_accuracy": "accuracy per subword",
+    "bleu": "BLEU, greedy",
+    "bleu_beam": "BLEU, beam of 4",
 }
-columns = ["parameters", "perplexity", "piece_accuracy", "bleu", "bleu_beam"]
-
-
-def with_range(experiment, variant, metric):
-    """Mean over seeds, and the range where there are several."""
-    mean, low, high, _ = ledger.summary(experiment, variant, metric)
-    if metric == "parameters":
-        return f"{mean:,.0f}"
-    return f"{mean:.3g}" + (f" ({low:.3g} to {high:.3g})" if low < high else "")
-
-
 table(
-    ["model", *columns, "seeds"],
+    ["model", *MEASURES.values(), "seeds"],
     [
-        [
-            name,
-            *(with_range(*where, metric) for metric in columns),
-            ledger.summary(*where, "bleu")[3],
-        ]
-        for name, (*where, _) in recorded.items()
+        [name, *(with_range(*at, metric) for metric in MEASURES), ledger.summary(*at, "bleu")[3]]
+        for name, at in figures.MULTI30K.items()
     ],
 )
 signature = ledger.values("multi30k-lstm", "LSTM", "signature")[0]
 print("sacrebleu:", signature.partition("|version")[0])
-
-# %%
-ax = plots.axes(height=3.2)
-for name, (experiment, variant, color) in recorded.items():
-    lengths = ledger.values(experiment, variant, "length_mean")[0]
-    plots.band(
-        ax, lengths, ledger.values(experiment, variant, "bleu_by_length"), name, color, marker="o"
-    )
-ax.set(xlabel="source length (words, mean of the group)", ylabel="BLEU on words (0 to 100)")
-ax.set_ylim(0, None)
-ax.legend(loc="lower left")
-show(
-    ax,
-    alt="BLEU by source length for three models on Multi30k: attention is highest at every length; "
-    "the GRU with one vector falls further with length.",
-    caption="Does attention help on real captions? At every length, and more on the longer ones. "
-    "The longest group remains the hardest.",
+greedy_bleu, beam_bleu, sizes = (
+    [ledger.summary(*at, metric)[0] for at in figures.MULTI30K.values()]
+    for metric in ("bleu", "bleu_beam", "parameters")
+)
+claim(
+    "With half their parameters or less, attention is ahead of both models with one vector by more than 3 BLEU (one seed each).",
+    greedy_bleu[2] > max(greedy_bleu[:2]) + 3 and sizes[2] <= min(sizes[:2]) / 2,
+    lead_in_bleu=greedy_bleu[2] - max(greedy_bleu[:2]),
+)
+claim(
+    "A beam raises the BLEU of every model.",
+    all(beam > greedy for beam, greedy in zip(beam_bleu, greedy_bleu, strict=True)),
+    gain_in_bleu=[beam - greedy for beam, greedy in zip(beam_bleu, greedy_bleu, strict=True)],
 )
 
+# %% tags=["reveal"]
+figures.multi30k_by_length()
 
-def by_group(name):
+# %% tags=["fold", "reveal"]
+# @title Checked: the lead at every length
+def by_group(experiment, variant):
     """BLEU of each group of lengths, mean over seeds."""
-    experiment, variant, _ = recorded[name]
     runs = ledger.values(experiment, variant, "bleu_by_length")
     return [sum(values) / len(values) for values in zip(*runs, strict=True)]
 
 
-groups = {name: by_group(name) for name in recorded}
-scores, beams, parameters = (
-    [ledger.summary(*where, metric)[0] for *where, _ in recorded.values()]
-    for metric in ("bleu", "bleu_beam", "parameters")
-)
+groups = {name: by_group(*at) for name, at in figures.MULTI30K.items()}
+lstm_groups, gru_groups, attending = groups.values()
 claim(
-    "With half their parameters or less, attention is ahead of both models with one vector by more than 3 BLEU",
-    scores[2] > max(scores[:2]) + 3 and parameters[2] <= min(parameters[:2]) / 2,
-    bleu=scores,
-    parameters=parameters,
+    "Attention is ahead of both at every length; but even with it the longest captions score lower than the others: one "
+    "vector was not the only difficulty.",
+    all(best > max(others) for best, *others in zip(attending, lstm_groups, gru_groups, strict=True))
+    and attending[-1] < sum(attending[:-1]) / len(attending[:-1]),
+    lead_over_the_gru_by_length=[a - b for a, b in zip(attending, gru_groups, strict=True)],
+    bleu_with_attention_by_length=attending,
 )
-*one_vector, attending = groups.values()
+keeps = {name: sum(values[-2:]) / sum(values[:2]) for name, values in groups.items()}
 claim(
-    "It is ahead of both at every length",
-    all(best > max(others) for best, *others in zip(attending, *one_vector, strict=True)),
-    lead_over_gru=[a - b for a, b in zip(attending, one_vector[1], strict=True)],
-)
-kept = [sum(values[-2:]) / sum(values[:2]) for values in groups.values()]
-claim(
-    "From the two groups of shortest captions to the two of longest "
-    "it keeps a larger share of its BLEU than the GRU with one vector",
-    kept[2] > kept[1] + 0.05,
-    attention=kept[2],
-    gru=kept[1],
-    lstm=kept[0],
-)
-claim(
-    "Even with attention the longest captions score lower than the others: one vector was not the only difficulty",
-    attending[-1] < sum(attending[:-1]) / len(attending[:-1]),
-    attention=attending,
-)
-claim(
-    "A beam raises the BLEU of every model",
-    all(beam > greedy for beam, greedy in zip(beams, scores, strict=True)),
-    gain=[beam - greedy for beam, greedy in zip(beams, scores, strict=True)],
+    "From the two groups of shortest captions to the two of longest it keeps a larger fraction of its BLEU than the GRU "
+    "with one vector.",
+    keeps["GRU + attention"] > keeps["GRU, one vector"] + 0.05,
+    **{f"fraction kept, {name}": value for name, value in keeps.items()},
 )
 
 # %% [markdown]
-# On the toy pair a beam bought nothing: one model was sure of every word, the other did not know the nouns. Captions can be said in many ways: even the best model here is unsure (`perplexity`), and there is something to search for.
+# On the toy pair a beam bought nothing: one model was sure of every word, the other did not know the nouns. Captions can be said in many ways: even the best model here is unsure (its perplexity), and there is something to search for.
 
 # %% [markdown]
 # ### Exercise 6.6 · Explore and explain: what search and length can tell
 #
 # Difficulty ●●●○○ · 40 minutes · needs sections 5 to 7
 #
-# Change the cell below and run it again: beams from 1 to 20, $\alpha$ from 0 to 2; `vector_model` and `attention_model`. Then look at lengths: `translation.scores_by_length(model, task)` gives
+# Change the cell below and run it again: beams from 1 to 20, $\alpha$ from 0 to 2; `vector_model` and `attention_model`. Then look at lengths: `toy_translation.scores_by_length(model, task)` gives
 # exact matches and BLEU for each source length. Answer in words:
 #
 # (a) With a wider beam, what, if anything, *must* rise, what *often* rises, and what may well fall? (b) Why does a wide beam change almost nothing for `attention_model`? (c) You have a translator with
@@ -1327,13 +1260,19 @@ claim(
 # %% tags=["nbval-ignore-output"]
 explored = {}
 for k, alpha in [(1, 0.0), (5, 0.0), (5, 1.0)]:
-    found = seq2seq.translate(
-        vector_model, task.test[0][:100], seq2seq.beam_search, beam=k, alpha=alpha, max_len=30
+    tried = translation.translate(
+        vector_model,
+        task.test[0][:100],
+        generate.beam_search,
+        beam_size=k,
+        length_penalty=alpha,
+        max_new_tokens=30,
     )
-    bleu = metrics.bleu([h.tokens for h in found], references[:100])
-    explored[k, alpha] = [bleu, sum(len(h.tokens) for h in found) / len(found)]
+    bleu = metrics.bleu([h.tokens for h in tried], references[:100])
+    explored[k, alpha] = [bleu, sum(len(h.tokens) for h in tried) / len(tried)]
 table(
-    ["beam", "alpha", "BLEU", "words"], [[k, alpha, *row] for (k, alpha), row in explored.items()]
+    ["beam", "alpha", "BLEU", "words"],
+    [[k, alpha, *row] for (k, alpha), row in explored.items()],
 )
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex06-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}

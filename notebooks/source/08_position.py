@@ -15,85 +15,110 @@
 # Two film reviews with the same words. One praises, one pans. A small Transformer reads both.
 # **Which of the two will it call better, and by how much?**
 
-# %% tags=["setup"]
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook import diagrams
+
+diagrams.show("where_positions_enter")
+
+# %% tags=["setup", "fold"]
+# @title Imports
 import math
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from tqdm import tqdm
 
-from course_lib import diagrams, ledger, plots, text, toy
+from course_lib import text
 from course_lib.attention import MultiHeadAttention, attention, attention_scores
-from course_lib.checks import ch08
-from course_lib.claims import claim
-from course_lib.display import markdown, show, show_source, table
-from course_lib.experiments import ch08 as lengths
-from course_lib.positions import (
+from course_lib.datasets import synthetic
+from course_lib.exercises import ch08
+from course_lib.experiments import length_extrapolation as lengths
+from course_lib.notebook import claim, diagrams, ledger, predict, show_source, table
+from course_lib.notebook.figures import ch08 as figures
+from course_lib.positional import (
     ALiBi,
-    Learned,
-    NoPositions,
+    LearnedPositions,
+    PositionScheme,
     RelativeBias,
     RoPE,
     Sinusoidal,
     alibi_slopes,
-    distances,
+    relative_positions,
     rope_angles,
     sinusoidal_table,
 )
 from course_lib.train import classification_loss, evaluate, set_seed, train_epoch
-from course_lib.transformer import EncoderLayer, TransformerClassifier, TransformerEncoder
+from course_lib.transformer import EncoderLayer, TransformerEncoder
+from course_lib.transformer_models import TransformerClassifier
+from course_lib.utils import number_of_parameters
 
 set_seed(0)
 
 # %%
-train, test = toy.reviews(2000, seed=1), toy.reviews(300, seed=2)
+train, test = synthetic.reviews(2000, seed=1), synthetic.reviews(300, seed=2)
 vocab = text.build_vocab([review.split() for review, _ in train])
+twins = min(synthetic.review_pairs(20, seed=2), key=lambda pair: len(pair[0]))
+for review in twins:
+    print(review)
 
+# %% [markdown]
+# The model: embeddings, one encoder layer, and a linear layer on the mean of its outputs. Trained on 2,000 reviews, asked about 300 others.
 
+# %%
 def ids_of(reviews):
-    """Ids and labels."""
-    return [text.numericalize(review.split(), vocab) for review, _ in reviews], [
-        label for _, label in reviews
-    ]
+    texts, labels = zip(*reviews, strict=True)
+    return [text.numericalize(review.split(), vocab) for review in texts], list(labels)
 
 
 def classifier(position, epochs):
-    """A small Transformer, trained on the reviews, and its accuracy on new ones."""
+    """The trained model, and its accuracy on new reviews."""
     set_seed(0)
-    encoder = TransformerEncoder([EncoderLayer(32, 4, 64, dropout=0.0, residual="pre-ln")])
+    layer = EncoderLayer(32, 4, 64, dropout=0.0, residual="pre-ln")
+    encoder = TransformerEncoder([layer])
     model = TransformerClassifier(len(vocab), encoder, position=position)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    for _ in range(epochs):
-        train_epoch(model, text.batches(*ids_of(train), 32), classification_loss, optimizer)
-    found = evaluate(model, text.batches(*ids_of(test), 100, shuffle=False), classification_loss)
-    return model.eval(), found["accuracy"]
+    for _ in tqdm(range(epochs), desc="epochs", leave=False):
+        batches = text.batches(*ids_of(train), 32)
+        train_epoch(model, batches, classification_loss, optimizer)
+    unseen = text.batches(*ids_of(test), 100, shuffle=False)
+    return model.eval(), evaluate(model, unseen, classification_loss)["accuracy"]
 
 
-blind, blind_accuracy = classifier(None, epochs=1)
-twins = min((toy.review_pairs(20, seed=2)), key=lambda pair: len(pair[0]))
-for review in twins:
-    print(review)
-with torch.no_grad():
-    logits = blind(torch.tensor([text.numericalize(review.split(), vocab) for review in twins]))
-claim(
-    "Both get the same logits",
-    torch.allclose(logits[0], logits[1], atol=1e-5),
-    difference=(logits[0] - logits[1]).abs().max(),
+# %%
+guess_1 = predict(
+    "the difference of the two reviews' logits, from 0 (equal) to 10", ...
 )
+
+# %%
+blind, blind_accuracy = classifier(position=None, epochs=1)
+twin_ids = torch.tensor([text.numericalize(twin.split(), vocab) for twin in twins])
+with torch.no_grad():
+    logits = blind(twin_ids)
+
+# %% tags=["fold", "reveal"]
+# @title What it says of the two
+largest_difference = (logits[0] - logits[1]).abs().max().item()
+guess_1.compare(round(largest_difference, 3))
+claim("Both get the same logits.", torch.allclose(logits[0], logits[1], atol=1e-5), difference=largest_difference)
 claim(
-    "On 300 new reviews, half of them twins of the other half, it is right as often as a coin",
+    "On 300 new reviews, half of them twins of the other half, it is right as often as a coin.",
     abs(blind_accuracy - 0.5) < 0.02,
     accuracy=blind_accuracy,
 )
 
 # %% [markdown]
-# No training can mend this, nor more layers: what this model computes does not depend on the order of the words. It is the bag of words of chapter 02, with attention inside. Now the same model with the same data;
+# No training can fix this, nor more layers: what this model computes does not depend on the order of the words. It is the bag of words of chapter 02, with attention inside. Now the same model with the same data;
 # one argument is different: its attention is told where each word stands.
 
 # %%
-sighted, sighted_accuracy = classifier(RoPE(head_dim=8), epochs=6)
+sighted, sighted_accuracy = classifier(position=RoPE(head_dim=8), epochs=6)
+
+# %% tags=["fold"]
+# @title The same Transformer with positions
 claim(
-    "With positions the same Transformer is right on more than 8 of 10 reviews",
+    "With positions the same Transformer is right on more than 8 of 10 reviews.",
     sighted_accuracy > 0.8,
     accuracy=sighted_accuracy,
 )
@@ -114,7 +139,7 @@ claim(
 # ## 1 · Attention sees a set
 #
 # Self-attention makes each output from a weighted sum over *all* inputs. A sum does not know in which order its terms came. So if the input is permuted, the output is permuted in the same way, and that is all.
-# A function with this property is called **permutation-equivariant**. (Some texts say "position-invariant". Invariant is what one fixed query gets, or a mean over all outputs; the list of outputs is not: it moves along.)
+# A function with this property is called **permutation-equivariant**. (What one fixed query gets, or a mean over all outputs, is *invariant*; the list of outputs is not: it moves along.)
 
 # %%
 diagrams.show("permutation_equivariance")
@@ -124,28 +149,37 @@ diagrams.show("permutation_equivariance")
 #
 # $$ f(PX) = P f(X) \quad \text{for every } P. $$
 #
-# **Predict, then run:** for which of these three does it hold: multi-head attention, a whole encoder of two layers (with feed-forward networks, residuals and LayerNorm), the mean over its outputs?
+# For which of these three does it hold: multi-head attention, a whole encoder of two layers (with feed-forward networks, residuals and LayerNorm), the mean over its outputs?
 
 # %%
 set_seed(1)
-T, D, H = 6, 32, 4
-x, order = torch.randn(2, T, D), torch.tensor([3, 0, 5, 1, 4, 2])
-attend = MultiHeadAttention(D, H)
-encoder = TransformerEncoder([EncoderLayer(D, H, 64, dropout=0.0) for _ in range(2)])
+x, order = torch.randn(2, 6, 32), torch.tensor([3, 0, 5, 1, 4, 2])  # (B, T, D)
+attend = MultiHeadAttention(32, 4)
+blocks = [EncoderLayer(32, 4, 64, dropout=0.0) for _ in range(2)]
+encoder = TransformerEncoder(blocks)
+
+
+def gap(f, x=x):
+    """Largest entry of f(PX) - P f(X)."""
+    with torch.no_grad():
+        return (f(x[:, order]) - f(x)[:, order]).abs().max().item()
+
+
 with torch.no_grad():
-    gaps = [
-        (f(x[:, order]) - f(x)[:, order]).abs().max().item() for f in (attend, encoder)
-    ]  # f(PX) - P f(X)
-    pooled = (encoder(x[:, order]).mean(1) - encoder(x).mean(1)).abs().max().item()
+    pooled_gap = (encoder(x[:, order]).mean(1) - encoder(x).mean(1)).abs().max().item()
+
+# %% tags=["fold"]
+# @title For which it holds
 claim(
-    "Attention and the encoder permute their output as their input was permuted, up to rounding",
-    max(gaps) < 1e-5,
-    largest_differences=gaps,
+    "Attention and the encoder permute their output as their input was permuted, up to rounding.",
+    max(gap(attend), gap(encoder)) < 1e-5,
+    attention=gap(attend),
+    encoder=gap(encoder),
 )
 claim(
-    "The mean over the outputs does not change: it is permutation-invariant",
-    pooled < 1e-5,
-    largest_difference=pooled,
+    "The mean over the outputs does not change: it is permutation-invariant.",
+    pooled_gap < 1e-5,
+    largest_difference=pooled_gap,
 )
 
 # %% [markdown]
@@ -158,21 +192,23 @@ claim(
 # 3. Softmax takes the exponential of each entry, which moves along with its entry, and divides by the sum of its row, which has the same terms in another order: $\mathrm{softmax}(P A P^\top) = P\,\mathrm{softmax}(A)\,P^\top$.
 # 4. So the output is $P\,\mathrm{softmax}(A)\,P^\top P V = P\,\mathrm{softmax}(A)\,V$. $\blacksquare$
 #
-# A padding mask belongs to the keys and is permuted with them. Heads side by side, the feed-forward network, residuals and LayerNorm act on each row alone, so they keep the property; so does a chain of such layers. The third line is the one to doubt; here it is on tensors:
+# A padding mask belongs to the keys and is permuted with them. Concatenating heads, the feed-forward network, residuals and LayerNorm act on each row alone, so they keep the property; so does a chain of such layers. The third line is the one to doubt; here it is on tensors:
 
 # %%
 generator = torch.Generator().manual_seed(2)
-scores = torch.randn(T, T, generator=generator, dtype=torch.float64)
-P = torch.eye(T, dtype=torch.float64)[order]  # row t has its 1 at order[t]
+A = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+P = torch.eye(6, dtype=torch.float64)[order]  # row t has its 1 at order[t]
+left, right = (P @ A @ P.T).softmax(-1), P @ A.softmax(-1) @ P.T
+
+# %% tags=["fold"]
+# @title Check: P, and the third line
 claim(
-    "P puts rows in the new order, and P^T puts them back",
-    torch.equal(P @ scores, scores[order]) and torch.equal(P.T @ (P @ scores), scores),
+    "P puts rows in the new order, and $P^\\top$ puts them back.",
+    torch.equal(P @ A, A[order]) and torch.equal(P.T @ (P @ A), A),
 )
 claim(
-    "softmax(P A P^T) = P softmax(A) P^T, to the last digits of float64",
-    torch.allclose(
-        (P @ scores @ P.T).softmax(-1), P @ scores.softmax(-1) @ P.T, rtol=0, atol=1e-14
-    ),
+    "$\\mathrm{softmax}(P A P^\\top) = P\\,\\mathrm{softmax}(A)\\,P^\\top$, to the last digits of float64.",
+    torch.allclose(left, right, rtol=0, atol=1e-14),
 )
 
 # %% [markdown]
@@ -180,7 +216,7 @@ claim(
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 1
 #
-# Write the proof's claim as a test on tensors: does this layer permute its output as its input is permuted? The check gives your function ten layers, some of which only seem equivariant.
+# Write the proof's claim as a test on tensors: does this layer permute its output as its input is permuted? The check gives your function twelve layers, some of which only seem equivariant.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex08-1-equivariant", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -209,36 +245,40 @@ ch08.is_equivariant(is_equivariant)
 # The proof's second line moves rows *and* columns of the scores. A causal mask stays where it is: $P\,M\,P^\top \neq M$. So a causal model is not equivariant.
 
 # %%
-with torch.no_grad():
-    gap = (attend(x[:, order], causal=True) - attend(x, causal=True)[:, order]).abs().max().item()
+causal_gap = gap(lambda inputs: attend(inputs, causal=True))
+
+# %% tags=["fold"]
+# @title Checked: the same test with a causal mask
 claim(
-    "With a causal mask attention is not permutation-equivariant",
-    gap > 0.01,
-    largest_difference=gap,
+    "With a causal mask attention is not permutation-equivariant.",
+    causal_gap > 0.01,
+    largest_difference=causal_gap,
 )
 
 # %% [markdown]
-# Does it *know* positions, then? A query at position $i$ sees $i + 1$ keys. Suppose the first token is a mark, `<sos>`, with value 1, and all others have value 0. A head that looks at everything equally ($q = 0$) gives
+# Can it tell positions, then? A query at position $i$ sees $i + 1$ keys. Suppose the first token is a mark, `<sos>`, with value 1, and all others have value 0. A head that looks at everything equally ($q = 0$) gives
 #
 # $$ \sum_{j \le i} \frac{1}{i + 1} v_j = \frac{1}{i + 1}: $$
 #
-# the position can be read off. Without a mark at the start, and with equal tokens, it cannot. **Which of the two rows below counts?**
+# the position can be read off. Without a mark at the start, and with equal tokens, it cannot. **Which of the two rows below can count?**
 
 # %%
-nothing = torch.zeros(1, 8, 4)  # queries and keys 0: equal weights for all that is visible
-marked = torch.zeros(1, 8, 1)
+nothing = torch.zeros(1, 8, 4)  # queries and keys 0: equal weights for what is visible
+marked, alike = torch.zeros(1, 8, 1), torch.ones(1, 8, 1)  # values
 marked[:, 0] = 1.0
 counted = attention(nothing, nothing, marked, causal=True).flatten()
-unmarked = attention(nothing, nothing, torch.ones(1, 8, 1), causal=True).flatten()
+unmarked = attention(nothing, nothing, alike, causal=True).flatten()
+
+# %% tags=["fold"]
+# @title What each position gets
 table(
     ["position", *map(str, range(8))],
     [["first token marked", *counted.tolist()], ["all tokens alike", *unmarked.tolist()]],
 )
 claim(
-    "With a marked start, one causal head computes 1 / (i + 1)",
-    torch.allclose(counted, 1 / torch.arange(1.0, 9.0)),
+    "With a marked start, one causal head computes $1 / (i + 1)$; with equal tokens all positions look the same.",
+    torch.allclose(counted, 1 / torch.arange(1.0, 9.0)) and torch.allclose(unmarked, torch.ones(8)),
 )
-claim("With equal tokens all positions look the same", torch.allclose(unmarked, torch.ones(8)))
 
 # %% [markdown]
 # Haviv et al. (2022) trained causal language models without any positions: they come close to those with positions, and a probe reads the position off their inner layers. An encoder, which sees both sides and is trained to fill in masked words, fails without them. We shall meet "none" again in section 9. A count is a coarse
@@ -247,47 +287,51 @@ claim("With equal tokens all positions look the same", torch.allclose(unmarked, 
 # %% [markdown]
 # ## 3 · Three places to enter
 #
-# What can be changed so that the proof breaks? The input rows (line 1), the scores (line 2). And a rotation of queries and keys is a cunning way of changing the scores. That makes three points.
-
-# %%
-diagrams.show("where_positions_enter")
+# What can be changed so that the proof breaks? The input rows (line 1), the scores (line 2). And a rotation of queries and keys is a cunning way of changing the scores. That makes three points: those of the picture at the top of the chapter.
 
 # %% [markdown]
-# In the library a scheme is an object with three methods, one for each point. Here is the scheme that does nothing; each of the others overrides exactly one method. The layer calls all three and never asks which scheme it has:
+# In the library a scheme is an object with three methods, one for each point. Here is the scheme that does nothing; each of the others overrides exactly one method. An attention layer owns its scheme (`MultiHeadAttention(..., position=scheme)`), turns its queries and keys by it and adds its bias, and never asks which one it is. What is
+# *added* belongs to the embeddings, once, before the first layer; a model that is given `position=` puts each scheme in its place:
 
 # %%
-show_source(NoPositions, MultiHeadAttention._project)
+show_source(PositionScheme, MultiHeadAttention.place)
 
 # %% [markdown]
 # `T` queries are the last of `S` positions: with a cache of earlier keys, `S` is larger than `T`, and query 0 stands at position `S - T`. Everything in this chapter keeps to that.
 
 # %%
 schemes = {
-    "sinusoidal": (Sinusoidal(64, max_len=512), "add", "of the table"),
-    "learned": (Learned(max_len=512, d_model=64), "add", "of the table"),
-    "relative bias": (RelativeBias(num_heads=8, max_distance=32), "bias", "none"),
-    "RoPE": (RoPE(head_dim=8), "rotate", "none"),
-    "ALiBi": (ALiBi(num_heads=8), "bias", "none"),
+    "sinusoidal": (Sinusoidal(d_model=64, max_len=512), "add"),
+    "learned": (LearnedPositions(d_model=64, max_len=512), "add"),
+    "relative bias": (RelativeBias(num_heads=8, max_distance=32), "bias"),
+    "RoPE": (RoPE(head_dim=8), "rotate"),
+    "ALiBi": (ALiBi(num_heads=8), "bias"),
 }
+
+# %%
+broken = {}  # of each scheme, the largest entry of f(PX) - P f(X)
+set_seed(5)
+for name, (scheme, point) in schemes.items():
+    with torch.no_grad():
+        if name == "relative bias":
+            nn.init.normal_(scheme.weight)  # it starts at zero: no position
+        own = None if point == "add" else scheme  # added ones are no part of it
+        layer = MultiHeadAttention(64, 8, position=own)
+        six = torch.randn(1, 6, 64)
+        broken[name] = gap(lambda inputs: layer(scheme.add(inputs)), six)
+
+# %% tags=["fold"]
+# @title The five schemes: where they enter, what they learn
 table(
     ["scheme", "enters at", "learned numbers", "longest length"],
     [
-        [name, point, sum(p.numel() for p in scheme.parameters()), limit]
-        for name, (scheme, point, limit) in schemes.items()
+        [name, point, number_of_parameters(scheme), scheme.max_len or "none"]
+        for name, (scheme, point) in schemes.items()
     ],
 )
-with torch.no_grad():
-    broken = {}
-    for name, (scheme, _, _) in schemes.items():
-        if name == "relative bias":
-            nn.init.normal_(scheme.weight)  # it starts at zero: no position
-        layer, inputs = MultiHeadAttention(64, 8), torch.randn(1, T, 64)
-        here = layer(scheme.add(inputs), position=scheme)[:, order]
-        there = layer(scheme.add(inputs[:, order]), position=scheme)
-        broken[name] = (here - there).abs().max().item()
 claim(
-    "Each of the five breaks the equivariance of attention",
-    all(gap > 1e-3 for gap in broken.values()),
+    "Each of the five breaks the equivariance of attention.",
+    all(difference > 1e-3 for difference in broken.values()),
     **broken,
 )
 
@@ -299,58 +343,37 @@ claim(
 #
 # $$ P_{i,2j} = \sin(i\,\omega_j), \qquad P_{i,2j+1} = \cos(i\,\omega_j), \qquad \omega_j = 10000^{-2j/D}, \quad j = 0, \ldots, \tfrac{D}{2} - 1 . $$
 #
-# From here on $P$ is this table, $(L, D)$ for $L$ positions, no longer a permutation; $X + P$ goes into the first layer. The plus adds, number by number; some texts say "concatenates", which would make the vectors wider.
+# From here on $P$ is this table, $(L, D)$ for $L$ positions, no longer a permutation; $X + P$ goes into the first layer. The plus adds, number by number; the vectors do not get wider.
 # A query at position $i$ carries $P_i$, the key at position $j$ carries $P_j$: each its own.
 
 # %%
-show_source(rope_angles, sinusoidal_table, Sinusoidal)
+show_source(rope_angles, sinusoidal_table, Sinusoidal.add)
 
 # %%
-P = sinusoidal_table(100, 32)
-chosen = (0, 4, 8, 9, 14)
-ax = plots.axes(height=3.0)
-plots.lines(
-    ax,
-    {f"{'cosine' if d % 2 else 'sine'}, dimension {d}": (range(100), P[:, d]) for d in chosen},
-    "position (tokens)",
-    "entry of the table",
-)
-ax.set_ylim(-1.15, 1.15)
-ax.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-show(
-    ax,
-    alt="Five waves over 100 positions. Dimension 0 oscillates fastest, dimension 14 slowest; dimensions 8 and 9 have the same wavelength, a quarter of it apart.",
-    caption="How do the columns of the table differ? In speed; the two of a pair (8 and 9) are the same wave, a quarter of a wavelength apart.",
-)
+waves = sinusoidal_table(100, 32)
+figures.waves(waves, columns=(0, 4, 8, 9, 14))
 
 # %%
-ax = plots.axes(height=3.2)
-image = ax.imshow(P.T, aspect="auto", cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
-ax.figure.colorbar(image, label="entry of the table")
-ax.set(xlabel="position (tokens)", ylabel="dimension")
-ax.grid(visible=False)
-show(
-    ax,
-    alt="Heat map, positions to the right, dimensions downwards. The first dimensions flicker, the last ones hardly change over 100 positions.",
-    caption="Is each position's column of colours another one? Yes: the upper dimensions tell neighbours apart, the lower ones distant regions.",
-)
-apart = torch.cdist(P, P).fill_diagonal_(math.inf)
+figures.table_as_colours(waves)
+
+# %% tags=["fold"]
+# @title Every position is different
+apart = torch.cdist(waves, waves).fill_diagonal_(math.inf)
 claim(
-    "No two of the 100 positions have similar vectors: neighbours are the closest, and they are far from equal",
+    "No two of the 100 positions have similar vectors: neighbours are the closest, and they are far from equal.",
     apart.min() > 0.5 and bool((apart.argmin(1) - torch.arange(100)).abs().max() == 1),
     smallest_distance=apart.min(),
 )
-wavelengths = 2 * math.pi / rope_angles(2, 512)[1]  # the angle at position 1 is the speed
+wavelengths = 2 * math.pi / rope_angles(torch.tensor(1.0), 512)  # the angles at position 1
 claim(
-    "At width 512 the wavelengths run from 2 pi tokens to nearly 2 pi times 10,000",
-    math.isclose(wavelengths[0], 2 * math.pi, rel_tol=1e-6)
-    and 6e4 < wavelengths[-1] < 2e4 * math.pi,
-    first=wavelengths[0],
-    last=wavelengths[-1],
+    "At width 512 the wavelengths run from $2\\pi$ tokens to nearly $2\\pi$ times 10,000.",
+    math.isclose(wavelengths[0], 2 * math.pi, rel_tol=1e-6) and 6e4 < wavelengths[-1] < 2e4 * math.pi,
+    first=f"{wavelengths[0]:.2f} tokens",
+    last=f"{wavelengths[-1]:,.0f} tokens",
 )
 
 # %% [markdown]
-# (Some texts let $j$ run to $\lfloor (D-1)/2 \rfloor$, which for odd $D$ adds a sine without its cosine, and the usual two lines of code then fail for want of a column. Our table wants an even $D$. Other codes put all sines before all cosines: the same columns in another order.)
+# (With an odd $D$ the last sine would have no cosine, so our table wants an even $D$. Other implementations put all sines before all cosines: the same columns in another order.)
 
 # %% [markdown]
 # ### Exercise 8.2 · The table without loops
@@ -387,28 +410,21 @@ ch08.position_table(position_table)
 # Attention scores are products of linear maps. If "the word three places back" is to be found by a linear map, then $P_{i-3}$ should be a linear function of $P_i$, the *same* one for every $i$. It is: all hands of the clocks turn by a fixed angle. We do not derive the matrix yet; we let least squares search for it, in the first 50 rows, and test it on the next 50.
 
 # %%
-k, exact = 3, sinusoidal_table(100, 8, dtype=torch.float64)
-shift = torch.linalg.lstsq(
-    exact[:50], exact[k : 50 + k]
-).solution  # (D, D): P[i] @ shift = P[i + k]
+exact = sinusoidal_table(100, 8, dtype=torch.float64)
+found = torch.linalg.lstsq(exact[:50], exact[3:53])
+shift = found.solution  # (D, D): P[i] @ shift = P[i + 3]
+off_by = exact[50:-3] @ shift - exact[53:]  # at positions it has not seen
+figures.shift(shift)
+
+# %% tags=["fold"]
+# @title The shift on positions that the search has not seen
+on_diagonal = torch.block_diag(*[torch.ones(2, 2)] * 4).bool()
 claim(
-    "One matrix, found on positions 0 to 49, shifts the positions 50 to 96 by 3 as well",
-    torch.allclose(exact[50:-k] @ shift, exact[50 + k :], atol=1e-8),
-    largest_error=(exact[50:-k] @ shift - exact[50 + k :]).abs().max(),
+    "One matrix, found on positions 0 to 49, shifts the positions 50 to 96 by 3 as well.",
+    torch.allclose(exact[50:-3] @ shift, exact[53:], atol=1e-8),
+    largest_error=off_by.abs().max(),
 )
-blocks = torch.block_diag(*[torch.ones(2, 2)] * 4).bool()
-claim(
-    "It holds 2 x 2 blocks on the diagonal and zeros elsewhere", shift[~blocks].abs().max() < 1e-6
-)
-ax = plots.axes(width=4.6, height=3.6)
-plots.heatmap(
-    ax, shift, range(8), range(8), "weight", "diverging", xlabel="dimension of P[i + 3]", ylabel="dimension of P[i]"
-)  # fmt: skip
-show(
-    ax,
-    alt="An 8 by 8 matrix: four 2 by 2 blocks along the diagonal, zeros elsewhere. The later the block, the more it resembles the identity.",
-    caption="What does a shift by 3 do to the table? It turns each pair by its own angle: a rotation in every block, nearly none for the slow clocks.",
-)
+claim("It holds 2 x 2 blocks on the diagonal and zeros elsewhere.", shift[~on_diagonal].abs().max() < 1e-6)
 
 # %% [markdown]
 # A consequence: the product of two rows depends on their distance alone, since $\sin a \sin b + \cos a \cos b = \cos(a - b)$ in each pair:
@@ -416,30 +432,20 @@ show(
 # $$ P_i \cdot P_{i'} = \sum_j \cos\big((i - i')\,\omega_j\big). $$
 
 # %%
-products = sinusoidal_table(200, 128) @ sinusoidal_table(200, 128).T
-steps = torch.arange(-60, 61)
-ax = plots.axes(height=2.8)
-plots.lines(
-    ax,
-    {f"from position {i}": (steps, products[i, i + steps]) for i in (70, 100, 130)},
-    "distance (tokens)",
-    "dot product",
-)
-for line, style, width in zip(ax.lines, ("-", "--", ":"), (7, 4, 1.6), strict=True):
-    line.set(linestyle=style, linewidth=width)  # three widths, so that all three can be seen
-ax.legend()
-show(
-    ax,
-    alt="Three curves of the dot product over the distance from -60 to 60, from three positions; they coincide: a peak of 64 at distance 0 that falls to both sides with ripples.",
-    caption="Does the product depend on where we start? No: three curves lie on each other. It falls with distance, at first, and it cannot tell before from after: the curve is symmetric.",
-)
+rows = sinusoidal_table(200, 128)
+products = rows @ rows.T
+figures.products(products, starts=(70, 100, 130))
+
+# %% tags=["fold"]
+# @title The same in numbers
 claim(
-    "Rows at equal distance have equal products, wherever they stand",
+    "Rows at equal distance have equal products, wherever they stand.",
     all(torch.allclose(products.diagonal(d), products[0, d], atol=1e-3) for d in (1, 7, 60)),
 )
 claim(
-    "At distance 0 it is D / 2, and no other distance up to 60 comes above 0.99 of that",
+    "At distance 0 it is $D / 2$, and no other distance up to 60 comes above 0.99 of that.",
     math.isclose(products[9, 9], 64, rel_tol=1e-4) and products[100, 101:161].max() < 0.99 * 64,
+    at_0=products[9, 9],
     next_largest=products[100, 101:161].max(),
 )
 
@@ -478,36 +484,38 @@ def shift_matrix(k, width):
 ch08.shift_matrix(shift_matrix)
 
 # %% [markdown]
-# ### Common mistake · embeddings that drown
+# ### Common mistake · embeddings that are swamped
 #
-# The table's rows have length $\sqrt{D/2}$. If embeddings start with entries of variance $1/D$ (good for an output layer that shares the table), their rows have length 1. Vaswani et al. (2017, section 3.4) multiply them by $\sqrt{D}$ before adding. Somebody forgets it.
-# **Predict:** what is more alike then, the same word at two places, or two words at the same place?
+# The table's rows have length $\sqrt{D/2}$. If embeddings start with entries of variance $1/D$ (good for an output layer that shares the table), their rows have length 1. Vaswani et al. (2017, section 3.4) multiply them by $\sqrt{D}$ before adding. Suppose that the factor is forgotten.
+# What is more alike then, the same word at two places, or two words at the same place?
 
 # %%
-D = 256
-words = torch.randn(2, D, generator=torch.Generator().manual_seed(0)) / math.sqrt(D)
-places = sinusoidal_table(100, D)[[10, 60]]
+words = torch.randn(2, 256, generator=torch.Generator().manual_seed(0)) / math.sqrt(256)
+two_places = sinusoidal_table(100, 256)[[10, 60]]
 
 
-def alike(scale):
+def alike_by(scale):
     """Cosine of (one word, two places) and of (two words, one place)."""
-    x = scale * words[:, None] + places  # (word, place, D)
-    return [F.cosine_similarity(x[0, 0], other, dim=0).item() for other in (x[0, 1], x[1, 0])]
+    placed = scale * words[:, None] + two_places  # (word, place, D)
+    pairs = (placed[0, 1], placed[1, 0])
+    return [F.cosine_similarity(placed[0, 0], other, dim=0).item() for other in pairs]
 
+# %%
+guess_2 = predict("the cosine of two words at the same place, without the factor", ...)
 
-forgotten, scaled = alike(1.0), alike(math.sqrt(D))
+# %% tags=["fold", "reveal"]
+# @title How alike they are, without and with the factor
+forgotten, scaled = alike_by(1.0), alike_by(math.sqrt(256))
+guess_2.compare("above 0.95")
 table(
-    ["embeddings", "same word, two places", "two words, same place"],
-    [["variance 1/D, as drawn", *forgotten], ["times sqrt(D)", *scaled]],
+    ["embeddings", "cosine: same word, two places", "cosine: two words, same place"],
+    [["variance 1/D, as drawn", *forgotten], ["times $\\sqrt D$", *scaled]],
 )
-claim("Unscaled, two different words at one place are nearly the same vector", forgotten[1] > 0.95)
-claim(
-    "Scaled, a word is more like itself elsewhere than like another word here",
-    scaled[0] > scaled[1] + 0.2,
-)
+claim("Unscaled, two different words at one place are nearly the same vector.", forgotten[1] > 0.95)
+claim("Scaled, a word is more like itself elsewhere than like another word here.", scaled[0] > scaled[1] + 0.2)
 
 # %% [markdown]
-# `TokenEmbedding` in `course_lib.transformer` draws with variance $1/s^2$ and multiplies by $s = \sqrt{D}$. A model that begins with drowned words may still learn its way out; nothing fails loudly.
+# `TokenEmbedding` in `course_lib.transformer_models` draws with variance $1/s^2$ and multiplies by $s = \sqrt{D}$. A model whose words are swamped at the start may still learn its way out; nothing fails loudly.
 
 # %% [markdown]
 # ## 5 · Learned: a row for each position
@@ -515,20 +523,20 @@ claim(
 # Why choose the vectors at all? Draw a table $(L, D)$ at random and learn it, as the word embeddings: $x_i \leftarrow x_i + p_i$. Sukhbaatar et al. (2015) did so for a memory of sentences, Gehring et al. (2017) for convolutions, BERT and GPT-2 do for Transformers; Vaswani et al. found nearly the same BLEU with either.
 
 # %%
-show_source(Learned)
+show_source(LearnedPositions)
 
 # %% [markdown]
-# The price: a row learns only when a training sequence reaches it. **Predict** the gradient of a table with 8 rows after a batch of sequences of length 5.
+# The price: a row learns only when a training sequence reaches it. Which rows of a table with 8 rows get a gradient from a batch of sequences of length 5?
 
 # %%
-learned = Learned(max_len=8, d_model=4)
+learned = LearnedPositions(d_model=4, max_len=8)
 learned.add(torch.zeros(3, 5, 4)).square().sum().backward()
-reached = learned.weight.grad.norm(dim=1) > 0
+reached = learned.weight.grad.norm(dim=1) > 0  # one bool for each row
+
+# %% tags=["fold"]
+# @title The gradient of each row
 table(["row", *map(str, range(8))], [["gets a gradient", *("yes" if r else "no" for r in reached)]])
-claim(
-    "Rows beyond the longest training sequence stay as they were drawn",
-    reached.tolist() == [True] * 5 + [False] * 3,
-)
+claim("Rows beyond the longest training sequence stay as they were drawn.", reached.tolist() == [True] * 5 + [False] * 3)
 
 # %% [markdown]
 # And beyond the table's end there is nothing at all. The library says so, with both lengths:
@@ -543,39 +551,30 @@ learned.add(torch.zeros(1, 9, 4))
 #
 # $$ a_{ij} = \frac{q_i \cdot k_j}{\sqrt K} + b_{h,\,\mathrm{clip}(j - i)}, \qquad \mathrm{clip}(d) = \max(-M, \min(M, d)). $$
 #
-# $b$ is $(H, 2M + 1)$. Signs differ between texts: here a key *behind* the query has a negative distance.
+# $b$ is $(H, 2M + 1)$. Signs differ in the literature: here a key *before* the query has a negative distance.
 
 # %%
-show_source(distances, RelativeBias)
+show_source(relative_positions, RelativeBias)
 
 # %%
 relative = RelativeBias(num_heads=2, max_distance=4)
 with torch.no_grad():
-    relative.weight[0] = torch.tensor([-2.0, -1.5, 0.0, 2.0, 0.0, -1.0, -1.5, -2.0, -2.0])
+    one_back = [-2.0, -1.5, 0.0, 2.0, 0.0, -1.0, -1.5, -2.0, -2.0]  # for -4 to 4
+    relative.weight[0] = torch.tensor(one_back)
     relative.weight[1] = torch.linspace(-2, 2, 9)
-axs = plots.grid(1, 2, height=3.0)[0]
-for head, (ax, bias) in enumerate(zip(axs, relative.bias(8, 8).detach(), strict=True)):
-    plots.heatmap(
-        ax, bias, range(8), range(8), "bias", "diverging", xlabel="key j", ylabel="query i"
-    )
-    ax.set_title(f"head {head}")
-show(
-    axs[0],
-    alt="Two 8 by 8 matrices of biases, constant along diagonals. Head 0 is highest one place left of the diagonal; head 1 rises from left to right up to a distance of 4 and is constant beyond.",
-    caption="What can such a table say? Head 0 (set by hand) favours the word before; head 1 what comes later. Along a diagonal nothing changes, and beyond the distance M = 4 neither.",
-)
-bias = relative.bias(8, 8)
+biases = relative.bias(8, 8).detach()  # (H, T, S)
+figures.relative_biases(biases)
+
+# %% tags=["fold"]
+# @title Check: the distance alone; the last rows for a cache
 claim(
-    "The bias depends on j - i alone",
+    "The bias depends on $j - i$ alone.",
     all(
-        bool((bias.diagonal(d, 1, 2) == bias[:, max(-d, 0), max(d, 0)][:, None]).all())
+        bool((biases.diagonal(d, 1, 2) == biases[:, max(-d, 0), max(d, 0)][:, None]).all())
         for d in range(-7, 8)
     ),
 )
-claim(
-    "For 3 queries with 5 earlier keys it is the last 3 rows",
-    torch.equal(relative.bias(3, 8), bias[:, -3:]),
-)
+claim("For 3 queries with 5 earlier keys it is the last 3 rows.", torch.equal(relative.bias(3, 8), biases[:, -3:]))
 
 # %% [markdown]
 # (T5 lets far distances share numbers in buckets that widen logarithmically, and gives all layers one table. Shaw et al. (2018), who came first, add a learned *vector* to the key instead of a number to the score.)
@@ -594,30 +593,9 @@ claim(
 # only the *difference* of the positions is left.
 
 # %%
-turn = RoPE(head_dim=2)  # one pair, one radian a token
-query, key = torch.tensor([[1.0, 0.2]]), torch.tensor([[-0.8, 0.5]])
-axs = plots.grid(1, 2, height=3.4)[0]
-for ax, (i, j) in zip(axs, ((1, 0), (4, 3)), strict=True):
-    for vector, place, name, color in ((query, i, "query", "attention"), (key, j, "key", "weight")):
-        x0, y0 = vector[0].tolist()
-        x1, y1 = turn.rotate(vector, offset=place)[0].tolist()
-        ax.annotate("", (x0, y0), (0, 0), arrowprops={"arrowstyle": "-|>", "color": plots.COLORS[color], "alpha": 0.35, "lw": 1.6, "ls": "--"})  # fmt: skip
-        ax.annotate("", (x1, y1), (0, 0), arrowprops={"arrowstyle": "-|>", "color": plots.COLORS[color], "lw": 2.2})  # fmt: skip
-        ax.text(1.18 * x1, 1.18 * y1, f"{name} at {place}", ha="center", va="center", color=plots.COLORS[color])  # fmt: skip
-    ax.set(
-        xlim=(-1.6, 1.6),
-        ylim=(-1.5, 1.5),
-        aspect="equal",
-        xlabel="first of the pair",
-        ylabel="second of the pair",
-    )
-    score = (turn.rotate(query, i) * turn.rotate(key, j)).sum().item()
-    ax.set_title(f"query at {i}, key at {j}: product {score:.3f}")
-show(
-    axs[0],
-    alt="Two planes with two arrows each. Left, the query at position 1 and the key at position 0; right, the same at 4 and 3: both arrows are turned by three more radians, the angle between them is the same.",
-    caption="What does moving both by three places change? Both arrows turn together (dashed: unturned). The angle between them, and the product, stay.",
-)
+one_pair = RoPE(head_dim=2)  # one pair, one radian a token
+arrows = torch.tensor([[1.0, 0.2]]), torch.tensor([[-0.8, 0.5]])  # a query and a key
+figures.turned(one_pair, *arrows, places=((1, 0), (4, 3)))
 
 # %% [markdown]
 # The paper's block diagonal matrix is never built. A pair is one complex number $x_{2j} + \mathrm{i}\,x_{2j+1}$, and a turn by $\theta$ is a product with $e^{\mathrm{i}\theta}$:
@@ -629,31 +607,36 @@ show_source(RoPE.rotate)
 set_seed(3)
 rope = RoPE(head_dim=8)
 query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
-turned_queries = rope.rotate(query.expand(1, 1, 40, 8))[0, 0]  # the same query at 40 positions
+turned_queries = rope.rotate(query.expand(1, 1, 40, 8))[0, 0]  # at 40 positions
 turned_keys = rope.rotate(key.expand(1, 1, 40, 8))[0, 0]
-scores = turned_queries @ turned_keys.T
+scores = turned_queries @ turned_keys.T  # (40, 40)
+
+# %% tags=["fold"]
+# @title What the scores depend on
 claim(
-    "The score depends on i - j alone",
-    all(
-        torch.allclose(scores.diagonal(d), scores.diagonal(d)[0], atol=1e-4) for d in range(-39, 40)
-    ),
+    "The score depends on $i - j$ alone, and it tells before from after; no vector changes its length.",
+    all(torch.allclose(scores.diagonal(d), scores.diagonal(d)[0], atol=1e-4) for d in range(-39, 40))
+    and abs(scores[0, 1] - scores[1, 0]).item() > 0.01
+    and torch.allclose(turned_queries.norm(dim=1), query.norm()),
+    key_one_before=scores[1, 0],
+    key_one_after=scores[0, 1],
 )
 claim(
-    "It tells before from after",
-    abs(scores[0, 1] - scores[1, 0]).item() > 0.01,
-    before=scores[1, 0],
-    after=scores[0, 1],
-)
-claim("No vector changes its length", torch.allclose(turned_queries.norm(dim=1), query.norm()))
-claim(
-    "Nothing is stored: the scheme has no parameters, no buffers, and no longest length",
-    not list(rope.parameters())
-    and not list(rope.buffers())
-    and rope.rotate(query, 10**6).isfinite().all().item(),
+    "Nothing is stored: the scheme has no parameters and no buffers, and takes position 1,000,000 as well.",
+    not list(rope.parameters()) and not list(rope.buffers()) and rope.rotate(query, 10**6).isfinite().all().item(),
 )
 
 # %% [markdown]
-# It acts on queries and keys in every layer, never on the values: what is passed on is content. (Many codes pair entry $j$ with $j + K/2$ instead of $2j$ with $2j + 1$. That is the same function after a permutation of the rows of $W_Q$ and $W_K$; loading weights across the two forms without that permutation gives nonsense, silently.)
+# With $K = 8$ there are four pairs, so four clocks. Move the query and the key, then both together: which hands turn, and what stays? **By how many tokens must the distance change until the first clock shows nearly the same angle again, and which clock tells the two distances apart?**
+
+# %% tags=["fold"]
+# @title Interactive: four clocks and one score
+from course_lib.notebook import interactive
+
+interactive.rope_angles()
+
+# %% [markdown]
+# It acts on queries and keys in every layer, never on the values: what is passed on is content. (Many implementations pair entry $j$ with $j + K/2$ instead of $2j$ with $2j + 1$. That is the same function after a permutation of the rows of $W_Q$ and $W_K$; loading weights across the two forms without that permutation gives nonsense, silently.)
 #
 # ### Exercise 8.4 · RoPE's rotation
 #
@@ -696,34 +679,23 @@ ch08.rotate(rotate)
 # After the softmax a penalty of $m\,d$ is a factor $e^{-m d}$: a window that fades out. Steep heads read the last few words, flat ones the whole text. (Their models are causal; the symmetric $|i - j|$ is the form for encoders. It cannot tell left from right.)
 
 # %%
-show_source(alibi_slopes, ALiBi)
+show_source(alibi_slopes, ALiBi.bias)
 
 # %%
-axs = plots.grid(1, 2, height=3.0, width_ratios=(1.2, 1))[0]
-back = torch.arange(0, 65)
-plots.lines(
-    axs[0],
-    {
-        f"$m$ = 1/{round(1 / m)}": (back, (-m * back).exp())
-        for m in alibi_slopes(8)[[0, 2, 4, 7]].tolist()
-    },
-    "distance (tokens)",
-    "factor on the weight",
-)
-axs[0].legend(loc="center right", bbox_to_anchor=(1.0, 0.55), labelspacing=0.2)
-plots.heatmap(axs[1], ALiBi(8).bias(8, 8)[1], range(8), range(8), "bias", "diverging", xlabel="key j", ylabel="query i")  # fmt: skip
-axs[1].set_title("head 2 of 8")
-show(
-    axs[0],
-    alt="Left: four curves that fall from 1 with distance, the steepest is near 0 after 8 tokens, the flattest still above 0.7 after 64. Right: an 8 by 8 matrix, 0 on the diagonal, more and more negative away from it.",
-    caption="How far does a head look? Steep heads a few tokens, flat ones hundreds. The bias (right, the second head) falls alike to both sides of the diagonal, in every row.",
-)
+some_slopes, one_bias = alibi_slopes(8)[[0, 2, 4, 7]], ALiBi(8).bias(8, 8)[1]
+figures.alibi(some_slopes, one_bias)
+
+# %% tags=["fold"]
+# @title Check: the slopes, and what the bias depends on
 claim(
-    "For 8 heads the slopes are 1/2, 1/4, ... 1/256",
+    "For 8 heads the slopes are 1/2, 1/4, ... 1/256.",
     torch.allclose(alibi_slopes(8), torch.tensor([2.0**-h for h in range(1, 9)])),
 )
-bias = ALiBi(8).bias(6, 6)
-claim("The bias depends on |i - j| alone", torch.equal(bias, bias.transpose(1, 2)) and torch.equal(bias[:, 1:, 1:], bias[:, :-1, :-1]))  # fmt: skip
+of_six = ALiBi(8).bias(6, 6)
+claim(
+    "The bias depends on $|i - j|$ alone.",
+    torch.equal(of_six, of_six.transpose(1, 2)) and torch.equal(of_six[:, 1:, 1:], of_six[:, :-1, :-1]),
+)
 
 # %% [markdown]
 # ### Exercise 8.5 · ALiBi's bias
@@ -763,102 +735,151 @@ ch08.alibi_bias(alibi_bias)
 # - **fixed distance:** random tokens; at each place, name the token three places back. Only the position counts.
 # - **latest value:** assignments and questions; at each question, name the value that this name was given *last*. Content finds the name, position finds the latest.
 
-# %%
-x, y = lengths.latest_value(1, 12, torch.Generator().manual_seed(0))
+# %% tags=["fold"]
+# @title An example of "latest value"
+reads, says = lengths.latest_value(1, 12, torch.Generator().manual_seed(0))
 table(
     ["place", *map(str, range(12))],
     [
-        ["reads", *lengths.words(x[0])],
-        ["has to say", *("" if value < 0 else value for value in y[0].tolist())],
+        ["reads", *lengths.words(reads[0])],
+        ["has to say", *("" if value < 0 else value for value in says[0].tolist())],
     ],
 )
 
 # %% [markdown]
 # The model is a causal Transformer of two layers and width 32, trained on sequences of 20 tokens, new ones at each step. Because it is causal and questions stand everywhere, one test sequence of 80 tokens scores all lengths up to 80. Schemes with a table get 80 rows; of the learned ones, rows 20 to 79 are never trained.
 #
-# **Predict:** sinusoidal, RoPE, ALiBi on *latest value*. All three will be nearly perfect at 20 tokens. Sort them by accuracy at 40, and at 80.
+# Sinusoidal, RoPE, ALiBi on *latest value*: all three will be nearly perfect at 20 tokens. Sort them by accuracy at 40, and at 80.
 
 # %%
-live = {"sinusoidal": lengths.train_and_test("latest value", "sinusoidal", seed=0, steps=250)}
+show_source(lengths.train_on_short)
 
 # %%
-live["RoPE"] = lengths.train_and_test("latest value", "RoPE", seed=0, steps=250)
+guess_3 = predict("the accuracy of RoPE at 80 tokens, in %", ...)
 
 # %%
-live["ALiBi"] = lengths.train_and_test("latest value", "ALiBi", seed=0, steps=250)
+def trained(scheme):
+    """A model with this scheme, trained on 20 tokens: its accuracy on up to 80."""
+    return lengths.train_and_test("latest value", scheme, seed=0, steps=250)
+
+
+live = {"sinusoidal": trained("sinusoidal")}
+
+# %%
+live["RoPE"] = trained("RoPE")
+
+# %%
+live["ALiBi"] = trained("ALiBi")
+
+# %% tags=["fold", "reveal"]
+# @title At 20, 40 and 80 tokens
 chance = 1 / lengths.VALUES
 at = {k: {name: row[f"accuracy at {k}x"] for name, row in live.items()} for k in (1, 2, 4)}
+guess_3.compare("below 45 %")
 claim(
-    "At the training length all three are right on more than 9 of 10 questions",
-    min(at[1].values()) > 0.9,
-    **at[1],
+    "At 20 tokens all three are right on more than 9 of 10 questions; at 40 the sinusoidal model is far behind the other two.",
+    min(at[1].values()) > 0.9 and at[2]["sinusoidal"] < min(at[2]["RoPE"], at[2]["ALiBi"]) - 0.15,
+    **{f"{name} at 40": value for name, value in at[2].items()},
 )
 claim(
-    "At twice the length the sinusoidal model is far behind the other two",
-    at[2]["sinusoidal"] < min(at[2]["RoPE"], at[2]["ALiBi"]) - 0.15,
-    **at[2],
-)
-claim(
-    "At four times the length ALiBi still answers more than 8 of 10, RoPE is near chance (1 in 4)",
+    "At 80 tokens ALiBi still answers more than 8 of 10, RoPE is less than 20 points above chance (1 in 4).",
     at[4]["ALiBi"] > 0.8 and at[4]["RoPE"] < chance + 0.2,
-    **at[4],
+    **{f"{name} at 80": value for name, value in at[4].items()},
 )
 
 # %% [markdown]
-# The ledger has the same for six schemes and both tasks, with 400 steps and three seeds each (`python -m course_lib.experiments position-extrapolation`). **Predict** for *fixed distance*: which scheme can go on, which cannot even begin?
+# The ledger has the same for six schemes and both tasks, with 400 steps and three seeds each (`python -m course_lib.experiments position-extrapolation`). Before you look at *fixed distance*: which scheme can go on, and which cannot even begin?
 
 # %%
-recorded = {
-    "none": "muted",
-    "sinusoidal": "output",
-    "learned": "gradient",
-    "relative bias": "weight",
-    "RoPE": "hidden",
-    "ALiBi": "attention",
-}
-tasks = {"latest value": chance, "fixed distance": 1 / lengths.TOKENS}
-axs = plots.grid(1, 2, height=3.7, sharey=True)[0]
-for ax, (task, level) in zip(axs, tasks.items(), strict=True):
-    for name, color in recorded.items():
-        variant = f"{task}, {name}"
-        places = ledger.values("position-extrapolation", variant, "places")[0]
-        runs = ledger.values("position-extrapolation", variant, "accuracy")
-        plots.band(ax, places, runs, name, color, marker="o", markersize=3)
-    ax.axvline(20, color=plots.COLORS["ink"], linewidth=1, linestyle="--")
-    ax.axhline(level, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
-    ax.set(title=task, xlabel="length of the sequence (tokens)", ylim=(0, 1.04))
-axs[0].set_ylabel("accuracy at its last five places")
-axs[0].figure.legend(*axs[0].get_legend_handles_labels(), loc="outside upper center", ncols=6, columnspacing=1.0, handlelength=1.4)  # fmt: skip
-show(
-    axs[0],
-    alt="Accuracy by length for six schemes on two tasks, a band over three seeds, with the training length 20 marked by a dashed line and chance by a dotted one.",
-    caption="Which scheme goes on beyond the training length (dashed line; dotted: chance)? No scheme on both tasks without loss. Three seeds: line, mean; band, least to greatest.",
+guess_4 = predict(
+    "the best scheme's accuracy at 80 tokens on fixed distance, in %", ...
 )
-columns = ["accuracy at 1x", "accuracy at 1.5x", "accuracy at 2x", "accuracy at 4x"]
+
+# %% tags=["reveal"]
+compared = ["none", "sinusoidal", "learned", "relative bias", "RoPE", "ALiBi"]
+tasks = {"latest value": 1 / lengths.VALUES, "fixed distance": 1 / lengths.TOKENS}
+figures.extrapolation("position-extrapolation", compared, tasks)
+
+# %% tags=["fold", "reveal"]
+# @title The same as tables; who leads at 80 tokens
+columns = {1: "accuracy at 20 tokens", 1.5: "at 30", 2: "at 40", 4: "at 80"}
+
+
+def recorded(task, name, k):
+    """Mean, lowest and highest accuracy over the seeds at k times the training length."""
+    return ledger.summary("position-extrapolation", f"{task}, {name}", f"accuracy at {k}x")[:3]
+
+
+latest, fixed = (
+    {name: {k: recorded(task, name, k)[0] for k in columns} for name in compared} for task in tasks
+)
+guess_4.compare(round(100 * max(row[4] for row in fixed.values())))
 for task in tasks:
-    variants = [f"{task}, {name}" for name in recorded]
-    markdown(ledger.table("position-extrapolation", columns, variants))
+    ranges = {name: [recorded(task, name, k) for k in columns] for name in compared}
+    table(
+        [f"{task} (three seeds)", *columns.values()],
+        [[name, *(f"{mean:.2f} ({low:.2f} to {high:.2f})" for mean, low, high in row)] for name, row in ranges.items()],
+    )
+claim(
+    "At 80 tokens ALiBi leads on 'latest value', the relative bias on 'fixed distance'; neither leads on both.",
+    max(latest, key=lambda name: latest[name][4]) == "ALiBi"
+    and max(fixed, key=lambda name: fixed[name][4]) == "relative bias",
+)
+claim(
+    "RoPE, perfect at 20 tokens, is less than 20 points above chance at 80 on both tasks.",
+    min(latest["RoPE"][1], fixed["RoPE"][1]) > 0.99
+    and latest["RoPE"][4] < tasks["latest value"] + 0.2
+    and fixed["RoPE"][4] < tasks["fixed distance"] + 0.2,
+)
 
 # %% [markdown]
 # ### What the curves show, and what they do not
 #
 # - **Sinusoidal and learned** break first: past the dashed line every token carries a vector that no layer has met. That the sines *could* be continued by a linear map does not mean that a trained model does it. (On *fixed distance* the learned table is not done even at 20 tokens, in these 400 steps: each of its rows must be learned by itself.)
-# - **RoPE** lasts a little longer. Its scores know only differences; but at 80 tokens there are differences up to 79, and slow clocks reach angles never seen below 20. This is why models are stretched by *slowing the clocks* (position interpolation, Chen et al. 2023): old angles for new positions.
+# - **RoPE** lasts a little longer. Its scores depend on differences alone; but at 80 tokens there are differences up to 79, and slow clocks reach angles never seen below 20. This is why models are stretched by *slowing the clocks* (position interpolation, Chen et al. 2023): old angles for new positions.
+
+# %% tags=["fold"]
+# @title At 1.5 times the length
+claim(
+    "Sinusoidal and learned positions lose more than RoPE already at 1.5 times the length, on both tasks.",
+    all(
+        rows_of[name][1.5] < rows_of["RoPE"][1.5] - 0.1
+        for rows_of in (latest, fixed)
+        for name in ("sinusoidal", "learned")
+    ),
+)
+
+# %% [markdown]
 # - **Relative bias** keeps the place "three back" for any length. What it loses is probably something else: beyond $M$ (8 here) all keys share one number, their count grows, and softmax spreads its weight over them.
-# - **ALiBi** goes on where *latest counts more*. On *fixed distance* it has not learned the task at 20 tokens either, so its flat curve shows no success at extrapolation. Whatever the slope, the penalty's window peaks at distance 0. **Predict:** can a sum of its four windows single out "three back"?
+# - **ALiBi** goes on where *latest counts more*. On *fixed distance* it has not learned the task at 20 tokens either, so its flat curve shows no success at extrapolation. Whatever the slope, the penalty's window peaks at distance 0. Can a sum of its four windows single out "three back"? Here is the best mixture, by least squares:
 
 # %%
 back = torch.arange(20, dtype=torch.float64)
-windows = (-alibi_slopes(4).double()[:, None] * back).softmax(-1)  # (H, 20): weights by distance
-windows = torch.cat([windows, (back == 0).double()[None]])  # and the token itself, by the residual
-mix = torch.linalg.lstsq(windows.T, (back == 3).double()[:, None]).solution  # (H + 1, 1)
+windows = (-alibi_slopes(4).double()[:, None] * back).softmax(-1)  # (H, 20)
+itself = (back == 0).double()[None]  # the token itself, by the residual
+windows = torch.cat([windows, itself])
+wanted = (back == 3).double()[:, None]
+mix = torch.linalg.lstsq(windows.T, wanted).solution  # (H + 1, 1)
 share = (windows.T @ mix)[:, 0]  # of the token at each distance, in the best mixture
+
+# %%
+guess_5 = predict("the share of the token three back, from 0 to 1 (wanted: 1)", ...)
+
+# %% tags=["fold", "reveal"]
+# @title What the best mixture gives each distance
+guess_5.compare("below 0.25")
 table(["distance", *map(str, range(1, 7))], [["best mixture", *share[1:7].tolist()]])
 claim(
-    "In the best sum of ALiBi's four windows the token three back has no more than a quarter of the wanted share, and its neighbours nearly as much",
+    "In the best sum of ALiBi's four windows the token three back has no more than a quarter of the wanted share, and its neighbours nearly as much.",
     share[3] < 0.25 and share[[2, 4]].min() > 0.8 * share[3],
     three_back=share[3],
     largest_coefficient=mix.abs().max(),
+)
+claim(
+    "On 'fixed distance' ALiBi and none have not learned the task at 20 tokens, though both are above chance (1 in 8).",
+    0.2 < fixed["none"][1] < fixed["ALiBi"][1] < 0.6,
+    none=fixed["none"][1],
+    ALiBi=fixed["ALiBi"][1],
 )
 
 # %% [markdown]
@@ -867,49 +888,16 @@ claim(
 # - **None** is far from zero: a causal model learns something of order from its mask (section 2). On *latest value* that is nearly enough at 20 tokens, so this task asks for less position than it seems, and at 80 tokens a model without positions does better than one with sinusoidal, learned or rotary ones. On *fixed distance*, where nothing but the position helps, it fails from the start.
 
 
-# %%
-def recorded_mean(task, name, k):
-    """Mean over seeds of the accuracy at k times the training length."""
-    return ledger.summary("position-extrapolation", f"{task}, {name}", f"accuracy at {k}x")[0]
-
-
-latest, fixed = (
-    {name: {k: recorded_mean(task, name, k) for k in (1, 1.5, 2, 4)} for name in recorded}
-    for task in ("latest value", "fixed distance")
-)
+# %% tags=["fold"]
+# @title No positions at all; the order at twice the length
 claim(
-    "At four times the length ALiBi leads on 'latest value', the relative bias on 'fixed distance'; neither leads on both",
-    max(latest, key=lambda name: latest[name][4]) == "ALiBi"
-    and max(fixed, key=lambda name: fixed[name][4]) == "relative bias",
-)
-claim(
-    "Sinusoidal and learned positions lose more than RoPE already at 1.5 times the length, on both tasks",
-    all(
-        task[name][1.5] < task["RoPE"][1.5] - 0.1
-        for task in (latest, fixed)
-        for name in ("sinusoidal", "learned")
-    ),
-)
-claim(
-    "RoPE, perfect at 20 tokens, is near chance at 80 on both tasks",
-    min(latest["RoPE"][1], fixed["RoPE"][1]) > 0.99
-    and latest["RoPE"][4] < chance + 0.2
-    and fixed["RoPE"][4] < 0.125 + 0.2,
-)
-claim(
-    "On 'fixed distance' ALiBi and none have not learned the task at 20 tokens, though both are above chance (1 in 8)",
-    0.2 < fixed["none"][1] < fixed["ALiBi"][1] < 0.6,
-)
-claim(
-    "On 'latest value' none is right on more than 19 of 20 at 20 tokens, and at 80 it beats sinusoidal, learned and rotary positions",
+    "On 'latest value' none is right on more than 19 of 20 at 20 tokens, and at 80 it beats sinusoidal, learned and rotary positions.",
     latest["none"][1] > 0.95
-    and all(
-        latest["none"][4] > latest[name][4] + 0.1 for name in ("sinusoidal", "learned", "RoPE")
-    ),
+    and all(latest["none"][4] > latest[name][4] + 0.1 for name in ("sinusoidal", "learned", "RoPE")),
 )
 ranking = ["sinusoidal", "RoPE", "relative bias", "ALiBi"]
 claim(
-    "On 'latest value' at twice the length the order from worst to best is sinusoidal, RoPE, relative bias, ALiBi",
+    "On 'latest value' at twice the length the order from worst to best is sinusoidal, RoPE, relative bias, ALiBi.",
     sorted(ranking, key=lambda name: latest[name][2]) == ranking,
 )
 
@@ -949,28 +937,33 @@ table(list(explored)[:4], [list(explored.values())[:4]])
 # %% [markdown]
 # ## 10 · Positions, caches and devices
 #
-# A model that writes text computes one new token at a time and keeps the keys of all earlier ones (chapter 13). Then $T = 1$, $S$ grows, and every scheme must be told where the new token stands: that is `offset` for `add` and `rotate`, and $S - T$ for `bias`.
+# A model that generates text computes one new token at a time and keeps the keys of all earlier ones (chapter 13). Then $T = 1$, $S$ grows, and every scheme must be told where the new token stands: that is `offset` for `add` and `rotate`, and $S - T$ for `bias`.
 #
-# **Common mistake · each new token believes it is the first.** A sequence of 6 tokens is fed at once, and then in two parts with a cache, without the offset:
+# **Common mistake · each new token is placed at the start.** A sequence of 6 tokens is fed at once, and then in two parts with a cache, without the offset:
 
 # %%
 set_seed(4)
 q, k = torch.randn(2, 1, 3, 6, 8)  # queries and keys of 6 tokens: (B, H, T, K) each
-at_once = attention_scores(rope.rotate(q), rope.rotate(k))[:, :, 4:]  # the last two queries
-cache = rope.rotate(k[:, :, :4])
-careless_keys = torch.cat([cache, rope.rotate(k[:, :, 4:])], 2)  # the mistake
-careless = attention_scores(rope.rotate(q[:, :, 4:]), careless_keys)
-repaired_keys = torch.cat([cache, rope.rotate(k[:, :, 4:], offset=4)], 2)
-repaired = attention_scores(rope.rotate(q[:, :, 4:], offset=4), repaired_keys)
+at_once = attention_scores(rope.rotate(q), rope.rotate(k))[:, :, 4:]  # the last two
+cache, new_q, new_k = rope.rotate(k[:, :, :4]), q[:, :, 4:], k[:, :, 4:]
+
+careless_keys = torch.cat([cache, rope.rotate(new_k)], 2)  # the mistake
+careless = attention_scores(rope.rotate(new_q), careless_keys)
+
+fixed_keys = torch.cat([cache, rope.rotate(new_k, offset=4)], 2)
+in_parts = attention_scores(rope.rotate(new_q, offset=4), fixed_keys)
+
+# %% tags=["fold"]
+# @title In parts against at once
 claim(
-    "Without the offset the scores are wrong, though no shape is",
+    "Without the offset the scores are wrong, though no shape is.",
     careless.shape == at_once.shape and not torch.allclose(careless, at_once, atol=0.1),
     largest_error=(careless - at_once).abs().max(),
 )
-claim("With it, two parts give what the whole gives", torch.allclose(repaired, at_once, atol=1e-5))
+claim("With it, two parts give what the whole gives.", torch.allclose(in_parts, at_once, atol=1e-5))
 
 # %% [markdown]
-# Nothing fails loudly: the model writes on, a little worse with each token. The test to write is always the same: *in parts equals at once*.
+# Nothing fails loudly: the model goes on generating, with wrong scores. The test to write is always the same: *in parts equals at once*.
 #
 # **Common mistake · a table that does not move.** A table kept as `self.P = torch.zeros(...)` is a plain attribute, so `model.to(device)` leaves it behind, and `model.double()` too. torch's device `meta` (shapes without numbers) shows it on any machine:
 
@@ -985,6 +978,9 @@ class PlainTable(nn.Module):
 
 
 plain, ours = PlainTable().to("meta"), Sinusoidal(8, max_len=10).to("meta")
+
+# %% tags=["fold"]
+# @title Where each table is after the move
 table(
     ["module moved to meta", "its table is on", "saved with the model"],
     [
@@ -993,13 +989,12 @@ table(
     ],
 )
 claim(
-    "The plain attribute stayed behind; the buffer moved",
-    plain.P.device.type == "cpu" and ours.table.is_meta,
+    "The plain attribute stayed behind; the buffer moved. Being non-persistent, it is not saved: it can be computed again.",
+    plain.P.device.type == "cpu" and ours.table.is_meta and not ours.state_dict(),
 )
-claim("A non-persistent buffer is not saved: it can be computed again", not ours.state_dict())
 
 # %% [markdown]
-# Many tutorials have this table, and copy it to the device in every forward pass instead.
+# Some implementations keep the plain attribute, and copy it to the device in every forward pass.
 #
 # ### Exercise 8.7 · Find the bugs of a cache
 #

@@ -12,57 +12,69 @@
 # %% [markdown]
 # # 10 · What it costs
 #
-# Two lecture notes print the same table and disagree in one entry: how many parameters has a self-attention layer of width $d$ on a sequence of length $T$?
-# The first says $T^2 d$, the second $d^2$. **Which one is right, and what is the other one?** Vote, then let the layer
-# decide: take the same layer to ever longer sequences and count what it has and what it does.
+# How many parameters does a self-attention layer of width $D$ have, on a sequence of length $T$? Tables that compare the costs of layers give $T^2 D$ in one place and $D^2$ in another.
+# **Which one is right, and what is the other one?** We let the layer decide: take the same layer to ever longer sequences, and count what it has and what it does.
 
-# %% tags=["setup"]
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook import diagrams
+
+diagrams.show("path_length")
+
+# %% tags=["setup", "fold"]
+# @title Imports
 import math
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
 
-from course_lib import cost, diagrams, ledger, plots
-from course_lib.attention import MultiHeadAttention, attention
-from course_lib.checks import ch10
-from course_lib.claims import claim
-from course_lib.cost import CausalCNN
-from course_lib.display import markdown, show, show_source, table
-from course_lib.gated import LSTM
-from course_lib.positions import Learned
+from course_lib.attention import MultiHeadAttention, attention, attention_backend
+from course_lib.cost import formulas, measure
+from course_lib.cost.measure import CausalCNN
+from course_lib.exercises import ch10
+from course_lib.lstm_gru import LSTM
+from course_lib.notebook import claim, diagrams, ledger, predict, show_source, table
+from course_lib.notebook.figures import ch10 as figures
+from course_lib.positional import LearnedPositions
 from course_lib.rnn import RNN
-from course_lib.tasks import number_of_parameters
-from course_lib.transformer import EncoderLayer, TransformerClassifier, TransformerEncoder
+from course_lib.transformer import EncoderLayer, TransformerEncoder
+from course_lib.transformer_models import TransformerClassifier
+from course_lib.utils import number_of_parameters
 
 _ = torch.manual_seed(0)
 
 # %%
-d = 64
-layer = MultiHeadAttention(d, 4)
-rows = []
+guess_1 = predict("by which factor the parameters grow from T = 16 to T = 256", ...)
+
+# %%
+layer = MultiHeadAttention(64, 4)
+opening = []  # T, parameters, operations, and of these for scores and weighted mean
 for T in (16, 64, 256):
-    x = torch.randn(1, T, d)
-    operations = cost.count_operations(layer, x, impl="math")
-    scores_and_values = cost.count_operations(lambda q: attention(q, q, q, impl="math"), x)
-    rows.append([T, number_of_parameters(layer), operations, scores_and_values])
-table(
-    ["T", "parameters", "operations", "of which scores and weighted mean"],
-    [[f"{number:,}" for number in row] for row in rows],
+    inputs = torch.randn(1, T, 64)
+    with attention_backend("math"):  # the kernel hides its products from the counter
+        total = measure.count_operations(layer, inputs)
+        inner = measure.count_operations(lambda q: attention(q, q, q), inputs)
+    opening.append([T, number_of_parameters(layer), total, inner])
+
+# %% tags=["fold", "reveal"]
+# @title Parameters and operations by length
+guess_1.compare(1)
+table(["T", "parameters", "operations", "of which scores and weighted mean"], opening)
+claim(
+    "The parameters do not depend on T: $4 D^2$ weights and $4 D$ biases at every length.",
+    all(parameters == 4 * 64**2 + 4 * 64 for _, parameters, _, _ in opening),
 )
 claim(
-    "The parameters do not know T: 4 d^2 weights and 4 d biases at every length",
-    all(row[1] == 4 * d**2 + 4 * d for row in rows),
-)
-claim(
-    "T^2 d is an operation count: scores and weighted mean take exactly 4 T^2 d",
-    all(row[3] == 4 * row[0] ** 2 * d for row in rows),
+    "$T^2 D$ is an operation count: scores and weighted mean take exactly $4 T^2 D$.",
+    all(inner == 4 * T**2 * 64 for T, _, _, inner in opening),
 )
 
 # %% [markdown]
-# So $d^2$ is right for the parameters, and $T^2 d$ stands in the wrong column: it counts *operations*. The mistake is easy to make, because
+# So $D^2$ is right for the parameters, and $T^2 D$ belongs in another column: it counts *operations*. The mistake is easy to make, because
 # attention has two kinds of matrices. One kind is learned and has the size of a vector; the other is computed and
-# has the size of the sequence. (From the wrong entry one would conclude that the parameters are few only while $T < \sqrt d$. They are what they are at any T.) This chapter takes every entry of that table, derives it, and then measures it on a layer that runs.
+# has the size of the sequence. (From the wrong entry one would conclude that the parameters are few only while $T < \sqrt D$.) This chapter takes every entry of that table, derives it, and then measures it on a layer that runs.
 #
 # ## You will be able to
 #
@@ -82,7 +94,7 @@ diagrams.show("two_kinds_of_matrices")
 # ## 1 · The table, derived
 #
 # Three layers turn T vectors into T vectors of the same width D. Five questions to each: how many numbers does it *learn*, how many operations does it *do*, how much must it
-# *remember* for the backward pass, how many operations must *wait* for one another, and how *far* is it from the first input to the last output? **Predict:** for which layer does which of the five grow with T, and for which faster than T?
+# *remember* for the backward pass, how many operations must *wait* for one another, and how *far* is it from the first input to the last output? For which layer does which of the five grow with T, and for which faster than T? Make your own table before you read on; the picture at the top shows the paths.
 #
 # **RNN.** One step multiplies a vector of D numbers by $W_{ih}$ and one by $W_{hh}$, D × D both: $2D^2$ multiplications, each with an addition. T steps
 # do it with the same weights. Each step waits for the state of the one before: T sequential steps, and the first input passes T products before it is in the last state.
@@ -92,9 +104,6 @@ diagrams.show("two_kinds_of_matrices")
 #
 # **Self-attention.** T queries times T keys are $T^2$ scores, each a dot product of D numbers (all heads together), and the weighted mean of the values costs the same again.
 # Everything at once, and every input one product away from every output.
-
-# %%
-diagrams.show("path_length")
 
 # %% [markdown]
 # In the notation that forgets constants (Vaswani et al. 2017, table 1, with the parameters added):
@@ -111,11 +120,13 @@ diagrams.show("path_length")
 # its layer *writes*, so a convolution over any T is one step. What grows with T is the number of *layers*: with kernel k, $\lceil (T-1)/(k-1) \rceil$ of them, or $\lceil \log_k T \rceil$ if layer n = 0, 1, … takes every $k^n$-th place only (WaveNet's dilation).
 
 # %%
-show_source(cost.rnn, cost._recurrent, cost.cnn, cost.attention)
+show_source(formulas.rnn_cost, formulas.recurrent_cost)
+show_source(formulas.cnn_cost, formulas.attention_cost)
 
 # %% [markdown]
 # Here are the constants. `operations` counts a multiplication and its addition as **2**, as torch does and as most papers since 2020 do; Vaswani's table writes "$T D^2$" for our $4 B T D^2$. `activations` are numbers kept for the backward pass. We come to them in section 6.
-#
+
+# %% [markdown]
 # ## 2 · ... and then measured
 #
 # A formula is a promise. Each of the five columns can be read off a running layer, by code that knows nothing of the formula:
@@ -126,55 +137,62 @@ show_source(cost.rnn, cost._recurrent, cost.cnn, cost.attention)
 # - **path length:** the fewest products from the first input to the last output. The trick: shrink the gradient by a factor $\varepsilon$ at every product it passes; what arrives is $\approx c\,\varepsilon^n$, and n is the shortest path.
 
 # %%
-show_source(cost.measure, cost.sequential_steps, cost.path_length)
+show_source(measure.measure_cost, measure.sequential_steps, measure.path_length)
+
+# %% [markdown]
+# Seven layers on the same sequence of 27 steps, each with its formula. The stacks of convolutions are as deep as they must be for the last output to see the first input.
 
 # %%
 B, T, D, k = 2, 27, 16, 3
-x = torch.randn(B, T, D)
-covering = cost.layers_to_cover(T, k), cost.layers_to_cover(T, k, dilated=True)
+n, m = formulas.layers_to_cover(T, k), formulas.layers_to_cover(T, k, dilated=True)
 torch.manual_seed(0)
-stack, dilated = CausalCNN(D, k, covering[0]), CausalCNN(D, k, covering[1], dilated=True)
-for conv in [*stack.layers, *dilated.layers]:
-    nn.init.constant_(
-        conv.bias, 3.0
-    )  # no ReLU closes: nothing is lost on the way but by the window
-pairs = {
-    "RNN": (cost.rnn(B, T, D), cost.measure(RNN(D, D), x, impl="loop")),
-    "LSTM": (cost.lstm(B, T, D), cost.measure(LSTM(D, D), x, impl="loop")),
-    "CNN, 1 layer": (cost.cnn(B, T, D, k), cost.measure(CausalCNN(D, k), x)),
-    f"CNN, {covering[0]} layers": (cost.cnn(B, T, D, k, covering[0]), cost.measure(stack, x)),
-    f"CNN, {covering[1]} layers, dilated": (
-        cost.cnn(B, T, D, k, covering[1], dilated=True),
-        cost.measure(dilated, x),
+sample = torch.randn(B, T, D)
+stacked_cnn, dilated_cnn = CausalCNN(D, k, n), CausalCNN(D, k, m, dilated=True)
+for conv in [*stacked_cnn.layers, *dilated_cnn.layers]:
+    nn.init.constant_(conv.bias, 3.0)  # no ReLU closes: the window sets the path
+
+# %%
+cases = {  # name: (layer, formula)
+    "RNN": (RNN(D, D), formulas.rnn_cost(B, T, D)),
+    "LSTM": (LSTM(D, D), formulas.lstm_cost(B, T, D)),
+    "CNN, 1 layer": (CausalCNN(D, k), formulas.cnn_cost(B, T, D, k)),
+    f"CNN, {n} layers": (stacked_cnn, formulas.cnn_cost(B, T, D, k, n)),
+    f"CNN, {m} layers, dilated": (
+        dilated_cnn,
+        formulas.cnn_cost(B, T, D, k, m, dilated=True),
     ),
-    "attention, bare": (
-        cost.attention(B, T, D),
-        cost.measure(lambda q: attention(q, q, q, impl="math"), x),
-    ),
+    "attention, bare": (lambda q: attention(q, q, q), formulas.attention_cost(B, T, D)),
     "attention, 4 heads": (
-        cost.multi_head(B, T, D, 4),
-        cost.measure(MultiHeadAttention(D, 4), x, impl="math"),
+        MultiHeadAttention(D, 4),
+        formulas.multi_head_cost(B, T, D, 4),
     ),
 }
-table(
-    ["layer (formula / measured)", *cost.Cost._fields],
-    [
-        [
-            name,
-            *(
-                f"{a:,} / {b:,}" if a is not None else f"{a} / {b}"
-                for a, b in zip(*both, strict=True)
-            ),
-        ]
-        for name, both in pairs.items()
-    ],
-)
+
+# %%
+measured = {}
+for name, (measured_layer, _) in cases.items():
+    options = {"backend": "loop"} if name in ("RNN", "LSTM") else {}
+    with attention_backend("math"):
+        measured[name] = measure.measure_cost(measured_layer, sample, **options)
+
+# %%
+guess_2 = predict("the LSTM's path length: matrix products over 27 steps", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Formula / measurement, for every layer and column
+pairs = {name: (formula, measured[name]) for name, (_, formula) in cases.items()}
+rows = [
+    [name, *(f"{a:,} / {b:,}" if a is not None else "does not reach" for a, b in zip(*both, strict=True))]
+    for name, both in pairs.items()
+]
+guess_2.compare(pairs["LSTM"][1].path)
+table(["layer (formula / measured)", *formulas.Cost._fields], rows)
 claim(
-    "Formula and measurement agree in every column of every layer, to the last digit",
+    "Formula and measurement agree in every column of every layer, to the last digit.",
     all(formula == measured for formula, measured in pairs.values()),
 )
 claim(
-    "27 steps: a stack of kernel 3 needs 13 layers, a dilated one 3, the RNN 27 products, bare attention 1",
+    "27 steps: a stack of kernel 3 needs 13 layers, a dilated one 3, the RNN 27 products, bare attention 1.",
     [both[1].path for name, both in pairs.items() if name not in ("LSTM", "attention, 4 heads")]
     == [27, None, 13, 3, 1],
 )
@@ -187,30 +205,28 @@ claim(
 # **Count before you trust a counter.** What does it say of the fast paths?
 
 # %%
-lstm, attending = LSTM(D, D), MultiHeadAttention(D, 4)
+lstm, four_heads = cases["LSTM"][0], cases["attention, 4 heads"][0]
 counted = {}
-for name, run in {
-    "attention, math": lambda: attending(x, impl="math"),
-    "attention, sdpa": lambda: attending(x, impl="sdpa"),
-    "LSTM, loop": lambda: lstm(x, impl="loop"),
-    "LSTM, fused": lambda: lstm(x, impl="fused"),
-}.items():
+for backend in ("math", "sdpa"):
+    with attention_backend(backend), FlopCounterMode(display=False) as counter:
+        four_heads(sample)
+    counted[f"attention, {backend}"] = counter.get_total_flops()
+for backend in ("loop", "fused"):
     with FlopCounterMode(display=False) as counter:
-        run()
-    counted[name] = counter.get_total_flops()
+        lstm(sample, backend=backend)
+    counted[f"LSTM, {backend}"] = counter.get_total_flops()
 
-# %% tags=["nbval-ignore-output"]
-table(
-    ["path", "operations that the counter saw"], [[name, f"{n:,}"] for name, n in counted.items()]
-)
+# %% tags=["fold", "nbval-ignore-output"]
+# @title What the counter saw
+table(["path", "operations that the counter saw"], [[name, f"{n:,}"] for name, n in counted.items()])
 
 # %% [markdown]
-# The fast paths do the same products, inside kernels for which the counter (on a CPU) has no formula: what it does not know, it counts as 0, without a word (of the attention only the projections are left). That
-# is why `cost.measure` refuses such a run, and why one counts on the `math` and `loop` paths and times the fast ones. With a causal mask the products of whole matrices compute the masked half too; a kernel may skip it.
+# The fast paths do the same products, inside kernels for which the counter (on a CPU) has no formula: what it does not know, it silently counts as 0 (of the attention only the projections are left). That
+# is why `measure.measure_cost` refuses such a run, and why one counts with the backends `math` and `loop` and times the fast ones. With a causal mask the products of whole matrices compute the masked half too; a kernel may skip it.
 
 # %%
 try:
-    cost.measure(attending, x)
+    measure.measure_cost(four_heads, sample)
 except ValueError as error:
     print(error)
 
@@ -219,7 +235,7 @@ except ValueError as error:
 #
 # Difficulty ●●○○○ · 15 minutes · needs sections 1 and 2
 #
-# Count the operations of a whole multi-head self-attention (three projections, scores, weighted mean, output projection) from its sizes. Without torch's counter and without `cost`, do what the counter does: go from product to product and add up. The check compares with torch's counter at several sizes.
+# Count the operations of a whole multi-head self-attention (three projections, scores, weighted mean, output projection) from its sizes. Without torch's counter and without `course_lib.cost`, do what the counter does: go from product to product and add up. The check compares with torch's counter at several sizes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex10-1-attention-operations", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -254,55 +270,53 @@ ch10.attention_operations(attention_operations)
 # %% [markdown]
 # ## 3 · Where T = D stands, and where it does not
 #
-# $T^2 D$ against $T D^2$: they are equal at $T = D$. So attention has fewer operations than an RNN while the sequence is shorter than the width, as one often reads. **Predict:** does it survive once constants and projections are counted? For which T has a real multi-head layer fewer operations than an RNN of the same width? Than a GRU, than an LSTM?
+# $T^2 D$ against $T D^2$: they are equal at $T = D$. So attention has fewer operations than an RNN while the sequence is shorter than the width, as one often reads. Does that survive once constants and projections are counted? For which T does a real multi-head layer have fewer operations than an RNN of the same width? Than a GRU, than an LSTM?
 
 
 # %%
-def crossover(attention_like, other, D, longest=20):
-    """First T, up to so many times D, at which the left formula has more operations; None if there is none."""
-    return next(
-        (T for T in range(1, longest * D + 1) if attention_like(T) > other(T)),
-        None,
-    )
-
-
-D, H = 128, 4
-
-
-def bare(T):
-    return cost.attention(1, T, D, H).operations
-
-
-def whole(T):
-    return cost.multi_head(1, T, D, H).operations
-
-
-others = {
-    "RNN": lambda T: cost.rnn(1, T, D).operations,
-    "GRU": lambda T: cost.gru(1, T, D).operations,
-    "LSTM": lambda T: cost.lstm(1, T, D).operations,
-    "CNN, kernel 3": lambda T: cost.cnn(1, T, D, 3).operations,
-    "CNN, kernel 9": lambda T: cost.cnn(1, T, D, 9).operations,
+operations = {  # of one sequence of length T, at width 128
+    "bare attention": lambda T: formulas.attention_cost(1, T, 128, 4).operations,
+    "multi-head": lambda T: formulas.multi_head_cost(1, T, 128, 4).operations,
+    "RNN": lambda T: formulas.rnn_cost(1, T, 128).operations,
+    "GRU": lambda T: formulas.gru_cost(1, T, 128).operations,
+    "LSTM": lambda T: formulas.lstm_cost(1, T, 128).operations,
+    "CNN, kernel 3": lambda T: formulas.cnn_cost(1, T, 128, 3).operations,
+    "CNN, kernel 9": lambda T: formulas.cnn_cost(1, T, 128, 9).operations,
 }
-found = {
-    name: [crossover(left, other, D) for left in (bare, whole)] for name, other in others.items()
+
+
+def crossover(left, right):
+    """First T, up to 20 D, at which the left layer has more operations; or None."""
+    of_left, of_right = operations[left], operations[right]
+    return next((T for T in range(1, 20 * 128 + 1) if of_left(T) > of_right(T)), None)
+
+
+first = {  # against each: (bare attention, multi-head)
+    name: [crossover(left, name) for left in ("bare attention", "multi-head")]
+    for name in list(operations)[2:]
 }
+
+# %%
+guess_3 = predict(
+    "the first T at which multi-head has more operations than the RNN", ...
+)
+
+# %% tags=["fold", "reveal"]
+# @title Where each of them is crossed (D = 128)
+guess_3.compare(first["RNN"][1])
 table(
-    [f"D = {D}: more operations than", "bare attention from T =", "multi-head from T ="],
-    [[name, *row] for name, row in found.items()],
+    ["D = 128: more operations than", "bare attention from T =", "multi-head from T ="],
+    [[name, *found] for name, found in first.items()],
 )
-every = range(1, 20 * D + 1)
+bare, whole, of_rnn = (operations[name] for name in ("bare attention", "multi-head", "RNN"))
+every = range(1, 20 * 128 + 1)
 claim(
-    "Bare attention has fewer operations than the RNN below T = D, as many at T = D, more above",
-    all((bare(T) > others["RNN"](T)) == (T > D) for T in every) and bare(D) == others["RNN"](D),
-)
-claim(
-    "With its projections, attention has more operations than the RNN at every T",
-    all(whole(T) > others["RNN"](T) for T in every),
+    "Bare attention has fewer operations than the RNN below T = D, as many at T = D, more above.",
+    all((bare(T) > of_rnn(T)) == (T > 128) for T in every) and bare(128) == of_rnn(128),
 )
 claim(
-    "With its projections, it crosses the GRU after T = D and the LSTM after T = 2 D",
-    (found["GRU"][1], found["LSTM"][1]) == (D + 1, 2 * D + 1),
+    "With its projections, attention has more operations than the RNN at every T; it crosses the GRU after T = D and the LSTM after T = 2 D.",
+    all(whole(T) > of_rnn(T) for T in every) and (first["GRU"][1], first["LSTM"][1]) == (128 + 1, 2 * 128 + 1),
 )
 
 # %% [markdown]
@@ -313,46 +327,16 @@ claim(
 #    \text{quadratic share} = \frac{T}{6D + T}. $$
 
 # %%
-D, H = 256, 8
-lengths = [2**n for n in range(4, 14)]
-quadratic = [
-    cost.attention(1, T, D, H).operations / cost.encoder_layer(1, T, D, H, 4 * D).operations
-    for T in lengths
-]
-ax = plots.lines(
-    plots.axes(height=3.0),
-    {
-        "scores and weighted mean": (lengths, [100 * q for q in quadratic]),
-        "projections": (lengths, [100 * (1 - q) / 3 for q in quadratic]),
-        "feed-forward": (lengths, [100 * (1 - q) * 2 / 3 for q in quadratic]),
-    },
-    "length T (positions, log scale)",
-    "share of the operations (%)",
-    colors={
-        "scores and weighted mean": "attention",
-        "projections": "weight",
-        "feed-forward": "hidden",
-    },
-    marker="o",
-    markersize=4,
-)
-ax.set_xscale("log", base=2)
-ax.set_ylim(0, 108)
-ax.legend(loc="upper left")
-ax.axvline(D, color=plots.COLORS["muted"], linestyle=":")
-ax.annotate("T = D", (D, 98), xytext=(4, 0), textcoords="offset points", fontsize=9)
-ax.axvline(6 * D, color=plots.COLORS["muted"], linestyle=":")
-ax.annotate("T = 6 D", (6 * D, 98), xytext=(4, 0), textcoords="offset points", fontsize=9)
-show(
-    ax,
-    alt="Shares of an encoder layer's operations against T from 16 to 8192 at D = 256. The quadratic part is near 0 at the left, 14 % at T = D, "
-    "50 % at T = 6 D and 84 % at the right; feed-forward and projections fall, always two to one.",
-    caption="Which part of an encoder layer does the work (D = 256, F = 4D)? Up to T = 4D mostly the feed-forward network, beyond it the quadratic part, which reaches a half at T = 6D.",
-)
-claim(
-    "At T = D the quadratic part is one seventh of the layer",
-    abs(quadratic[lengths.index(D)] - 1 / 7) < 1e-12,
-)
+quadratic = {}  # T: fraction of an encoder layer's operations, D = 256 and F = 4 D
+for T in [2**power for power in range(4, 14)]:
+    scores_and_means = formulas.attention_cost(1, T, 256, 8).operations
+    encoder_layer = formulas.encoder_layer_cost(1, T, 256, 8, 4 * 256).operations
+    quadratic[T] = scores_and_means / encoder_layer
+figures.operation_shares(quadratic, D=256)
+
+# %% tags=["fold"]
+# @title The share at T = D
+claim("At T = D the quadratic part is one seventh of the layer.", abs(quadratic[256] - 1 / 7) < 1e-12)
 
 # %% [markdown]
 # Kaplan et al. (2020, section 2.1) draw the useful conclusion: leave the quadratic part out. A layer has about $12 D^2$ parameters (F = 4D), and each weight is used once per token, one multiplication
@@ -361,24 +345,19 @@ claim(
 # **Parameters do not depend on T**, but what a model *contains* may: a learned table of positions has a row for each.
 
 # %%
-D, H, F = 32, 2, 128
-body = [
-    number_of_parameters(
-        TransformerClassifier(1000, TransformerEncoder([EncoderLayer(D, H, F)]), position=position)
-    )
-    for position in (None, Learned(200, D), Learned(400, D))
-]
-table(
-    ["positions", "parameters of the classifier"],
-    [
-        ["none, or any scheme without weights", f"{body[0]:,}"],
-        ["learned, up to 200", f"{body[1]:,}"],
-        ["learned, up to 400", f"{body[2]:,}"],
-    ],
-)
+classifier_sizes = []
+for position in (None, LearnedPositions(32, 200), LearnedPositions(32, 400)):
+    encoder = TransformerEncoder([EncoderLayer(32, 2, 128)])
+    classifier = TransformerClassifier(1000, encoder, position=position)
+    classifier_sizes.append(number_of_parameters(classifier))
+
+# %% tags=["fold"]
+# @title The same classifier, with positions and without
+kinds_of_position = ["none, or any scheme without weights", "learned, up to 200", "learned, up to 400"]
+table(["positions", "parameters of the classifier"], list(map(list, zip(kinds_of_position, classifier_sizes, strict=True))))
 claim(
-    "A learned table adds D parameters for each position it can hold",
-    (body[1] - body[0], body[2] - body[1]) == (200 * D, 200 * D),
+    "A learned table adds D parameters for each position it can hold.",
+    [size - classifier_sizes[0] for size in classifier_sizes] == [0, 200 * 32, 400 * 32],
 )
 
 # %% [markdown]
@@ -406,7 +385,7 @@ ch10.crossovers(lengths_of_equality)
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 3
 #
-# A colleague counts the operations of an attention from T queries to S keys, followed by a feed-forward network. The count is wrong in **three** places; each hides when T = S, or H = 1, or when only a ratio is looked at. Repair it, without torch's counter and without `cost`.
+# A colleague counts the operations of an attention from T queries to S keys, followed by a feed-forward network. The count is wrong in **three** places; each hides when T = S, or H = 1, or when only a ratio is looked at. Repair it, without torch's counter and without `course_lib.cost`.
 #
 # ```python
 # projections = 4 * (2 * B * T * D * D)
@@ -449,7 +428,8 @@ ch10.cross_operations(cross_operations)
 # A Transformer is put together from four kinds of parts, and nothing else has parameters: linear maps with their biases, norms with a gain and a shift for each of D numbers, tables of embeddings, and (perhaps) positions.
 
 # %%
-show_source(cost.multi_head, cost.feed_forward, cost.encoder_layer)
+show_source(formulas.multi_head_cost, formulas.feed_forward_cost)
+show_source(formulas.encoder_layer_cost)
 
 # %% [markdown]
 # ### Exercise 10.4 · Derive: the original model, by hand
@@ -479,125 +459,131 @@ by_hand = (
 ch10.parameters_by_hand(by_hand)
 
 # %% [markdown]
-# The paper's table 3 gives 65 million for the base model and 213 million for the big one (D = 1024, H = 16, F = 4096). **Predict before you run:** how far does our formula miss them? And what would three separate tables cost?
+# The paper's table 3 gives 65 million for the base model and 213 million for the big one (D = 1024, H = 16, F = 4096). How far does our formula miss them? And what would three separate tables cost?
 
 # %%
-rows, vocabularies = [], {}
-for name, D, H, F, published in (("base", 512, 8, 2048, 65e6), ("big", 1024, 16, 4096, 213e6)):
-    layers = cost.transformer(1, 1, 1, D, H, F, 6).parameters
-    rows.append([name, layers, layers + 37_000 * D, layers + 3 * 37_000 * D, published])
-    vocabularies[name] = [
-        round((published + rounding - layers) / D) for rounding in (-0.5e6, 0.5e6)
-    ]
+published_rows, vocabularies = [], {}
+for name, width, heads, inner_width, published in (
+    ("base", 512, 8, 2048, 65e6),
+    ("big", 1024, 16, 4096, 213e6),
+):
+    body = formulas.transformer_cost(1, 1, 1, width, heads, inner_width, 6).parameters
+    table_size = 37_000 * width
+    counts_of_one = [name, body, body + table_size, body + 3 * table_size, published]
+    published_rows.append(counts_of_one)
+    rounded_by = (-0.5e6, 0.5e6)  # so many rows would fit the paper's number
+    vocabularies[name] = [round((published + r - body) / width) for r in rounded_by]
+
+# %% tags=["fold"]
+# @title The formula beside the paper's table 3
 table(
     ["model", "layers", "with one shared table", "with three tables", "table 3 of the paper"],
-    [[row[0], *(f"{n / 1e6:.1f} M" for n in row[1:])] for row in rows],
+    [[row[0], *(f"{count / 1e6:.1f} M" for count in row[1:])] for row in published_rows],
 )
 claim(
-    "The formula with one shared table is within 3 % of the paper for both models; three tables miss it by more than a third",
-    all(abs(row[2] / row[4] - 1) < 0.03 and row[3] / row[4] > 4 / 3 for row in rows),
+    "The formula with one shared table is within 3 % of the paper for both models; three tables miss it by more than a third.",
+    all(abs(one / wanted - 1) < 0.03 and three / wanted > 4 / 3 for _, _, one, three, wanted in published_rows),
 )
 claim(
-    "No single vocabulary gives both published numbers, even within their rounding: base needs over 39,000 rows, big under 37,000",
+    "No single vocabulary gives both published numbers, even within their rounding: base needs over 39,000 rows, big under 37,000.",
     vocabularies["base"][0] > 39_000 and vocabularies["big"][1] < 37_000,
-    **vocabularies,
-)
-theirs = nn.Transformer(12, 4, 2, 2, 20, batch_first=True)
-claim(
-    "torch's nn.Transformer has the formula's parameters, and one norm more at the end of each stack",
-    number_of_parameters(theirs)
-    == cost.transformer(1, 1, 1, 12, 4, 20, 2).parameters + 2 * (2 * 12),
+    base=f"{vocabularies['base'][0]:,} to {vocabularies['base'][1]:,} rows",
+    big=f"{vocabularies['big'][0]:,} to {vocabularies['big'][1]:,} rows",
 )
 
 # %% [markdown]
-# The paper says "about 37,000" and not what its table counts, so the last 3 % stay open; that it has one table and not three does not.
-#
-# Small vocabularies of subwords and shared tables are no detail. Look at the sentiment classifier of the tutorial behind chapter 09: one layer of width 32, and a table of 50,002 words.
+# The paper says "about 37,000" and not what its table counts, so the last 3 % stay open; that it has one table and not three does not. One more check, against a model that we can count:
+
+# %% tags=["fold"]
+# @title The formula beside nn.Transformer
+of_torch = number_of_parameters(nn.Transformer(12, 4, 2, 2, 20, batch_first=True))
+claim(
+    "torch's `nn.Transformer` has the formula's parameters, and one norm more at the end of each stack.",
+    of_torch == formulas.transformer_cost(1, 1, 1, 12, 4, 20, 2).parameters + 2 * (2 * 12),
+    parameters=of_torch,
+)
+
+# %% [markdown]
+# Small vocabularies of subwords and shared tables are no detail. Look at the sentiment classifier from chapter 09's section 9: one layer of width 32, and a table of 50,002 words.
 
 # %%
-whole = cost.classifier(B=128, T=200, V=50_002, D=32, H=2, F=128, N=1)
-inside = cost.encoder_layer(128, 200, 32, 2, 128)
+of_tutorial = {"B": 128, "T": 200, "D": 32, "H": 2, "F": 128}
+whole_classifier = formulas.classifier_cost(**of_tutorial, V=50_002, N=1)
+one_layer = formulas.encoder_layer_cost(**of_tutorial)
+
+# %% tags=["fold"]
+# @title The classifier, and its encoder layer
 table(
-    ["part", "parameters", "operations a batch", "numbers kept (math)"],
+    ["part", "parameters", "operations per batch", "saved activations (math)"],
     [
-        [
-            "whole classifier",
-            f"{whole.parameters:,}",
-            f"{whole.operations:,}",
-            f"{whole.activations:,}",
-        ],
-        [
-            "its encoder layer",
-            f"{inside.parameters:,}",
-            f"{inside.operations:,}",
-            f"{inside.activations:,}",
-        ],
+        [name, cost.parameters, cost.operations, cost.activations]
+        for name, cost in {"whole classifier": whole_classifier, "its encoder layer": one_layer}.items()
     ],
 )
 claim(
-    "Less than 1 % of the classifier's parameters, but more than 99 % of its operations, are in the encoder layer",
-    inside.parameters < 0.01 * whole.parameters and inside.operations > 0.99 * whole.operations,
+    "Less than 1 % of the classifier's parameters, but more than 99 % of its operations, are in the encoder layer.",
+    one_layer.parameters < 0.01 * whole_classifier.parameters
+    and one_layer.operations > 0.99 * whole_classifier.operations,
 )
 
 # %% [markdown]
 # ## 5 · Gradient against distance
 #
 # Path length is a count. Does it matter? The gradient of the last output with respect to each input tells how much the output would be moved by what stood d steps before. Four untrained layers of equal width: RNN, LSTM, CNN, attention.
-# **Predict** the four curves: where is each at d = 10, where at d = 60?
+# Sketch the four curves: where is each at d = 10, where at d = 60?
 
 # %%
-T, D = 64, 32
+show_source(measure.gradient_by_distance)
 torch.manual_seed(0)
-x = torch.randn(8, T, D)
+x64 = torch.randn(8, 64, 32)  # (B, T, D)
 reach = {
-    "RNN": cost.gradient_by_distance(RNN(D, D), x),
-    "LSTM": cost.gradient_by_distance(LSTM(D, D), x),
-    "CNN, 4 layers of kernel 5": cost.gradient_by_distance(CausalCNN(D, 5, 4), x),
-    "attention": cost.gradient_by_distance(MultiHeadAttention(D, 4), x),
+    "RNN": measure.gradient_by_distance(RNN(32, 32), x64),
+    "LSTM": measure.gradient_by_distance(LSTM(32, 32), x64),
+    "CNN, 4 layers of kernel 5": measure.gradient_by_distance(CausalCNN(32, 5, 4), x64),
+    "attention": measure.gradient_by_distance(MultiHeadAttention(32, 4), x64),
 }
+
+# %%
+guess_4 = predict(
+    "the LSTM's gradient from 63 steps back, relative to the largest", ...
+)
+
+# %% tags=["fold", "reveal"]
+# @title The gradient at five distances
 shares = {name: norms / norms.max() for name, norms in reach.items()}
+distances = (0, 4, 16, 17, 63)
+guess_4.compare("less than a millionth")
 table(
-    ["gradient, relative to the largest", *(f"d = {d}" for d in (0, 4, 16, 17, 63))],
-    [[name, *(share[d].item() for d in (0, 4, 16, 17, 63))] for name, share in shares.items()],
+    ["gradient, relative to the largest", *(f"d = {d}" for d in distances)],
+    [[name, *(share[d].item() for d in distances)] for name, share in shares.items()],
 )
-claim("RNN: less than a millionth arrives from 32 steps back", shares["RNN"][32] < 1e-6)
+cnn, attended = reach["CNN, 4 layers of kernel 5"], reach["attention"][1:]
 claim(
-    "CNN: 4 layers of kernel 5 reach back 16 steps; beyond, the gradient is 0 exactly",
-    bool((reach["CNN, 4 layers of kernel 5"][:17] > 0).all())
-    and reach["CNN, 4 layers of kernel 5"][17:].max() == 0,
+    "RNN: less than a millionth arrives from 32 steps back; LSTM: from 63.",
+    shares["RNN"][32] < 1e-6 and shares["LSTM"][63] < 1e-6,
 )
 claim(
-    "Attention: the faintest of the 63 earlier inputs still has a fifth of the strongest",
-    reach["attention"][1:].min() > 0.2 * reach["attention"][1:].max(),
+    "4 CNN layers of kernel 5 reach back 16 steps, and beyond the gradient is 0 exactly; "
+    "in attention the faintest of the 63 earlier inputs still has a fifth of the strongest.",
+    (cnn[:17] > 0).all().item() and cnn[17:].max() == 0 and attended.min() > 0.2 * attended.max(),
 )
 
 # %% [markdown]
 # Recorded, three seeds, D = 64 and 128 steps:
 
 # %%
-names = {"RNN": "gradient", "LSTM": "output", "CNN, 8 layers": "hidden", "attention": "attention"}
-ax = plots.axes(height=3.6)
-recorded = {name: ledger.values("layer-cost", f"gradient, {name}", "by_distance") for name in names}
-for name, color in names.items():
-    runs = [[value if value > 1e-9 else math.nan for value in run] for run in recorded[name]]
-    length = min(next((i for i, v in enumerate(run) if v != v), len(run)) for run in runs)
-    plots.band(ax, range(length), [run[:length] for run in runs], name, color)
-ax.set_yscale("log")
-ax.set(xlabel="distance d (steps)", ylabel="gradient (share of the largest)", ylim=(1e-9, 2))
-ax.legend(loc="center right")
-show(
-    ax,
-    alt="Gradient against distance on a log scale. RNN and LSTM fall steeply, to 1e-8 within 20 to 40 steps; the CNN of 8 layers rises, falls and ends at 16 steps; attention drops from 1 at d = 0 to a tenth at d = 1 and stays level to 127.",
-    caption="How much arrives from d steps back in an untrained layer? The RNN and the LSTM forget exponentially, the CNN's window ends at 8 (3 - 1) = 16 steps, attention hears all earlier inputs alike. "
-    "(The attention layer has no positions, so it cannot even tell them apart: chapter 08.)",
-)
+layers = ["RNN", "LSTM", "CNN, 8 layers", "attention"]
+figures.gradient_by_distance("layer-cost", layers)
+
+# %% tags=["fold"]
+# @title The same in every recorded run
+far_end = [run[-1] for name in ("RNN", "LSTM") for run in ledger.values("layer-cost", f"gradient, {name}", "by_distance")]
+reached = ledger.values("layer-cost", "gradient, CNN, 8 layers", "reached")
+least = ledger.values("layer-cost", "gradient, attention", "least")
 claim(
-    "In every run: RNN and LSTM keep less than a millionth at the far end, the CNN nothing beyond 16, attention more than a hundredth everywhere",
-    all(run[-1] < 1e-6 for name in ("RNN", "LSTM") for run in recorded[name])
-    and ledger.values("layer-cost", "gradient, CNN, 8 layers", "reached")
-    == [16] * len(recorded["RNN"])
-    and min(ledger.values("layer-cost", "gradient, attention", "least")) > 0.01,
-    attention=ledger.values("layer-cost", "gradient, attention", "least"),
+    "In every run: RNN and LSTM keep less than a millionth at the far end, the CNN nothing beyond 16, attention more than a hundredth everywhere.",
+    max(far_end) < 1e-6 and set(reached) == {16} and min(least) > 0.01,
+    attention_at_least=least,
 )
 
 # %% [markdown]
@@ -606,20 +592,27 @@ claim(
 
 
 # %%
+torch.manual_seed(0)
+untrained, probe = MultiHeadAttention(32, 4), torch.randn(8, 64, 32)
+
+
 def without_query(x):
     """The layer with no gradient through the queries."""
-    return attending(x.detach(), x, x)
+    return untrained(x.detach(), x, x)
 
 
-torch.manual_seed(0)
-attending, x = MultiHeadAttention(D, 4), torch.randn(8, T, D)
-steps = [cost.gradient_by_distance(layer, x) for layer in (attending, without_query)]
-ratios = [(norms[0] / norms[1:].mean()).item() for norms in steps]
+with_query = measure.gradient_by_distance(untrained, probe)
+query_closed = measure.gradient_by_distance(without_query, probe)
+
+ratios = [(norms[0] / norms[1:].mean()).item() for norms in (with_query, query_closed)]
+
+# %% tags=["fold"]
+# @title The step at d = 0, with and without the query's way
 claim(
-    "The last input counts over 3 times as much as the mean of the others, but less than 1.5 times with the query's way closed",
+    "The last input counts over 3 times as much as the mean of the others, but less than 1.5 times with the query's way closed.",
     ratios[0] > 3 and ratios[1] < 1.5,
-    with_query=ratios[0],
-    without=ratios[1],
+    with_query=f"{ratios[0]:.2f} times",
+    without=f"{ratios[1]:.2f} times",
 )
 
 # %% [markdown]
@@ -662,51 +655,52 @@ ch10.positions_seen(positions_seen)
 # ## 6 · Time and memory, measured
 #
 # Operations are not seconds. An RNN's T small products wait for one another, and each is too small to keep a processor busy; attention does a few large ones. And attention must do something with $T^2$ numbers a head, which do not fit
-# into a fast memory. **Predict:** we go from T = 128 to T = 1024, eight times as long. How many times longer do an RNN, a convolution and attention take?
+# into a fast memory. We go from T = 128 to T = 1024, eight times as long. How many times longer do an RNN, a convolution and attention take?
 
 # %%
-D, B = 64, 2
-lengths = [128, 1024]
-layers = {
-    "RNN": (RNN(D, D), {}),
-    "CNN": (CausalCNN(D, 3), {}),
-    "attention, math": (MultiHeadAttention(D, 4), {"impl": "math"}),
-    "attention, sdpa": (MultiHeadAttention(D, 4), {"impl": "sdpa"}),
+timed = {
+    "RNN": RNN(64, 64),
+    "CNN": CausalCNN(64, 3),
+    "attention, math": MultiHeadAttention(64, 4),
+    "attention, sdpa": MultiHeadAttention(64, 4),
 }
 
 
-def training_step(layer, x, options):
+def training_step(name, x):
     """A function of nothing: forward and backward."""
 
     def step():
-        output = layer(x, **options)
-        (output[0] if isinstance(output, tuple) else output).sum().backward()
+        with attention_backend("math" if "math" in name else "sdpa"):
+            output = timed[name](x)
+            (output[0] if isinstance(output, tuple) else output).sum().backward()
 
     return step
 
-
-taken = []
-for T in lengths:
-    x = torch.randn(B, T, D)
-    taken.append(
-        cost.seconds(
-            {name: training_step(layer, x, options) for name, (layer, options) in layers.items()},
-            rounds=3,
-        )
-    )
-times_longer = {name: taken[1][name] / taken[0][name] for name in layers}
-
-# %% tags=["nbval-ignore-output"]
-table(
-    ["layer", *(f"T = {T} (ms)" for T in lengths), "times longer"],
-    [[name, *(1000 * found[name] for found in taken), times_longer[name]] for name in layers],
-)
+# %%
+guess_5 = predict("how many times as long attention, math, takes at T = 1024", ...)
 
 # %%
+taken = []
+for T in tqdm((128, 1024), leave=False):
+    long_input = torch.randn(2, T, 64)
+    steps = {name: training_step(name, long_input) for name in timed}
+    taken.append(measure.seconds(steps, rounds=3))
+times_longer = {name: taken[1][name] / taken[0][name] for name in timed}
+
+# %% tags=["fold", "reveal", "nbval-ignore-output"]
+# @title Times on this machine
+table(
+    ["layer", "T = 128 (ms)", "T = 1024 (ms)", "times longer"],
+    [[name, *(1000 * found[name] for found in taken), times_longer[name]] for name in timed],
+)
+
+# %% tags=["fold", "reveal"]
+# @title What grows faster than the length
+guess_5.compare("more than 18 times")
 claim(
-    "Eight times as long: RNN and CNN take less than 18 times as long, attention's math path more than 18 times",
+    "Eight times as long: RNN and CNN take less than 18 times as long, attention's math path more than 18 times.",
     max(times_longer["RNN"], times_longer["CNN"]) < 18 < times_longer["attention, math"],
-    **{name.replace(", ", "_"): value for name, value in times_longer.items()},
+    **times_longer,
 )
 
 # %% [markdown]
@@ -714,76 +708,52 @@ claim(
 
 # %%
 kinds = {
-    "RNN, loop": ("muted", "--"),
-    "RNN, fused": ("gradient", "-"),
-    "LSTM, fused": ("output", "-"),
-    "CNN": ("hidden", "-"),
-    "attention, math": ("attention", "--"),
-    "attention, sdpa": ("attention", "-"),
+    "RNN, loop": ("RNN", "--"),
+    "RNN, fused": ("RNN", "-"),
+    "LSTM, fused": ("LSTM", "-"),
+    "CNN": ("CNN", "-"),
+    "attention, math": ("self-attention", "--"),
+    "attention, sdpa": ("self-attention", "-"),
 }
-ax = plots.axes(height=3.8)
-for name, (color, linestyle) in kinds.items():
-    lengths = ledger.values("layer-cost", f"time, {name}", "T")[0]
-    runs = ledger.values("layer-cost", f"time, {name}", "seconds")
-    plots.band(
-        ax,
-        lengths,
-        [[1000 * s for s in run] for run in runs],
-        name,
-        color,
-        linestyle=linestyle,
-        marker="o",
-        markersize=3,
-    )
-ax.set_xscale("log", base=2)
-ax.set_yscale("log")
-ax.set_xticks(lengths, lengths)
-ax.set(xlabel="length T (steps, log scale)", ylabel="time of a training step (ms)")
-ax.legend(loc="upper left", ncols=2)
-show(
-    ax,
-    alt="Time of a training step against T, both axes logarithmic. CNN lowest throughout; RNNs and LSTM rise in straight lines of slope 1, the LSTM below the RNN from T = 32 on; attention starts below them and rises towards slope 2, math above sdpa.",
-    caption="Which layer is fastest on this machine? At every length the convolution, one layer that sees 3 places. Attention is ahead of the recurrent layers on short sequences and behind on long ones; where the lines cross is the crossover in time.",
+figures.time_by_length("layer-cost", kinds)
+
+# %% tags=["fold"]
+# @title The power of T in the longer half of the lengths
+powers = {name: ledger.values("layer-cost", f"time, {name}", "exponent") for name in kinds}
+table(
+    ["time grows like T to the power", "mean", "lowest and highest of three seeds"],
+    [[name, sum(found) / len(found), f"{min(found):.2f} to {max(found):.2f}"] for name, found in powers.items()],
 )
-markdown(ledger.table("layer-cost", ["exponent"], [f"time, {name}" for name in kinds]))
-
-
-def exponents(name):
-    """Powers of T in the longer half of the lengths, for each seed."""
-    return ledger.values("layer-cost", f"time, {name}", "exponent")
-
-
 claim(
-    "On this machine recurrent layers and CNN grow about like T (power below 1.4), attention's math path like T squared (above 1.6)",
-    max(value for name in list(kinds)[:4] for value in exponents(name)) < 1.4
-    and min(exponents("attention, math")) > 1.6,
+    "On this machine recurrent layers and CNN grow about like T (power below 1.4), attention's math path like T squared (above 1.6).",
+    max(power for name in list(kinds)[:4] for power in powers[name]) < 1.4 and min(powers["attention, math"]) > 1.6,
 )
 
 # %% [markdown]
 # The fused LSTM does four times the operations of the fused RNN, in less time. Nothing is wrong with either count: torch calls another kernel for it. A crossover in seconds is one of two *kernels*.
 #
-# Where is it, on this machine, for attention (sdpa, 4 heads) and the RNN (fused) of the same width? **Predict:** does it move with D, as T = D says?
+# Where is it, on this machine, for attention (sdpa, 4 heads) and the RNN (fused) of the same width? Does it move with D, as T = D says?
 
-# %%
-widths = (32, 64, 128)
-crossings = {D: ledger.values("layer-cost", f"crossover, width {D}", "crossover") for D in widths}
+# %% tags=["fold"]
+# @title The crossover in time at three widths
+crossings = {width: ledger.values("layer-cost", f"crossover, width {width}", "crossover") for width in (32, 64, 128)}
 table(
     ["D", "crossover in time, three runs (T)", "T / D"],
     [
-        [D, ", ".join(f"{T:.0f}" for T in found), f"{min(found) / D:.1f} to {max(found) / D:.1f}"]
-        for D, found in crossings.items()
+        [width, ", ".join(f"{T:.0f}" for T in found), f"{min(found) / width:.1f} to {max(found) / width:.1f}"]
+        for width, found in crossings.items()
     ],
 )
-ratios = {
-    D: ledger.values("layer-cost", f"crossover, width {D}", "attention_over_RNN") for D in widths
-}
-at = {T: ledger.values("layer-cost", "crossover, width 32", "T")[0].index(T) for T in (32, 512)}
+against_rnn = [
+    run for width in crossings for run in ledger.values("layer-cost", f"crossover, width {width}", "attention_over_RNN")
+]
+measured_at = ledger.values("layer-cost", "crossover, width 32", "T")[0]
 claim(
-    "On this machine, at every width and in every run, attention is ahead at T = 32 and behind at T = 512",
-    all(run[at[32]] < 1 < run[at[512]] for runs in ratios.values() for run in runs),
+    "On this machine, at every width and in every run, attention is ahead at T = 32 and behind at T = 512.",
+    all(run[measured_at.index(32)] < 1 < run[measured_at.index(512)] for run in against_rnn),
 )
 claim(
-    "The crossover in time does not follow T = D: from D = 32 to D = 128, T / D falls to less than a half",
+    "The crossover in time does not follow T = D: from D = 32 to D = 128, T / D falls to less than a half.",
     max(crossings[128]) / 128 < 0.5 * min(crossings[32]) / 32,
 )
 
@@ -796,21 +766,28 @@ claim(
 # For the backward pass the math path keeps $BHT^2$ weights, beside $5BTD$ numbers for input, queries, keys, values and outputs. The kernel keeps one number for each query and head, from which it computes the weights anew, block by block (FlashAttention's idea).
 
 # %%
-D, H, B = 64, 4, 2
-lengths = [64, 256, 1024]
-layer, rows = MultiHeadAttention(D, H), []
-for T in lengths:
-    x = torch.randn(B, T, D)
-    counts = [cost.count_activations(layer, x, impl=impl) for impl in ("math", "sdpa")]
-    formulas = [cost.multi_head(B, T, D, H, impl=impl).activations for impl in ("math", "sdpa")]
-    rows.append([T, *counts, counts == formulas, counts[0] / counts[1]])
+kept = {}  # T: numbers kept on the math path, and by the kernel
+four_heads_64 = MultiHeadAttention(64, 4)
+for T in (64, 256, 1024):
+    counts = []
+    for backend in ("math", "sdpa"):
+        with attention_backend(backend):
+            batch = torch.randn(2, T, 64)
+            counts.append(measure.count_activations(four_heads_64, batch))
+    kept[T] = counts
+
+# %% tags=["fold"]
+# @title Numbers kept for the backward pass
 table(
-    ["T", "kept, math", "kept, sdpa", "as the formulas say", "ratio"],
-    [[T, f"{plain:,}", f"{fused:,}", *more] for T, plain, fused, *more in rows],
+    ["T", "kept, math", "kept, sdpa", "ratio"],
+    [[T, plain, fused, plain / fused] for T, (plain, fused) in kept.items()],
 )
+expected = {
+    T: [formulas.multi_head_cost(2, T, 64, 4, backend=backend).activations for backend in ("math", "sdpa")] for T in kept
+}
 claim(
-    "Kept: B H T^2 on the math path, B H T on the other, to the last number",
-    all(row[3] and row[1] - row[2] == B * H * row[0] * (row[0] - 1) for row in rows),
+    "Kept: $B H T^2$ on the math path, $B H T$ on the other, as the formulas say, to the last number.",
+    kept == expected and all(plain - fused == 2 * 4 * T * (T - 1) for T, (plain, fused) in kept.items()),
 )
 
 # %% [markdown]
@@ -819,142 +796,144 @@ claim(
 # %%
 setup = """
 from course_lib.attention import attention
-def step(impl):
+def step(backend):
     q, k, v = torch.randn(3, 1, 4, 1024, 64).requires_grad_()
-    attention(q, k, v, impl=impl).sum().backward()
+    attention(q, k, v, backend=backend).sum().backward()
 """
-peaks = cost.peak_memory(["step('math')", "step('sdpa')"], setup)
-if None in peaks:
+peaks = {}
+for path in tqdm(("math", "sdpa"), leave=False):  # each in a process of its own
+    (peaks[path],) = measure.peak_memory([f"step('{path}')"], setup)
+
+# %% tags=["fold"]
+# @title The two peaks
+if None in peaks.values():
     print("This system does not tell a process' peak memory: see the recorded curve below.")
 else:
     claim(
-        "At T = 1024 the math path's peak is more than 3 times that of sdpa",
-        peaks[0] > 3 * peaks[1],
-        math_mb=peaks[0] / 1e6,
-        sdpa_mb=peaks[1] / 1e6,
+        "At T = 1024 the math path's peak is more than 3 times that of sdpa.",
+        peaks["math"] > 3 * peaks["sdpa"],
+        math=f"{peaks['math'] / 1e6:.0f} MB",
+        sdpa=f"{peaks['sdpa'] / 1e6:.0f} MB",
     )
 
 # %%
-panels = plots.grid(1, 2, height=3.3)[0]
-metrics = {
-    "seconds": ("time of a training step (ms)", 1000),
-    "peak_mb": ("peak memory beside the inputs (MB)", 1),
-}
-for ax, (metric, (ylabel, unit)) in zip(panels, metrics.items(), strict=True):
-    for impl, linestyle in {"math": "--", "sdpa": "-"}.items():
-        lengths = ledger.values("attention-time", impl, "T")[0]
-        runs = [
-            [max(unit * v, 0.05) for v in run]
-            for run in ledger.values("attention-time", impl, metric)
-        ]
-        style = {"linestyle": linestyle, "marker": "o", "markersize": 4}
-        plots.band(ax, lengths, runs, impl, "attention", **style)
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log")
-    ax.set_xticks(lengths, lengths)
-    ax.set(xlabel="length T (positions)", ylabel=ylabel)
-panels[0].legend(loc="upper left")
-show(
-    panels[0],
-    alt="Two log-log panels against T from 64 to 2048. Left, time: both rise, math ever steeper, sdpa several times below it at the right. Right, peak memory: math rises with slope 2 to several hundred megabytes, sdpa with slope 1 to about twenty.",
-    caption="What does the kernel save on this machine (causal, B = 2, H = 4, K = 64, one core)? Time, and nearly all of the memory: the math path's peak grows like T squared.",
+figures.time_and_memory("attention-time")
+
+# %% tags=["fold"]
+# @title At T = 2048, and how both grow
+time_powers = {backend: ledger.summary("attention-time", backend, "exponent") for backend in ("math", "sdpa")}
+table(
+    ["time grows like T to the power", "mean", "lowest and highest of three seeds"],
+    [[backend, mean, f"{low:.2f} to {high:.2f}"] for backend, (mean, low, high, _) in time_powers.items()],
 )
-markdown(ledger.table("attention-time", ["exponent"], ["math", "sdpa"]))
 faster = ledger.values("attention-time", "at the longest", "math_over_sdpa")
 math_peak, sdpa_peak = (
-    ledger.values("attention-time", impl, "peak_mb") for impl in ("math", "sdpa")
+    [run[-1] for run in ledger.values("attention-time", backend, "peak_mb")] for backend in ("math", "sdpa")
 )
 claim(
-    "On this machine, at T = 2048, sdpa is more than twice as fast, and its peak less than a tenth, in every run",
-    min(faster) > 2 and all(10 * s[-1] < m[-1] for m, s in zip(math_peak, sdpa_peak, strict=True)),
+    "On this machine, at T = 2048, sdpa is more than twice as fast, and its peak less than a tenth, in every run.",
+    min(faster) > 2 and all(10 * sdpa < plain for plain, sdpa in zip(math_peak, sdpa_peak, strict=True)),
     times_faster=faster,
-    math_mb=[m[-1] for m in math_peak],
-    sdpa_mb=[s[-1] for s in sdpa_peak],
+    peak_math=f"{max(math_peak):.0f} MB",
+    peak_sdpa=f"{max(sdpa_peak):.0f} MB",
 )
 
 # %% [markdown]
 # ## 7 · Steps: training, generation, chunks
 #
-# In training all targets are known, so a Transformer of N layers takes 6N sequential products at any length (four in each attention, two in each feed-forward network), and the RNN takes T a layer. **Predict:** both now *write* a text of 256 tokens. How many steps does each take?
+# In training all targets are known, so a Transformer of N layers takes 6N sequential products at any length (four in each attention, two in each feed-forward network), and the RNN takes T a layer. Both now *generate* a text of 256 tokens. How many steps does each take?
 
 # %%
-D, H, N, T = 64, 4, 4, 256
-one_pass = cost.encoder(1, T, D, H, 4 * D, N, causal=True)
-again = sum(cost.encoder(1, t, D, H, 4 * D, N, causal=True).operations for t in range(1, T + 1))
-recurrent = cost.rnn(1, T, D)
+def encoder_of_4(T, D=64, H=4, N=4):
+    """The cost of a causal encoder of four layers on one sequence of T tokens."""
+    return formulas.encoder_cost(1, T, D, H, 4 * D, N, causal=True)
+
+
+one_pass, recurrent_pass = encoder_of_4(256), formulas.rnn_cost(1, 256, 64)
+all_anew = sum(encoder_of_4(t).operations for t in range(1, 257))  # a pass for each
+
+# %%
+guess_6 = predict("sequential steps of the 4-layer Transformer for 256 tokens", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Training and generation
+guess_6.compare(256 * one_pass.steps)
 table(
-    [f"{T} tokens", "sequential steps", "operations"],
+    ["256 tokens", "sequential steps", "operations"],
     [
-        ["Transformer (4 layers), training", one_pass.steps, f"{one_pass.operations:,}"],
-        [
-            "Transformer (4 layers), writing, all anew for each token",
-            one_pass.steps * T,
-            f"{again:,}",
-        ],
-        ["RNN (one layer), training", recurrent.steps, f"{recurrent.operations:,}"],
-        ["RNN (one layer), writing", recurrent.steps, f"{recurrent.operations:,}"],
+        ["Transformer (4 layers), training", one_pass.steps, one_pass.operations],
+        ["Transformer (4 layers), generation, all anew for each token", 256 * one_pass.steps, all_anew],
+        ["RNN (one layer), training", recurrent_pass.steps, recurrent_pass.operations],
+        ["RNN (one layer), generation", recurrent_pass.steps, recurrent_pass.operations],
     ],
 )
 claim(
-    "Writing 256 tokens, each from the whole text so far, takes over 100 times the operations of one training pass",
-    again > 100 * one_pass.operations,
-    ratio=again / one_pass.operations,
+    "Generating 256 tokens, each from the whole text so far, takes over 100 times the operations of one training pass.",
+    all_anew > 100 * one_pass.operations,
+    times=all_anew / one_pass.operations,
 )
 
 # %% [markdown]
-# Writing is sequential for both: token t + 1 cannot be computed before token t is chosen. Parallelism over time is a gift to *training*. And while the RNN goes on from its state, the Transformer as we
+# Generation is sequential for both: token t + 1 cannot be computed before token t is chosen. Parallelism over time is a gift to *training*. And while the RNN goes on from its state, the Transformer as we
 # have it reads everything again. Keys and values of earlier tokens do not change, since no position sees a later one. Keep them, and each token costs one position instead of t: the *key-value cache* of chapter 13. It brings the total back to about one pass, and holds $2NTD$ numbers for it.
 #
 # ### T is the length of a chunk
 #
 # On a long text an RNN is trained by truncated backpropagation (chapter 04): the text comes in chunks; the state's numbers cross from one to the next, its gradient does not. A Transformer reads chunks as well. So the T of our table is the
-# length of a *chunk*, and typical sizes in the days of that comparison were T = 64 with D of 256 and more: well below T = D. **Predict:** one RNN layer waits for its 64 steps; how many encoder layers can run in as many?
+# length of a *chunk*, and typical sizes in the days of that comparison were T = 64 with D of 256 and more: well below T = D. One RNN layer waits for its 64 steps; how many encoder layers can run in as many?
 
 # %%
-T, D = 64, 256
-ratio = cost.attention(1, T, D, 4).operations / cost.rnn(1, T, D).operations
-deep = max(N for N in range(1, 99) if cost.encoder(1, T, D, 4, 4 * D, N).steps <= T)
-bigger = cost.encoder(1, T, D, 4, 4 * D, deep)
-claim("On such a chunk, bare attention has a quarter of the RNN's operations: T / D", ratio == 0.25)
+chunk_rnn = formulas.rnn_cost(1, 64, 256)  # T = 64, D = 256
+chunk_attention = formulas.attention_cost(1, 64, 256, 4)
+encoders = {N: formulas.encoder_cost(1, 64, 256, 4, 4 * 256, N) for N in range(1, 99)}
+deepest = max(N for N, cost in encoders.items() if cost.steps <= chunk_rnn.steps)
+
+# %% tags=["fold"]
+# @title On a chunk of 64 tokens at width 256
 claim(
-    "In the 64 sequential steps of one RNN layer fit 10 encoder layers, with 60 times its parameters",
-    (deep, round(bigger.parameters / cost.rnn(1, T, D).parameters)) == (10, 60),
-    parameters=bigger.parameters,
-    times_the_operations=bigger.operations / cost.rnn(1, T, D).operations,
+    "On such a chunk, bare attention has a quarter of the RNN's operations: T / D.",
+    chunk_attention.operations / chunk_rnn.operations == 0.25,
+)
+claim(
+    "In the 64 sequential steps of one RNN layer fit 10 encoder layers, with 60 times its parameters.",
+    (deepest, round(encoders[deepest].parameters / chunk_rnn.parameters)) == (10, 60),
+    parameters=encoders[deepest].parameters,
+    times_the_operations=encoders[deepest].operations / chunk_rnn.operations,
 )
 
 # %% [markdown]
 # That is the bargain that changed the field: where parallel hardware is plentiful, the *same waiting time* buys a far bigger model, or more data. The operations are paid for all the same, in machines and in energy.
-#
+
+# %% [markdown]
 # ## 8 · A free lunch? Almost
 #
-# Attention gave up something that the RNN has. An RNN's state has D numbers after ten steps and after ten million: it can read a stream for ever, and what it needs does not grow. Attention has only what is in front of it. **Predict:** both layers read a sequence of 64 in chunks of 16. Which outputs change?
+# Attention gave up something that the RNN has. An RNN's state has D numbers after ten steps and after ten million: it can read a stream for ever, and what it needs does not grow. Attention has only what is in front of it. Both layers now read a sequence of 64 in chunks of 16. Which outputs change?
 
 # %%
 torch.manual_seed(0)
-D, chunk = 32, 16
-stream = torch.randn(1, 64, D)
-recurrent, attending = RNN(D, D), MultiHeadAttention(D, 4)
-state, pieces = None, []
+stream = torch.randn(1, 64, 32)
+chunks = stream.split(16, dim=1)
+reader, attender = RNN(32, 32), MultiHeadAttention(32, 4)
 with torch.no_grad():
-    for part in stream.split(chunk, dim=1):
-        output, state = recurrent(part, state)
+    state, pieces = None, []
+    for chunk in chunks:
+        output, state = reader(chunk, state)
         pieces.append(output)
-    rnn_gap = (torch.cat(pieces, 1) - recurrent(stream)[0]).abs().amax((0, 2))
-    pieces = [attending(part, causal=True) for part in stream.split(chunk, dim=1)]
-    attention_gap = (torch.cat(pieces, 1) - attending(stream, causal=True)).abs().amax((0, 2))
-claim("RNN: reading in chunks, its state carried on, changes no output", rnn_gap.max() < 1e-5)
+    rnn_gap = (torch.cat(pieces, 1) - reader(stream)[0]).abs().amax((0, 2))
+    pieces = [attender(chunk, causal=True) for chunk in chunks]
+    attention_gap = torch.cat(pieces, 1) - attender(stream, causal=True)
+    attention_gap = attention_gap.abs().amax((0, 2))  # (T,): of each position
+
+# %% tags=["fold"]
+# @title Which outputs change, and what is carried on
+claim("RNN: reading in chunks, its state carried on, changes no output.", rnn_gap.max() < 1e-5)
 claim(
-    "Attention: the first chunk is the same; every later position has lost what came before its chunk",
-    attention_gap[:chunk].max() < 1e-5 and attention_gap[chunk:].min() > 1e-3,
+    "Attention: the first chunk is the same; every later position has lost what came before its chunk.",
+    attention_gap[:16].max() < 1e-5 and attention_gap[16:].min() > 1e-3,
 )
 table(
-    [
-        "tokens read so far",
-        "an RNN layer carries on",
-        "an attention layer carries on: keys, values",
-    ],
-    [[f"{T:,}", D, f"{2 * T * D:,}"] for T in (100, 10_000, 1_000_000)],
+    ["tokens read so far", "an RNN layer carries on (numbers)", "an attention layer carries on: keys, values (numbers)"],
+    [[T, 32, 2 * T * 32] for T in (100, 10_000, 1_000_000)],
 )
 
 # %% [markdown]
@@ -968,58 +947,67 @@ table(
 # | kept for the backward pass | grows like T | like T², or T with a kernel that recomputes |
 # | order of the inputs | built in | must be added (chapter 08) |
 # | texts longer than in training | runs; how well is another matter | depends on the scheme of positions |
-# | memory to go on writing | D numbers | all keys and values |
-#
+# | memory to go on generating | D numbers | all keys and values |
+
+# %% [markdown]
 # ## 9 · Common mistakes
 #
 # **Mistake 1 · "more heads, more cost".** H heads are H times as many, but each is 1/H as wide.
 
 # %%
-rows = [[H, *cost.multi_head(2, 50, 64, H)[:3]] for H in (2, 4, 8, 16)]
+costs_by_heads = {H: formulas.multi_head_cost(2, 50, 64, H) for H in (2, 4, 8, 16)}
+
+# %% tags=["fold"]
+# @title Cost by number of heads
 table(
-    ["heads", "parameters", "operations", "numbers kept (math)"],
-    [[f"{number:,}" for number in row] for row in rows],
+    ["heads", "parameters", "operations", "saved activations (math)"],
+    [[H, cost.parameters, cost.operations, cost.activations] for H, cost in costs_by_heads.items()],
 )
 claim(
-    "Heads change neither parameters nor operations; what they multiply is the weights that are kept",
-    all(row[1:3] == rows[0][1:3] for row in rows) and rows[-1][3] - rows[0][3] == 14 * 2 * 50**2,
+    "Heads change neither parameters nor operations; what they multiply is the weights that are kept.",
+    len({(cost.parameters, cost.operations) for cost in costs_by_heads.values()}) == 1
+    and costs_by_heads[16].activations - costs_by_heads[2].activations == 14 * 2 * 50**2,
 )
 
 # %% [markdown]
 # **Mistake 2 · counting views.** The hook sees every saved tensor. Some are views of one storage, some are parameters, which exist anyway. Add up what passes by, and the layer seems to keep far more than it does.
 
 # %%
-layer, x, seen = MultiHeadAttention(64, 4), torch.randn(2, 50, 64), []
+watched, short_input, seen = MultiHeadAttention(64, 4), torch.randn(2, 50, 64), []
 
 
 def pack(tensor):
-    seen.append(tensor.untyped_storage().nbytes() // 4)  # the mistake: whatever passes by
+    seen.append(tensor.untyped_storage().nbytes() // 4)  # the mistake: all that passes
     return tensor
 
 
 with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-    layer(x)
-right = cost.count_activations(layer, x)  # each storage once, parameters left out
+    watched(short_input)
+each_once = measure.count_activations(watched, short_input)  # no views, no parameters
+
+# %% tags=["fold"]
+# @title Added up, and counted right
 claim(
-    "Adding up what passes the hook gives more than one and a half times what is kept",
-    sum(seen) > 1.5 * right,
+    "Adding up what passes the hook gives more than one and a half times what is kept.",
+    sum(seen) > 1.5 * each_once,
     added_up=sum(seen),
-    kept=right,
+    kept=each_once,
 )
 claim(
-    "Repaired, each storage once and no parameters: the formula's number",
-    right == cost.multi_head(2, 50, 64, 4, impl="sdpa").activations,
+    "Fixed, each storage once and no parameters: the formula's number.",
+    each_once == formulas.multi_head_cost(2, 50, 64, 4, backend="sdpa").activations,
 )
 
 # %% [markdown]
 # **Mistake 3 · one position more than the table holds.** No parameter of attention depends on T, but a learned table of positions ends:
 
 # %% tags=["raises-exception"]
-Learned(50, 64).add(torch.zeros(1, 51, 64))
+LearnedPositions(64, 50).add(torch.zeros(1, 51, 64))
 
-# %%
-repaired = Learned(51, 64).add(torch.zeros(1, 51, 64))
-claim("Repaired: a table as long as the longest sequence", repaired.shape == (1, 51, 64))
+# %% tags=["fold"]
+# @title Fixed: a table as long as the longest sequence
+long_enough = LearnedPositions(64, 51).add(torch.zeros(1, 51, 64))
+claim("A table of 51 rows takes 51 positions.", long_enough.shape == (1, 51, 64))
 
 # %% [markdown]
 # **Mistake 4 · comparing $O(T^2 D)$ with $O(T D^2)$ as if they were numbers.** With the constants the order of two layers at your sizes may be the other way round: section 3.
@@ -1035,23 +1023,16 @@ claim("Repaired: a table as long as the longest sequence", repaired.shape == (1,
 
 # %%
 B, T, D, H = 1, 1000, 64, 4  # your turn
-recurrent = cost.lstm(B, T, D)
-encoding = cost.encoder_layer(B, T, D, H, 4 * D, causal=True, impl="sdpa")
-table(
-    ["", "LSTM", "encoder layer (sdpa)"],
-    [
-        *(
-            [name, f"{a:,}", f"{b:,}"]
-            for name, a, b in zip(cost.Cost._fields, recurrent, encoding, strict=True)
-        ),
-        ["numbers carried on to the next step", f"{2 * B * D:,}", f"{2 * B * T * D:,}"],
-        [
-            "operations of one step more",
-            f"{cost.lstm(B, 1, D).operations:,}",
-            f"{B * (24 * D * D + 4 * T * D):,}",
-        ],
-    ],
-)
+how = {"causal": True, "backend": "sdpa"}
+costs = {
+    "LSTM": formulas.lstm_cost(B, T, D),
+    "encoder layer (sdpa)": formulas.encoder_layer_cost(B, T, D, H, 4 * D, **how),
+}
+rows = [[name, *pair] for name, *pair in zip(formulas.Cost._fields, *costs.values())]
+rows.append(["numbers carried on to the next step", 2 * B * D, 2 * B * T * D])
+one_more = formulas.lstm_cost(B, 1, D).operations, B * (24 * D * D + 4 * T * D)
+rows.append(["operations of one step more", *one_more])
+table(["", *costs], rows)
 
 # %% [markdown]
 # Explain in a few sentences: (a) Which row decides for the hearing aid, and what do you choose? (b) Which decides for *training* on sentences of 30 words, on a GPU? (c) A million letters: which entry forbids plain attention, and which the plain RNN? Name a way out for each.
@@ -1073,7 +1054,7 @@ table(
 #
 # 1. Parameters sit in learned matrices of D × D ($4D^2$ in attention); $T^2 D$ counts operations, and $HT^2$ the numbers that exist in between. No parameter depends on T, but for a learned table of positions.
 # 2. Bare attention and an RNN have equal operations at T = D exactly. With its projections attention never has fewer than the RNN; the quadratic part is half of an encoder layer at T = 6D.
-# 3. Sequential steps: T for the RNN, one for a convolution, a constant for attention. That holds in training; writing waits for every token, in every model.
+# 3. Sequential steps: T for the RNN, one for a convolution, a constant for attention. That holds in training; generation waits for every token, in every model.
 # 4. The shortest path is T products (RNN), about T/k or log T layers (CNN), a constant (attention). How much gradient arrives follows from it, unless gates change the picture.
 # 5. A fused kernel does the same operations in less time and keeps BHT numbers instead of BHT². Count on the plain path, time the fast one, measure memory in a fresh process.
 #

@@ -12,9 +12,16 @@
 # %% [markdown]
 # # 12 · BERT
 #
-# One hundred film reviews with a verdict, and 3,608 without. A small Transformer that learns from the hundred alone is often wrong. **How much can it gain from reviews that nobody has judged?**
+# One hundred labelled film reviews, and 3,608 that nobody has judged. A small Transformer that learns from the hundred alone is often wrong. **How much can it gain from the reviews without a label?**
 
-# %% tags=["setup"]
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook import diagrams
+
+diagrams.show("pretraining_directions")
+
+# %% tags=["setup", "fold"]
+# @title Imports
 import copy
 import math
 import tempfile
@@ -24,8 +31,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from course_lib import cost, diagrams, ledger, plots, pretrained, text, toy
-from course_lib.attention import attention_weights, causal_mask
+from course_lib import text
+from course_lib.attention import attention_weights
 from course_lib.bert import (
     BERT,
     IGNORE,
@@ -39,14 +46,23 @@ from course_lib.bert import (
     pretraining_loss,
     sentence_pairs,
 )
-from course_lib.checks import ch12
-from course_lib.claims import claim
-from course_lib.display import markdown, show, show_source, table
-from course_lib.experiments import ch12_toy as toys
-from course_lib.experiments.ch12_toy import CLS, FIRST, MASK, SEP
-from course_lib.explorer import explore
-from course_lib.tasks import number_of_parameters
+from course_lib.cost import formulas
+from course_lib.datasets import synthetic
+from course_lib.exercises import ch12
+from course_lib.experiments import toy_bert as toys
+from course_lib.experiments.toy_bert import CLS, FIRST, MASK, SEP
+from course_lib.functional import causal_mask
+from course_lib.notebook import (
+    claim,
+    diagrams,
+    ledger,
+    predict,
+    show_source,
+    table,
+)
+from course_lib.notebook.figures import ch12 as figures
 from course_lib.train import set_seed
+from course_lib.utils import huggingface, number_of_parameters
 
 set_seed(0)
 
@@ -55,20 +71,51 @@ task = toys.review_task(seed=0)
 vocab, V = task.vocab, len(task.vocab)
 for review in task.reviews[:3]:
     print("+" if review.label else "-", " ".join(review.words))
+
+# %%
+guess_1 = predict("the share of new reviews judged right after reading the 3,608", ...)
+
+# %%
 untrained = toys.small_bert(task)
 model = copy.deepcopy(untrained)
 history = toys.pretrain(model, task, seed=0)  # no label is read here
 
 # %%
 hundred = task.labelled[:100]
-scratch = toys.accuracy(toys.finetune(untrained.bert, hundred), task.test)
+scratch_model = toys.finetune(untrained.bert, hundred)
 tuned_model = toys.finetune(model.bert, hundred)
+
+# %% tags=["reveal"]
+scratch = toys.accuracy(scratch_model, task.test)
 tuned = toys.accuracy(tuned_model, task.test)
+guess_1.compare(f"{tuned:.2f}, and {scratch:.2f} from the hundred alone")
+
+# %% tags=["fold", "reveal", "nbval-ignore-output"]
+# @title Some of the 400 new reviews
+def verdicts(classifier):
+    """One bool a test review: True = positive."""
+    rows, real = text.pad_batch([row for row, _ in task.test])
+    with torch.no_grad():
+        return (classifier(rows, real).argmax(-1) == 1).tolist()
+
+
+SIGN = {True: "+", False: "-"}
+said = list(zip(task.reviews, verdicts(tuned_model), verdicts(scratch_model), strict=True))
+differ = [each for each in said if each[1] != each[2]][:3]
+table(
+    ["review", "its label", "pre-trained", "from scratch"],
+    [
+        [" ".join(review.words), SIGN[bool(review.label)], SIGN[tuned_says], SIGN[scratch_says]]
+        for review, tuned_says, scratch_says in differ + [each for each in said if each not in differ][:2]
+    ],
+)
+
+# %% tags=["fold", "reveal"]
+# @title What the reading gained
 claim(
-    "With 100 labels the pre-trained network is right on more than 85 % of new reviews, and more than 5 points ahead of the same network from scratch",
+    "With 100 labels the pre-trained network is right on more than 85 % of new reviews, and more than 5 points ahead of the same network from scratch.",
     tuned > 0.85 and tuned > scratch + 0.05,
-    pre_trained=tuned,
-    from_scratch=scratch,
+    **{"pre-trained": tuned, "from scratch": scratch},
 )
 
 # %% [markdown]
@@ -87,45 +134,42 @@ claim(
 # %% [markdown]
 # ## 1 · What may see what
 #
-# Text without labels is cheap, labels are not. So: *pre-train* once on a task that the text itself sets, with as much text as there is (all of Wikipedia), then *fine-tune* for each task with its few labels. What should the text ask? A word's meaning depends on both sides of it. Three ways to get there:
-
-# %%
-diagrams.show("pretraining_directions")
-
-# %% [markdown]
+# Text without labels is cheap, labels are not. So: *pre-train* once on a task that the text itself sets, with as much text as there is (all of Wikipedia), then *fine-tune* for each task with its few labels. What should the text ask? A word's meaning depends on both sides of it. The picture at the head of the chapter shows three ways to get there:
+#
 # - **ELMo** (Peters et al. 2018) trains two language models, one reading forwards and one backwards, each an LSTM, and joins their states. It sees both sides, but *shallowly*: no layer can weigh left against right context, since each half was computed in ignorance of the other. Its vectors are then fed, as features, to a network made for the task.
 # - **GPT** (Radford et al. 2018) trains one deep causal Transformer, and fine-tunes it as a whole. *Deep*, but each position sees the left side only.
 # - **BERT** (Devlin et al. 2019) is *deep and bidirectional*: every layer sees both sides. Fine-tuned as a whole, with one small layer for each task.
 #
 # How much is the other side worth? Our language is small enough to count. Take every review that it has, and every place in it: how uncertain is the word, given nothing, the left side, or both?
 
-
 # %%
 def uncertainty(context):
-    """Mean entropy in nats of a word given its context, over all places of all reviews."""
+    """Mean entropy in nats of a word given its context, over all places."""
     seen = defaultdict(Counter)
     for review in toys.review_text():
         for t, word in enumerate(review.words):
             seen[context(review.words, t)][word] += 1
-    places = sum(counts.total() for counts in seen.values())
-    return (
-        sum(n * math.log(counts.total() / n) for counts in seen.values() for n in counts.values())
-        / places
-    )
+    surprise = places = 0
+    for counts in seen.values():
+        places += counts.total()
+        surprise += sum(n * math.log(counts.total() / n) for n in counts.values())
+    return surprise / places
 
 
-contexts = {
-    "nothing (unigram)": lambda words, t: None,
-    "the left side": lambda words, t: tuple(words[:t]),
-    "both sides": lambda words, t: (tuple(words[:t]), tuple(words[t + 1 :])),
+floors = {
+    "nothing (unigram)": uncertainty(lambda words, t: None),
+    "the left side": uncertainty(lambda words, t: tuple(words[:t])),
+    "both sides": uncertainty(lambda words, t: (*words[:t], None, *words[t + 1 :])),
 }
-floors = {name: uncertainty(context) for name, context in contexts.items()}
+
+# %% tags=["fold", "reveal"]
+# @title How uncertain is a word?
 table(
-    ["given", "nats a word", "effective choices"],
+    ["given", "nats a word", "effective number of choices"],
     [[name, nats, math.exp(nats)] for name, nats in floors.items()],
 )
 claim(
-    "Both sides leave less than three quarters of the uncertainty that the left side leaves",
+    "Both sides leave less than three quarters of the uncertainty that the left side leaves.",
     floors["both sides"] < 0.75 * floors["the left side"],
 )
 
@@ -135,25 +179,38 @@ claim(
 # %% [markdown]
 # ## 2 · Why not predict the next word from both sides?
 #
-# Because the next word *is* on the right side. **Predict, then run:** tokens drawn at random, 50 kinds; nobody can foresee them. One attention head, set by hand, without a single learned number. What is its loss on "name the next token at every place"?
+# Because the next word *is* on the right side. Take tokens drawn at random, 50 kinds; nobody can foresee them. A blind guess costs $\ln 50 = 3.9$ nats. One attention head, set by hand, without a single learned number, is asked for the next token at every place, with both sides open.
+
+# %%
+guess_2 = predict("its loss in nats a token", ...)
 
 # %%
 noise = torch.randint(50, (8, 12), generator=torch.Generator().manual_seed(0))
 one_hot = F.one_hot(noise, 50).double()  # (B, T, V): a token's vector is its name
-scores = 20.0 * torch.diag(torch.ones(11, dtype=torch.float64), 1)  # (T, T): look one to the right
-losses = {}
-for name, visible in (("sees both sides", None), ("sees the left side", causal_mask(12))):
-    copied = attention_weights(scores.expand(8, -1, -1), visible) @ one_hot
+to_the_right = 20.0 * torch.diag(torch.ones(11).double(), 1)  # (T, T) scores
+
+
+def loss_of_head(visible):
+    """Nats a token of the head that looks one place to the right, if it may."""
+    copied = attention_weights(to_the_right.expand(8, -1, -1), visible) @ one_hot
     logits = 20 * copied[:, :-1]  # (B, T - 1, V): of the next token
-    losses[name] = F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
-table(["head", "nats a token"], [[name, f"{loss:.6f}"] for name, loss in losses.items()])
+    return F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
+
+# %% tags=["reveal"]
+sees_both, sees_left = loss_of_head(None), loss_of_head(causal_mask(12))
+guess_2.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
+
+# %% tags=["fold", "reveal"]
+# @title What the head has understood
 claim(
-    "With both sides open the head foretells random tokens without a mistake; it has understood nothing",
-    losses["sees both sides"] < 1e-5,
+    "With both sides open the head foretells random tokens without a mistake; it has understood nothing.",
+    sees_both < 1e-5,
 )
 claim(
-    "Behind a causal mask it does worse than a guess, log 50 = 3.9 nats",
-    losses["sees the left side"] > math.log(50),
+    "Under a causal mask it does worse than a guess.",
+    sees_left > math.log(50),
+    loss=f"{sees_left:.1f} nats",
+    guess=f"{math.log(50):.1f} nats",
 )
 
 # %% [markdown]
@@ -174,7 +231,7 @@ show_source(mask_tokens, masked_lm_loss)
 # %% [markdown]
 # ### 80, 10, 10
 #
-# A chosen token has one of three fates. **Predict:** what would a network learn about the words that it can see, if all chosen tokens became `[MASK]`? And what would it see in fine-tuning?
+# What would a network learn about the words that it can see, if all chosen tokens became `[MASK]`? And what would it see in fine-tuning? So a chosen token has one of three fates:
 #
 # - **80 % become `[MASK]`:** the blank.
 # - **10 % become a random token:** so a word that shows may be wrong, and the network must check *every* word against its context.
@@ -183,28 +240,40 @@ show_source(mask_tokens, masked_lm_loss)
 # These are the paper's reasons (appendix A.1). Its ablation (C.2) says how much they matter: fine-tuned results hardly depend on the shares; frozen features suffer if all chosen tokens are masked.
 
 # %%
-ids, mask = text.pad_batch([row for row, _ in task.test])
-maskable = mask & (ids >= FIRST)  # real, and no special token
-generator = torch.Generator().manual_seed(0)
+test_ids, test_real = text.pad_batch([row for row, _ in task.test])
+maskable = test_real & (test_ids >= FIRST)  # real, and no special token
+
+
+def blanks(seed):
+    """What is read and what is asked for, with blanks of this seed."""
+    draws = torch.Generator().manual_seed(seed)
+    return mask_tokens(test_ids, maskable, V, MASK, draws, first_regular_id=FIRST)
+
+
+for name, row in zip(("read", "asked"), blanks(seed=0), strict=True):
+    print(f"{name:5}", " ".join("." if i == IGNORE else vocab.itos[i] for i in row[0]))
+
+# %%
 fates = Counter()
-for _ in range(100):
-    inputs, targets = mask_tokens(ids, maskable, V, MASK, generator, first=FIRST)
-    chosen = targets != IGNORE
+for seed in range(100):
+    shown, asked_for = blanks(seed)
+    chosen, replaced = asked_for != IGNORE, shown != test_ids
     fates["tokens"] += maskable.sum().item()
     fates["chosen"] += chosen.sum().item()
-    fates["[MASK]"] += (inputs == MASK).sum().item()
-    fates["another token"] += (chosen & (inputs != MASK) & (inputs != ids)).sum().item()
-    fates["as it was"] += (chosen & (inputs == ids)).sum().item()
-shares = {name: fates[name] / fates["chosen"] for name in ("[MASK]", "another token", "as it was")}
-table(
-    ["fate of a chosen token", "share"], [[name, f"{share:.3f}"] for name, share in shares.items()]
+    fates["`[MASK]`"] += (shown == MASK).sum().item()
+    fates["another token"] += (chosen & replaced & (shown != MASK)).sum().item()
+    fates["as it was"] += (chosen & ~replaced).sum().item()
+
+# %% tags=["fold"]
+# @title The three fates, counted over 100 draws
+shares = {fate: fates[fate] / fates["chosen"] for fate in ("`[MASK]`", "another token", "as it was")}
+table(["fate of a chosen token", "share"], [[fate, f"{s:.1%}"] for fate, s in shares.items()])
+claim(
+    "15 % are chosen; of these 80 % become the mask.",
+    abs(fates["chosen"] / fates["tokens"] - 0.15) < 0.002 and abs(shares["`[MASK]`"] - 0.8) < 0.004,
 )
 claim(
-    "15 % are chosen; of these 80 % become the mask",
-    abs(fates["chosen"] / fates["tokens"] - 0.15) < 0.002 and abs(shares["[MASK]"] - 0.8) < 0.004,
-)
-claim(
-    "A little less than 10 % become another token: one random draw in V - 5 gives the old one",
+    "A little less than 10 % become another token: one random draw in V - 5 gives the old one.",
     shares["another token"] < 0.1 < shares["as it was"],
 )
 
@@ -270,12 +339,15 @@ ch12.shares(changed_and_suspect)
 # **Blanks in special tokens and padding.** With `maskable = mask`, or everything, the network is asked for `[CLS]`, `[SEP]` and padding, which are always the same. The loss looks better, and nothing was learned:
 
 # %%
-generator = torch.Generator().manual_seed(1)
-_, careless = mask_tokens(ids, torch.ones_like(mask), V, MASK, generator)
-where = careless != IGNORE
-empty = (where & ~maskable).sum() / where.sum()
+draws = torch.Generator().manual_seed(1)
+_, careless = mask_tokens(test_ids, torch.ones_like(test_real), V, MASK, draws)
+where_asked = careless != IGNORE
+empty = (where_asked & ~maskable).sum() / where_asked.sum()
+
+# %% tags=["fold"]
+# @title How many blanks are wasted
 claim(
-    "Choosing from everything spends more than a third of the blanks on places that need no reading",
+    "Choosing from everything spends more than a third of the blanks on places that need no reading.",
     empty > 1 / 3,
     share=empty,
 )
@@ -284,36 +356,41 @@ claim(
 # **The loss over all places.** Then most of the answers stand in the question. Take a reader that copies what shows, and at a `[MASK]` knows only how often each word occurs. It has understood nothing; what is its loss?
 
 # %%
-generator = torch.Generator().manual_seed(2)
-inputs, targets = mask_tokens(ids, maskable, V, MASK, generator, first=FIRST)
-often = torch.bincount(ids[maskable], minlength=V) + 1e-3
-copied = 0.99 * F.one_hot(inputs, V) + 0.01 / V  # (B, T, V) probabilities
-probs = torch.where((inputs == MASK)[..., None], often / often.sum(), copied)
-each = -probs.gather(2, ids[..., None]).log()[..., 0]  # (B, T) nats
-everywhere, blanks = each[maskable].mean(), each[targets != IGNORE].mean()
+shown, asked_for = blanks(seed=2)
+often = torch.bincount(test_ids[maskable], minlength=V) + 1e-3
+copied = 0.99 * F.one_hot(shown, V) + 0.01 / V  # (B, T, V) probabilities
+answers = torch.where((shown == MASK)[..., None], often / often.sum(), copied)
+each = -answers.gather(2, test_ids[..., None]).log()[..., 0]  # (B, T) nats
+everywhere, at_blanks = each[maskable].mean(), each[asked_for != IGNORE].mean()
+
+# %% tags=["fold", "reveal"]
+# @title Its loss, averaged in two ways
 claim(
-    "Averaged over all words its loss seems small, less than a fifth of what it is at the chosen places",
-    everywhere < 0.2 * blanks,
-    everywhere=everywhere,
-    chosen=blanks,
+    "Averaged over all words its loss seems small, less than a fifth of what it is at the chosen places.",
+    everywhere < 0.2 * at_blanks,
+    everywhere=f"{everywhere:.2f} nats",
+    chosen=f"{at_blanks:.2f} nats",
 )
 
 # %% [markdown]
 # **The same blanks in every epoch.** BERT's first code masked its text once (ten different ways, for 40 epochs): *static* masking. Drawing anew for each batch costs nothing and asks for every word in the end:
 
 # %%
-generator = torch.Generator().manual_seed(3)
-asked = torch.zeros_like(mask)
-for _epoch in range(20):
-    _, targets = mask_tokens(ids, maskable, V, MASK, generator, first=FIRST)
-    asked |= targets != IGNORE
-    once = (targets != IGNORE).sum() / maskable.sum()
+asked = torch.zeros_like(test_real)
+for epoch in range(20):
+    new_blanks = blanks(seed=100 + epoch)[1] != IGNORE
+    asked |= new_blanks
+dynamic = (asked.sum() / maskable.sum()).item()
+static = (new_blanks.sum() / maskable.sum()).item()  # one draw, for all epochs
+
+# %% tags=["fold"]
+# @title The share of the words that were ever asked for
 claim(
-    "In 20 epochs of dynamic masking more than 95 % of the words were asked for, with static masking 15 %",
-    asked.sum() / maskable.sum() > 0.95 and once < 0.17,
-    dynamic=asked.sum() / maskable.sum(),
+    "In 20 epochs of dynamic masking more than 95 % of the words were asked for, with static masking 15 %.",
+    dynamic > 0.95 and static < 0.17,
+    dynamic=dynamic,
     expected=1 - 0.85**20,
-    static=once,
+    static=static,
 )
 
 # %% [markdown]
@@ -369,42 +446,58 @@ diagrams.show("mlm_nsp")
 show_source(BERTEmbedding.forward, join_pair, BERT.pool)
 
 # %%
-words = ["the plot was dull", "we left early"]
-first, second = (text.numericalize(part.split(), vocab) for part in words)
-joined, segments = join_pair(first, second, CLS, SEP)
-table(
-    ["", *map(str, range(len(joined)))],
-    [["token", *(f"`{vocab.itos[i]}`" for i in joined)], ["segment", *segments]],
-)
-claim("The first [SEP] belongs to the first text", segments == [0] * 6 + [1] * 4)
+two_texts = "the plot was dull", "we left early"
+ids_of_both = (text.numericalize(part.split(), vocab) for part in two_texts)
+joined, segments = join_pair(*ids_of_both, CLS, SEP)
+print(*(f"{vocab.itos[i]}" for i in joined))
+print(*segments)
+
+# %% tags=["fold"]
+# @title Which text the first separator belongs to
+claim("The first `[SEP]` belongs to the first text.", segments == [0] * 6 + [1] * 4)
 
 # %% [markdown]
 # (`left` and `early` do not occur in our language, so they are `<unk>`; section 5 is about that.) Pairs for the second game come from documents. Here a document is a longer toy review, cut into its sentences:
 
 # %%
+def ids_of(words):
+    """Their numbers in the vocabulary."""
+    return text.numericalize(words, vocab)
+
+
 documents = [
     [f"{part} .".split() for part in review.removesuffix(" .").split(" . ")]
-    for review, _ in toy.reviews(400, seed=5)
+    for review, _ in synthetic.reviews(400, seed=5)
 ]
 pairs = sentence_pairs(documents, torch.Generator().manual_seed(0))
-rows = [join_pair(*(text.numericalize(p, vocab) for p in pair[:2]), CLS, SEP) for pair in pairs]
-rows = [(ids, segments) for ids, segments in rows if len(ids) <= 32]
-follows = sum(pair[2] for pair in pairs) / len(pairs)
-ids, mask = text.pad_batch([row for row, _ in rows[:64]])
-segments = torch.zeros_like(ids)
-segments[mask] = torch.tensor([s for _, row in rows[:64] for s in row])
-strangers = torch.tensor([0 if pair[2] else 1 for pair in pairs if sum(map(len, pair[:2])) <= 29])
-inputs, targets = mask_tokens(
-    ids, mask & (ids >= FIRST), V, MASK, torch.Generator().manual_seed(0), first=FIRST
-)
+for first, second, neighbours in pairs[:3]:
+    print("neighbours:" if neighbours else "strangers: ", *first, "|", *second)
+
+# %%
+rows = [
+    (*join_pair(ids_of(a), ids_of(b), CLS, SEP), follows) for a, b, follows in pairs
+]
+rows = [row for row in rows if len(row[0]) <= 32][:64]
+pair_ids, pair_real = text.pad_batch([ids for ids, _, _ in rows])
+pair_segments = torch.zeros_like(pair_ids)
+pair_segments[pair_real] = torch.tensor([s for _, row, _ in rows for s in row])
+strangers = torch.tensor([0 if follows else 1 for _, _, follows in rows])
+regular = pair_real & (pair_ids >= FIRST)
+options = {"generator": torch.Generator().manual_seed(0), "first_regular_id": FIRST}
+shown, asked_for = mask_tokens(pair_ids, regular, V, MASK, **options)
 with torch.no_grad():
-    sums = pretraining_loss(untrained, (inputs, mask, segments, targets, strangers[:64]))
-claim("About half of the pairs are neighbours", 0.4 < follows < 0.6, share=follows)
+    batch = shown, pair_real, pair_segments, asked_for, strangers
+    sums = pretraining_loss(untrained, batch)
+
+# %% tags=["fold"]
+# @title The two games before training
+neighbours = sum(follows for _, _, follows in pairs) / len(pairs)
+claim("About half of the pairs are neighbours.", 0.4 < neighbours < 0.6, share=neighbours)
 claim(
-    "Before training both games together cost about log V + log 2 nats",
+    "Before training both games together cost about ln V + ln 2 nats.",
     abs(sums["loss"] / sums["count"] - math.log(V) - math.log(2)) < 0.3,
-    nats=sums["loss"] / sums["count"],
-    guess=math.log(V) + math.log(2),
+    loss=f"{sums['loss'] / sums['count']:.2f} nats",
+    guess=f"{math.log(V) + math.log(2):.2f} nats",
 )
 
 # %% [markdown]
@@ -417,19 +510,20 @@ claim(
 # %%
 row = task.test[0][0]
 alone = torch.tensor([row])
-padded, real = text.pad_batch([row], length=30)
+padded, padded_real = text.pad_batch([row], length=30)
 with torch.no_grad():
-    answers = [
-        tuned_model(alone, torch.ones_like(alone).bool()),
-        tuned_model(padded, torch.ones_like(real)),
-        tuned_model(padded, real),
-    ]
+    by_itself = tuned_model(alone, torch.ones_like(alone).bool())
+    forgotten = tuned_model(padded, torch.ones_like(padded_real))
+    masked = tuned_model(padded, padded_real)
+
+# %% tags=["fold"]
+# @title The same review, three times
 claim(
-    "Without the mask padding changes the logits; with it nothing changes",
-    not torch.allclose(answers[0], answers[1], atol=1e-3)
-    and torch.allclose(answers[0], answers[2], atol=1e-4),
-    forgotten=(answers[0] - answers[1]).abs().max(),
-    masked=(answers[0] - answers[2]).abs().max(),
+    "Without the mask padding changes the logits; with it nothing changes.",
+    not torch.allclose(by_itself, forgotten, atol=1e-3)
+    and torch.allclose(by_itself, masked, atol=1e-4),
+    change_without=(by_itself - forgotten).abs().max(),
+    change_with=(by_itself - masked).abs().max(),
 )
 
 # %% [markdown]
@@ -437,12 +531,16 @@ claim(
 
 # %%
 with torch.no_grad():
-    x = model.bert(padded, real)
-wrong, right = x.mean(1), x.sum(1) / real.sum(1, keepdim=True)
+    vectors = model.bert(padded, padded_real)  # (1, 30, D)
+wrong = vectors.mean(1)
+right = vectors.sum(1) / padded_real.sum(1, keepdim=True)
+
+# %% tags=["fold"]
+# @title The careless mean
 claim(
-    "The careless mean is the right one, shrunk by the share of real tokens",
-    torch.allclose(wrong, right * real.float().mean(), atol=1e-5),
-    shrunk_to=real.float().mean(),
+    "The careless mean is the right one, shrunk by the share of real tokens.",
+    torch.allclose(wrong, right * padded_real.float().mean(), atol=1e-5),
+    shrunk_to=padded_real.float().mean(),
 )
 
 # %% [markdown]
@@ -452,12 +550,14 @@ claim(
 set_seed(3)
 pair_reader = toys.small_bert(task).bert
 with torch.no_grad():
-    given = pair_reader.embedding(ids, segments)
-    left_out = pair_reader.embedding(ids)
-in_second = segments == 1
+    given = pair_reader.embedding(pair_ids, pair_segments)
+    left_out = pair_reader.embedding(pair_ids)
+
+# %% tags=["fold"]
+# @title Which vectors differ
 claim(
-    "Exactly the vectors of the second text differ",
-    torch.equal((given != left_out).any(-1), in_second),
+    "Exactly the vectors of the second text differ.",
+    torch.equal((given != left_out).any(-1), pair_segments == 1),
     largest_difference=(given - left_out).abs().max(),
 )
 
@@ -508,16 +608,22 @@ ch12.pair_batch(pair_batch)
 pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
 with tempfile.TemporaryDirectory() as folder:
     Path(folder, "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    tokenizer = pretrained.tokenizer(folder)
+    tokenizer = huggingface.tokenizer(folder)
 encoded = tokenizer.encode("Playing!", "unplayable playful")
-table(["", *encoded.tokens], [["id", *encoded.ids], ["segment", *encoded.type_ids]])
+
+# %% tags=["fold"]
+# @title The pieces of the two texts
+table(
+    ["", *(f"`{token}`" for token in encoded.tokens)],
+    [["id", *encoded.ids], ["segment", *encoded.type_ids]],
+)
 claim(
-    "'playful' is unknown as a whole, though it begins with a known piece",
+    "'playful' is unknown as a whole, though it begins with a known piece.",
     encoded.tokens[-2] == "[UNK]",
 )
 
 # %% [markdown]
-# `pretrained.tokenizer("bert-base-uncased")` reads the published one from the Hugging Face hub (with a network connection). "Uncased" lower-cases the text and drops accents first.
+# `huggingface.tokenizer("bert-base-uncased")` reads the published one from the Hugging Face hub (with a network connection). "Uncased" lower-cases the text and drops accents first.
 #
 # ### Exercise 12.5 · Greedy, longest first
 #
@@ -562,36 +668,22 @@ ch12.wordpiece(wordpiece)
 show_source(toys.masked_batches, toys.pretrain)
 
 # %%
-ax = plots.axes(height=3.2)
-steps = [entry["step"] for entry in history]
-plots.lines(
-    ax,
-    {"masked words, new blanks at each step": (steps, [entry["loss"] for entry in history])},
-    "optimizer steps",
-    "loss (nats a blank)",
-    marker="o",
-    markersize=3,
-)
 levels = {
     "log V": math.log(V),
     "unigram": floors["nothing (unigram)"],
     "both sides": floors["both sides"],
 }
-for name, level in levels.items():
-    ax.axhline(level, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
-    below = name == "both sides"  # the curve is above it
-    ax.annotate(name, (steps[-1], level), ha="right", va="top" if below else "bottom")
-ax.set_ylim(0, 4.2)
-show(
-    ax,
-    alt="The loss starts near the unigram entropy, falls quickly to below 1 nat, and ends a little above the floor for both sides; log V, unigram and the floor are dotted lines.",
-    caption="What does the network learn? Far more than how often each word occurs; it ends above the floor, since in one review several words are hidden at once, and a random word may mislead.",
-)
+
+# %% tags=["reveal"]
+figures.loss_at_blanks(history, levels)
+
+# %% tags=["fold", "reveal"]
+# @title The loss on unseen reviews
 scores = toys.masked_scores(model, task)
 claim(
-    "On blanks in unseen reviews the loss is less than a quarter of the unigram entropy, and above the floor for one blank",
+    "On blanks in unseen reviews the loss is less than a quarter of the unigram entropy, and above the floor for one blank.",
     floors["both sides"] < scores["loss"] < floors["nothing (unigram)"] / 4,
-    nats=scores["loss"],
+    loss=f"{scores['loss']:.2f} nats",
     accuracy=scores["accuracy"],
 )
 
@@ -599,25 +691,29 @@ claim(
 # **Common mistake · other blanks, or dropout, at evaluation.** The loss depends on which words are hidden. Two draws of the same reviews differ by more than many an improvement that one would like to report. Draw the blanks once, with a seed of their own, and call `eval()`:
 
 # %%
-draws = [toys.masked_scores(model, task, draws=1, seed=seed)["loss"] for seed in range(6)]
+six_draws = [toys.masked_scores(model, task, draws=1, seed=seed) for seed in range(6)]
+six_losses = [draw["loss"] for draw in six_draws]
 again = toys.masked_scores(model, task)["loss"]
+
+# %% tags=["fold"]
+# @title Six draws of the blanks
 claim(
-    "Six draws of blanks on the same 400 reviews differ by more than 5 % of the loss; the same draw gives the same number",
-    max(draws) - min(draws) > 0.05 * scores["loss"] and again == scores["loss"],
-    losses=draws,
+    "Six draws of blanks on the same 400 reviews differ by more than 5 % of the loss; the same draw gives the same number.",
+    max(six_losses) - min(six_losses) > 0.05 * scores["loss"] and again == scores["loss"],
+    least=f"{min(six_losses):.3f} nats",
+    greatest=f"{max(six_losses):.3f} nats",
 )
 
 # %% [markdown]
 # ### Fill in the blank
 #
-# The blank's neighbours on the left are the same in both sentences below. **Predict** the first three words for each.
-
+# The blank's neighbours on the left are the same in the first two sentences below. Write down your own first three words for each of the five blanks; then see the network's.
 
 # %%
 def fill(sentence):
     """Probabilities (V,) at each `_` of a sentence."""
-    ids = [MASK if word == "_" else vocab.stoi[word] for word in sentence.split()]
-    ids = torch.tensor([[CLS, *ids, SEP]])
+    words = [MASK if word == "_" else vocab.stoi[word] for word in sentence.split()]
+    ids = torch.tensor([[CLS, *words, SEP]])
     with torch.no_grad():
         logits, _ = model(ids)
     return logits[ids == MASK].softmax(-1)
@@ -630,41 +726,47 @@ sentences = (
     "the _ was not dull , it was superb .",
     "the plot was not _ , it was superb .",
 )
-filled = {sentence: fill(sentence)[0] for sentence in sentences}
-rows = []
-for sentence, probs in filled.items():
-    best = probs.topk(3)
-    guesses = [
-        f"{vocab.itos[i]} {p:.2f}" for p, i in zip(*map(torch.Tensor.tolist, best), strict=True)
-    ]
-    rows.append([sentence, ", ".join(guesses)])
 
-# %% tags=["nbval-ignore-output"]
-table(["sentence", "best three"], rows)
+# %% tags=["nbval-ignore-output", "reveal"]
+filled = {sentence: fill(sentence)[0] for sentence in sentences}
+print("The three likeliest words for each blank:")
+for sentence, probs in filled.items():
+    best = zip(*probs.topk(3), strict=True)
+    words = ", ".join(f"{vocab.itos[i]} {p:.2f}" for p, i in best)
+    print(f"{sentence:52}  {words}")
 
 # %%
+things, good, bad = (
+    torch.tensor([vocab.stoi[word] for word in words])
+    for words in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
+)
+
+# %% tags=["fold", "reveal"]
+# @title What it knows
 top = [vocab.itos[probs.argmax()] for probs in filled.values()]
 claim(
-    "'although' and 'but' are told apart, and the verb is found",
+    "'although' and 'but' are told apart, and the verb is found.",
     top[:3] == ["although", "but", "was"],
 )
-things = torch.tensor([vocab.stoi[thing] for thing in toy.THINGS])
-good, bad = (torch.tensor([vocab.stoi[w] for w in words]) for words in (toy.GOOD, toy.BAD))
 claim(
-    "Where any thing fits, the network knows that a thing is wanted, and not which",
+    "Where any thing fits, the network knows that a thing is wanted, and not which.",
     filled[sentences[3]][things].sum() > 0.95 and filled[sentences[3]].max() < 0.4,
-    things=filled[sentences[3]][things].sum(),
-    largest=filled[sentences[3]].max(),
+    all_things=filled[sentences[3]][things].sum(),
+    likeliest=filled[sentences[3]].max(),
 )
 
 # %% [markdown]
-# And the last sentence? In this language one of the two adjectives is good and the other bad, so after "it was superb" the blank must be one of six. A perfect network would know. **Predict** whether ours does:
+# And the last sentence? In this language one of the two adjectives is good and the other bad, so after "it was superb" the blank must be one of six. A perfect network would know. How much of the probability does ours give to good adjectives there?
 
 # %%
-judged = filled[sentences[4]][good].sum() + filled[sentences[4]][bad].sum()
-share_good = filled[sentences[4]][good].sum() / judged
+last_blank = filled[sentences[4]]  # (V,)
+judged = last_blank[good].sum() + last_blank[bad].sum()
+share_good = last_blank[good].sum() / judged
+
+# %% tags=["fold", "reveal"]
+# @title Good and bad
 claim(
-    "It knows that an adjective is wanted, but gives good and bad ones half of the probability each",
+    "It knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
     judged > 0.95 and abs(share_good - 0.5) < 0.2,
     adjectives=judged,
     good=share_good,
@@ -682,49 +784,30 @@ claim(
 show_source(BERTForSequenceClassification.forward, toys.finetune)
 
 # %% [markdown]
-# The other way is ELMo's, **feature extraction**: the encoder stays frozen, and only the new layer is trained. It is cheap: each text is encoded once. **Predict:** 20, 50, 100, 200 labels; fine-tuned, frozen, from scratch. Which order?
+# The other way is ELMo's, **feature extraction**: the encoder stays frozen, and only the new layer is trained. It is cheap: each text is encoded once. With 20, 50, 100 and 200 labels: fine-tuned, frozen, from scratch. Which order?
 
-# %%
-ways = {"pre-trained": "attention", "from scratch": "output", "frozen": "muted"}
-sizes = toys.LABELS
-ax = plots.axes(height=3.4)
-for way, color in ways.items():
-    by_size = [ledger.values("bert-toy", f"{way}, {n} labels", "accuracy") for n in sizes]
-    runs = list(zip(*by_size, strict=True))  # a curve for each seed
-    plots.band(ax, sizes, runs, way, color, marker="o", markersize=4)
-ax.axhline(0.5, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
-ax.set(
-    xscale="log", xlabel="labelled reviews", ylabel="accuracy on 400 new reviews", ylim=(0.4, 1.03)
-)
-ax.set_xticks(sizes, sizes)
-ax.minorticks_off()
-ax.legend()
-show(
-    ax,
-    alt="Accuracy by number of labelled reviews, 20 to 200, a band over the seeds: the fine-tuned pre-trained network rises to nearly 1, the network from scratch less, the linear layer on frozen features hardly at all.",
-    caption="What is pre-training worth? With 20 labels nobody learns the task; with 100 and more the pre-trained network is nearly there, and the one from scratch is far behind, after the same 150 steps. Line: mean over the seeds; band: least to greatest; dotted: a coin.",
-)
-markdown(
-    ledger.table("bert-toy", ["accuracy"], [f"{way}, {n} labels" for n in sizes for way in ways])
-)
+# %% tags=["reveal"]
+ways = ("pre-trained", "from scratch", "frozen")
+figures.accuracy_by_labels("bert-toy", toys.LABELS, ways)
 
-
-# %%
+# %% tags=["fold", "reveal"]
+# @title The ledger: 20 to 200 labels
 def recorded(way, n):
     """Mean accuracy over the seeds."""
     return ledger.summary("bert-toy", f"{way}, {n} labels", "accuracy")[0]
 
 
-claim(
-    "With 100 and with 200 labels pre-training gains more than 20 points over starting from scratch, on average over the seeds",
-    all(recorded("pre-trained", n) > recorded("from scratch", n) + 0.2 for n in (100, 200)),
+table(
+    ["accuracy, mean of three seeds", *(f"{n} labels" for n in toys.LABELS)],
+    [[way, *(recorded(way, n) for n in toys.LABELS)] for way in ways],
 )
 claim(
-    "With 20 labels no way is far from a coin",
-    all(abs(recorded(way, 20) - 0.5) < 0.12 for way in ways),
+    "With 20 labels no way is far from a coin; with 100 and with 200 pre-training gains more than 20 points over starting from scratch, on average over the seeds.",
+    all(abs(recorded(way, 20) - 0.5) < 0.12 for way in ways)
+    and all(recorded("pre-trained", n) > recorded("from scratch", n) + 0.2 for n in (100, 200)),
 )
 claim(
-    "A linear layer on the frozen network is far behind fine-tuning at 200 labels",
+    "A linear layer on the frozen network is more than 20 points behind fine-tuning at 200 labels.",
     recorded("frozen", 200) < recorded("pre-trained", 200) - 0.2,
 )
 
@@ -738,167 +821,145 @@ claim(
 # %%
 hasty = toys.finetune(model.bert, hundred, learning_rate=0.01)
 known, new = toys.accuracy(hasty, hundred), toys.accuracy(hasty, task.test)
+
+# %% tags=["fold"]
+# @title The hasty network
 claim(
-    "At a rate of 0.01 in place of 0.001 the pre-training is wasted: less than 8 in 10 of its own hundred are right, and of new reviews about as many as a coin gets",
+    "At a rate of 0.01 in place of 0.001 the pre-training is wasted: less than 8 in 10 of its own hundred are right, and of new reviews about as many as a coin gets.",
     known < 0.8 and new < 0.65,
-    its_own=known,
-    new=new,
-    new_with_a_rate_of_0_001=tuned,
+    its_own_hundred=known,
+    new_reviews=new,
+    **{"new reviews, rate 0.001": tuned},
 )
 
 # %% [markdown]
 # ### The same on real reviews
 #
-# IMDB has 25,000 training reviews with a verdict and 50,000 more without (chapter 02). A small BERT, two layers of width 128, was pre-trained on the text of these 75,000 (400 of them kept out to measure it), never on that of the test reviews, and then fine-tuned on the verdicts; beside it stands the same network from scratch. Three departures make more of a processor's hour: rare words are chosen more often than frequent ones, heads look at near words first (ALiBi, chapter 08), and there is no NSP. `python -m course_lib.experiments imdb-bert` records it again.
-#
-# **Predict:** is it ahead of the same network from scratch? Of chapter 09's best Transformer? Of a bag of word pairs?
+# IMDB has 25,000 labelled training reviews and 50,000 more without labels (chapter 02). A small BERT, two layers of width 128, was pre-trained on the text of these 75,000 (400 of them kept out to measure it), never on that of the test reviews, and then fine-tuned on the labels; beside it stands the same network from scratch. Three departures make more of a processor's hour: rare words are chosen more often than frequent ones, heads look at near words first (ALiBi, chapter 08), and there is no NSP. `python -m course_lib.experiments imdb-bert` records it again. First the pre-training:
 
 # %%
+figures.reading_imdb("imdb-bert")
+
+# %% tags=["fold"]
+# @title How much it read, and how long that took
 reading = ledger.load("imdb-bert")["runs"]
-ax = plots.axes(height=2.8)
-for run in reading:
-    pieces_read = run["history"]["pre-training"]
-    ax.plot(
-        [entry["tokens"] / 1e6 for entry in pieces_read],
-        [entry["valid_loss"] for entry in pieces_read],
-        marker="o",
-        markersize=3,
-        label=f"seed {run['seed']}",
-    )
-ax.set(xlabel="words read (millions)", ylabel="loss (nats a blank)", xlim=(0, None))
-ax.legend()
-show(
-    ax,
-    alt="The loss at hidden words of 400 reviews that were kept out, by millions of words read: it falls fast at first, then slowly, and still falls at the end.",
-    caption="Was the pre-training finished? No: on reviews kept out the loss still falls when the time is up.",
-)
+entries = [run["history"]["pre-training"] for run in reading]
 claim(
-    "Each of the last three points is lower than the one before",
+    "The loss still falls: each of the last three points is lower than the one before.",
     all(
         last["valid_loss"] < before["valid_loss"]
-        for run in reading
-        for before, last in zip(
-            run["history"]["pre-training"][-4:], run["history"]["pre-training"][-3:], strict=False
-        )
+        for points in entries
+        for before, last in zip(points[-4:], points[-3:], strict=False)
     ),
 )
-
-# %%
-imdb = {
-    "from scratch": ("imdb-bert", "from scratch"),
-    "chapter 09, mended": ("imdb-transformer", "mended"),
-    "pre-trained": ("imdb-bert", "pre-trained"),
-    "chapter 09, best": ("imdb-best", "words and pairs"),
-    "bag of words and pairs (02)": ("imdb-bow", "unigrams + bigrams, scaled"),
-    "another such bag": ("imdb-bert", "bag of pairs"),
-    "pre-trained, with this bag": ("imdb-bert", "pre-trained, with pairs"),
-    "self-trained bag": ("imdb-bert", "self-trained bag of pairs"),
-    "pre-trained, with that bag": ("imdb-bert", "self-trained, with pairs"),
-}
-imdb = {
-    name: where
-    for name, where in imdb.items()
-    if all(where[1] in run["results"] for run in ledger.load(where[0])["runs"])
-}
-rows, average = [], {}
-for name, where in imdb.items():
-    average[name], low, high, seeds = ledger.summary(*where, "accuracy")
-    spread = f" ({low:.3f} to {high:.3f})" if low < high else ""
-    rows.append([name, f"{average[name]:.3f}{spread}", seeds])
-table(["model", "test accuracy", "seeds"], rows)
+pretraining_seconds = [sum(entry["seconds"] for entry in points) for points in entries]
+tuning_seconds = ledger.values("imdb-bert", "pre-trained", "train_seconds")
+scratch_seconds = ledger.values("imdb-bert", "from scratch", "train_seconds")
+together = sum(pretraining_seconds + tuning_seconds) / sum(scratch_seconds)
+words_read = max(points[-1]["tokens"] for points in entries)
 claim(
-    "Pre-training gains more than 2 points over the same network from scratch",
-    average["pre-trained"] > average["from scratch"] + 0.02,
-    gain=average["pre-trained"] - average["from scratch"],
-)
-claim(
-    "It is ahead of chapter 09's mended Transformer, and more than 1 point behind that chapter's best, which has pairs of words",
-    average["chapter 09, mended"] + 0.005
-    < average["pre-trained"]
-    < average["chapter 09, best"] - 0.01,
-)
-claim(
-    "Chapter 02's bag of words and pairs is more than 2 points ahead of it",
-    average["bag of words and pairs (02)"] > average["pre-trained"] + 0.02,
-    behind=average["bag of words and pairs (02)"] - average["pre-trained"],
-)
-if "pre-trained, with this bag" in average:
-    claim(
-        "Where BERT and a bag vote together, BERT adds less than half a point to the bag, if anything",
-        average["pre-trained, with this bag"] < average["another such bag"] + 0.005,
-        added=average["pre-trained, with this bag"] - average["another such bag"],
-    )
-if "self-trained bag" in average:
-    claim(
-        "Trained once more, with the unlabelled reviews about whose verdict the vote was sure, the bag changes by less than half a point",
-        abs(average["self-trained bag"] - average["another such bag"]) < 0.005,
-        gain=average["self-trained bag"] - average["another such bag"],
-    )
-seconds = {
-    "pre-training": [sum(e["seconds"] for e in r["history"]["pre-training"]) for r in reading],
-    "pre-trained": ledger.values("imdb-bert", "pre-trained", "train_seconds"),
-    "from scratch": ledger.values("imdb-bert", "from scratch", "train_seconds"),
-}
-together = sum(seconds["pre-training"] + seconds["pre-trained"]) / sum(seconds["from scratch"])
-read = max(run["history"]["pre-training"][-1]["tokens"] for run in reading)
-claim(
-    "It read 12 million words in less than half an hour of one processor core; with the fine-tuning that is more than three times as long as training from scratch",
-    12e6 < read < 13e6 and max(seconds["pre-training"]) < 1800 and together > 3,
-    minutes=max(seconds["pre-training"]) / 60,
-    times=together,
+    "It read 12 million words in less than half an hour of one processor core; with the fine-tuning that is more than three times as long as training from scratch.",
+    12e6 < words_read < 13e6 and max(pretraining_seconds) < 1800 and together > 3,
+    **{
+        "pre-training": f"{max(pretraining_seconds) / 60:.0f} minutes",
+        "all together": f"{together:.1f} times as long",
+    },
 )
 
 # %% [markdown]
-# And with fewer verdicts? Both networks again, on 100, 400 and 1,600 labelled reviews; which ones is drawn anew for each seed, the pre-training is one and the same. Each has as many passes over them as the other. **Predict:** where is the gain largest?
+# Is it ahead of the same network from scratch? Of chapter 09's best Transformer? Of a bag of word pairs? (*Vote*: the scores of BERT and of a bag are added up. *Trained once more*: a bag that was also given the unlabelled reviews whose label the vote was sure of.)
 
 # %%
-curves = ledger.load("imdb-bert-curves")["runs"]
-sizes = sorted({row["labels"] for run in curves for row in run["results"].values()})
-ax = plots.axes(height=3.2)
-for way, color in (("pre-trained", "attention"), ("from scratch", "output")):
-    by_size = [ledger.values("imdb-bert-curves", f"{way}, {n} labels", "accuracy") for n in sizes]
-    plots.band(ax, sizes, list(zip(*by_size, strict=True)), way, color, marker="o", markersize=4)
-ax.axhline(0.5, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
-ax.set(xscale="log", xlabel="labelled reviews", ylabel="accuracy on 2,000 test reviews")
-ax.set_xticks(sizes, sizes)
-ax.minorticks_off()
-ax.legend(loc="upper left")
-show(
-    ax,
-    alt="Accuracy on 2,000 of IMDB's test reviews by the number of labelled reviews, pre-trained and from scratch, a band over the seeds.",
-    caption="How many verdicts is reading worth? With few of them several points of accuracy, with more of them less. Line: mean over the seeds; band: least to greatest; dotted: a coin.",
-)
-markdown(ledger.table("imdb-bert-curves", ["accuracy"]))
+guess_3 = predict("the test accuracy of the pre-trained network, in percent", ...)
 
+# %% tags=["fold"]
+# @title The ledger: nine models on IMDB's test reviews
+SOURCES = {
+    "from scratch": ("imdb-bert", "from scratch"),
+    "chapter 09, all fixes": ("imdb-transformer", "mended"),
+    "pre-trained": ("imdb-bert", "pre-trained"),
+    "chapter 09, best": ("imdb-best", "words and pairs"),
+    "bag of words and pairs (chapter 02)": ("imdb-bow", "unigrams + bigrams, scaled"),
+    "another bag of pairs": ("imdb-bert", "bag of pairs"),
+    "pre-trained and this bag vote": ("imdb-bert", "pre-trained, with pairs"),
+    "bag, trained once more": ("imdb-bert", "self-trained bag of pairs"),
+    "pre-trained and that bag vote": ("imdb-bert", "self-trained, with pairs"),
+}
+imdb = {name: ledger.values(*where, "accuracy") for name, where in SOURCES.items()}
+average = {name: sum(values) / len(values) for name, values in imdb.items()}
 
-def few(way, n):
-    """Mean accuracy over the seeds with n labels."""
-    return ledger.summary("imdb-bert-curves", f"{way}, {n} labels", "accuracy")[0]
+# %% tags=["reveal"]
+figures.imdb_models(imdb)
+guess_3.compare(f"{100 * average['pre-trained']:.1f} percent")
 
-
-gains = [few("pre-trained", n) - few("from scratch", n) for n in sizes]
+# %% tags=["fold", "reveal"]
+# @title Ahead of whom, behind whom
+in_percent = {name: f"{100 * value:.1f} %" for name, value in average.items()}
 claim(
-    "With each number of labels the pre-trained network is ahead in every seed",
+    "Pre-training gains more than 2 points over the same network from scratch; it is ahead of chapter 09's Transformer with all fixes, too.",
+    average["pre-trained"] > average["from scratch"] + 0.02
+    and average["pre-trained"] > average["chapter 09, all fixes"] + 0.005,
+    **{name: in_percent[name] for name in ("pre-trained", "from scratch", "chapter 09, all fixes")},
+)
+claim(
+    "It is more than 1 point behind chapter 09's best, which has pairs of words, and more than 2 points behind chapter 02's bag of words and pairs.",
+    average["pre-trained"] < average["chapter 09, best"] - 0.01
+    and average["bag of words and pairs (chapter 02)"] > average["pre-trained"] + 0.02,
+)
+
+# %% [markdown]
+# And the two together? Two votes and a bag trained once more stand in the figure.
+
+# %% tags=["fold", "reveal"]
+# @title What BERT adds to a bag
+claim(
+    "Where BERT and a bag vote together, BERT adds less than half a point to the bag, if anything.",
+    average["pre-trained and this bag vote"] < average["another bag of pairs"] + 0.005,
+    added=f"{100 * (average['pre-trained and this bag vote'] - average['another bag of pairs']):.2f} points",
+)
+claim(
+    "Trained once more, with the unlabelled reviews that the vote was sure of, the bag changes by less than half a point.",
+    abs(average["bag, trained once more"] - average["another bag of pairs"]) < 0.005,
+    gain=f"{100 * (average['bag, trained once more'] - average['another bag of pairs']):.2f} points",
+)
+
+# %% [markdown]
+# And with fewer labels? Both networks again, on 100, 400 and 1,600 labelled reviews; which ones is drawn anew for each seed, the pre-training is one and the same. Each has as many passes over them as the other. Where is the gain largest?
+
+# %% tags=["reveal"]
+figures.imdb_by_labels("imdb-bert-curves", (100, 400, 1600))
+
+# %% tags=["fold", "reveal"]
+# @title The ledger: 100 to 1,600 labels
+def few(way, n):
+    """Accuracies with n labels, one for each seed."""
+    return ledger.values("imdb-bert-curves", f"{way}, {n} labels", "accuracy")
+
+
+def mean_of_few(way, n):
+    """Mean over the seeds."""
+    return sum(few(way, n)) / len(few(way, n))
+
+
+FEW = (100, 400, 1600)
+table(
+    ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW)],
+    [[way, *(mean_of_few(way, n) for n in FEW)] for way in ("pre-trained", "from scratch")],
+)
+gains = [mean_of_few("pre-trained", n) - mean_of_few("from scratch", n) for n in FEW]
+claim(
+    "With each number of labels the pre-trained network is ahead in every seed; reading is worth most where labels are few: more than 4 points with the fewest, less than 4 with the most.",
     all(
         ours > theirs
-        for n in sizes
-        for ours, theirs in zip(
-            *(
-                ledger.values("imdb-bert-curves", f"{way}, {n} labels", "accuracy")
-                for way in ("pre-trained", "from scratch")
-            ),
-            strict=True,
-        )
-    ),
+        for n in FEW
+        for ours, theirs in zip(few("pre-trained", n), few("from scratch", n), strict=True)
+    )
+    and gains[0] > 0.04 > gains[-1],
+    **{f"gain with {n}": f"{100 * gain:.1f} points" for n, gain in zip(FEW, gains, strict=True)},
 )
 claim(
-    "Reading is worth most where verdicts are few: more than 4 points with the fewest, less than 4 with the most",
-    gains[0] > 0.04 > gains[-1],
-    gains=gains,
-)
-claim(
-    "It is not worth four times as many verdicts: from scratch with 1,600 the network is better than pre-trained with 400",
-    few("from scratch", 1600) > few("pre-trained", 400),
+    "It is not worth four times as many labels: from scratch with 1,600 the network is better than pre-trained with 400.",
+    mean_of_few("from scratch", 1600) > mean_of_few("pre-trained", 400),
 )
 
 # %% [markdown]
@@ -912,54 +973,30 @@ claim(
 # - its **role**: does the reviewer *hold* it ("it was superb") or *deny* it ("not dull", "critics called it dull")? Each adjective occurs in both roles equally often;
 # - the **thing** that it is said of: film, plot, acting, ... eight of them.
 #
-# **Predict:** for the embeddings, layer 1 and layer 2: which property can be read off the adjective's vector, and where?
+# Which of the two can be read off the adjective's vector, and from which layer on?
 
 # %%
 show_source(toys.probe)
 
-# %%
-kinds = {"pre-trained": "attention", "untrained": "output", "shuffled": "muted"}
-axs = plots.grid(1, 2, height=3.2, sharey=True)[0]
-for ax, question, chance in zip(axs, toys.QUESTIONS, (1 / 2, 1 / 8), strict=True):
-    for kind, color in kinds.items():
-        runs = ledger.values("bert-toy", f"probe, {kind}", question)
-        plots.band(ax, range(3), runs, kind, color, marker="o", markersize=4)
-    ax.axhline(chance, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
-    ax.set(title=question, ylim=(0, 1.04), xlabel="layer (0: embeddings)")
-    ax.set_xticks(range(3))
-axs[0].set(ylabel="accuracy of a linear probe")
-axs[0].legend(loc="lower left")
-show(
-    axs[0],
-    alt="Two panels, role and thing, by layer. Role: the pre-trained network rises from three quarters at the embeddings to 1 at layer 1; the untrained network stays at three quarters; shuffled answers give a half. Thing: all curves lie near one eighth.",
-    caption="What do the vectors at the adjectives know? After pre-training their role, from the first layer on. Of which thing they are said, nothing that a linear probe finds. Dotted: chance; bands over the seeds.",
-)
+# %% tags=["reveal"]
+figures.probes("bert-toy", dict(zip(toys.QUESTIONS, (1 / 2, 1 / 8), strict=True)))
 
-
+# %% tags=["fold", "reveal"]
+# @title The role and the thing
 def probed(kind, question, layer):
     """The probe's accuracies at one layer, one for each seed."""
     return [run[layer] for run in ledger.values("bert-toy", f"probe, {kind}", question)]
 
 
 claim(
-    "In every seed the role is read off layer 2 on more than 19 of 20 adjectives, off layer 1 on more than 9 of 10, off the embeddings on less than 4 of 5",
+    "In every seed the role is read off layer 2 on more than 95 % of the adjectives, off layer 1 on more than 90 %, off the embeddings on less than 80 %.",
     min(probed("pre-trained", "role", 2)) > 0.95
     and min(probed("pre-trained", "role", 1)) > 0.9
     and max(probed("pre-trained", "role", 0)) < 0.8,
 )
 claim(
-    "The untrained network's layers give no more than its embeddings do",
-    max(probed("untrained", "role", 2)) < max(probed("untrained", "role", 0)) + 0.02,
-)
-claim(
-    "The thing is not found: no more than 8 points above chance (1 in 8) in any layer",
+    "The thing is not found: no more than 8 points above chance (1 in 8) in any layer.",
     all(max(probed("pre-trained", "thing", layer)) < 1 / 8 + 0.08 for layer in range(3)),
-)
-claim(
-    "On shuffled answers the probe stays at chance",
-    all(
-        abs(value - 0.5) < 0.08 for layer in range(3) for value in probed("shuffled", "role", layer)
-    ),
 )
 
 # %% [markdown]
@@ -968,40 +1005,58 @@ claim(
 # - The *embeddings* already give three quarters on "role". They hold the place, and in some forms of review the held adjective comes early, in others late. So only what lies *above* that is due to context.
 # - The *untrained* network has the same architecture and mixes all tokens too. It adds nothing here: its weights start so small (0.02) that its layers hardly change what they read. On other tasks random networks are surprisingly good, and a probe on a trained one must be compared with them.
 # - *Shuffled answers* (a control task in the sense of Hewitt and Liang 2019, who give each *word* a random answer): if the probe does well on these, it can learn by heart, and its score says little about the vectors.
-#
+
+# %% tags=["fold"]
+# @title The controls
+claim(
+    "The untrained network's layers give no more than its embeddings do.",
+    max(probed("untrained", "role", 2)) < max(probed("untrained", "role", 0)) + 0.02,
+)
+claim(
+    "On shuffled answers the probe stays at chance.",
+    all(
+        abs(value - 0.5) < 0.08 for layer in range(3) for value in probed("shuffled", "role", layer)
+    ),
+)
+
+# %% [markdown]
 # And a property may be absent because nobody asked for it. In this language every thing goes with every adjective, so knowing the thing helps to fill no blank. A network learns what its loss pays for.
 #
 # **Common mistake · a probe that learns the task itself.** Give the probe not one vector but those of the neighbours too, *of the untrained embeddings*. And score it on the examples that it was fitted to:
 
 # %%
-layers, answers = toys.adjectives(untrained.bert, task)
+layers, adjective_answers = toys.adjectives(untrained.bert, task)
+role = adjective_answers["role"]
+with torch.no_grad():  # three more places on either side
+    embedded = F.pad(untrained.bert.embedding(test_ids), (0, 0, 3, 3))
+places = torch.tensor([[1 + r.held, 1 + r.denied] for r in task.reviews])  # (R, 2)
+every_row = torch.arange(len(test_ids))[:, None]
+around = torch.stack([embedded[every_row, places + k] for k in range(7)], 2)
+around = around.flatten(0, 1).flatten(1)  # (2 R, 7 D): it and its neighbours
+half = len(around) // 2
+wide = toys.probe(around[:half], role[:half], around[half:], role[half:])
+narrow = toys.probe(layers[0][:half], role[:half], layers[0][half:], role[half:])
+
+# %%
+last_layer = toys.adjectives(model.bert, task)[0][-1]  # (2 R, D), layer 2
+order = torch.randperm(len(last_layer), generator=torch.Generator().manual_seed(0))
+first_40 = last_layer[:40], role[order][:40]  # shuffled answers
+heart = toys.probe(*first_40, last_layer[40:], role[order][40:], decay=1e-6)
+
+# %% tags=["fold"]
+# @title A probe on seven embeddings
 claim(
-    "The untrained layers hardly change what they read: the cosine with the embeddings is above 0.98 at every adjective",
+    "The untrained layers hardly change what they read: the cosine with the embeddings is above 0.98 at every adjective.",
     torch.cosine_similarity(layers[0], layers[2]).min() > 0.98,
 )
-ids, mask = text.pad_batch([row for row, _ in task.test])
-with torch.no_grad():
-    embedded = F.pad(untrained.bert.embedding(ids), (0, 0, 3, 3))  # 3 more on either side
-where = torch.tensor([[1 + r.held, 1 + r.denied] for r in task.reviews])  # (R, 2)
-around = torch.stack([embedded[torch.arange(len(ids))[:, None], where + k] for k in range(7)], 2)
-around = around.flatten(0, 1).flatten(1)  # (2 R, 7 D): the adjective and three words on either side
-half = len(around) // 2
-wide = toys.probe(around[:half], answers["role"][:half], around[half:], answers["role"][half:])
-narrow = toys.probe(
-    layers[0][:half], answers["role"][:half], layers[0][half:], answers["role"][half:]
-)
 claim(
-    "A probe that sees seven untrained embeddings finds the role nearly always: the knowledge is the probe's",
+    "A probe that sees seven untrained embeddings finds the role nearly always: the knowledge is the probe's.",
     wide["accuracy"] > 0.95 and narrow["accuracy"] < 0.85,
-    seven=wide["accuracy"],
-    one=narrow["accuracy"],
+    with_seven=wide["accuracy"],
+    with_one=narrow["accuracy"],
 )
-last = toys.adjectives(model.bert, task)[0][-1]  # (2 R, D), layer 2
-order = torch.randperm(len(last), generator=torch.Generator().manual_seed(0))
-shuffled = answers["role"][order]
-heart = toys.probe(last[:40], shuffled[:40], last[40:], shuffled[40:], decay=1e-6)
 claim(
-    "Fitted to 40 vectors of 64 numbers, even one-vector probes learn shuffled answers by heart, and are at chance on new vectors",
+    "Fitted to 40 vectors of 64 numbers, even one-vector probes learn shuffled answers by heart, and are at chance on new vectors.",
     heart["train_accuracy"] > 0.95 and abs(heart["accuracy"] - 0.5) < 0.1,
     fitted=heart["train_accuracy"],
     new=heart["accuracy"],
@@ -1010,22 +1065,55 @@ claim(
 # %% [markdown]
 # ### Where does it look?
 #
-# The attention maps of the pre-trained network on a review with a hidden verb. Choose layers and heads; point at an adjective, and at the blank.
+# The maps of the pre-trained network, opened at the blank: all heads of its last layer at once, a colour for each. (A picture stands here where scripts do not run.)
+#
+# **Question.** In one review the blank stands late, in the other early. At which words do the heads look, and on which side of the blank? Switch heads off to see the others, in both layers. Then press *causal mask*, the view that GPT would have: in which of the two reviews is anything left that tells the verb?
+
+# %% tags=["fold"]
+# @title The pre-trained network on any review
+from course_lib.notebook.recorder import explore_sentence
+
+
+def tokens_and_ids(review):
+    """The tokens of a review, with [MASK] at each blank _, and what the network is called with, their ids."""
+    unknown = sorted(set(review.split()) - set(vocab.itos) - {"_"})
+    if unknown:
+        raise ValueError(f"not in this language: {', '.join(unknown)}; see vocab.itos")
+    words = [MASK if word == "_" else vocab.stoi[word] for word in review.split()]
+    blank_ids = [CLS, *words, SEP]
+    return [vocab.itos[i] for i in blank_ids], torch.tensor([blank_ids])
+
+
+def explore_blanks(*reviews):
+    """Fill the blanks of reviews of your own, and show where the network looks."""
+    for review in reviews:
+        _, blank_ids = tokens_and_ids(review)
+        with torch.no_grad():
+            best = model(blank_ids)[0][0].argmax(-1)[1:-1]
+        filled = [f"[{vocab.itos[i]}]" if w == "_" else w for w, i in zip(review.split(), best.tolist(), strict=True)]
+        print("filled:", " ".join(filled))
+    return explore_sentence(
+        model,
+        tokens_and_ids,
+        *reviews,
+        title="A small BERT, pre-trained on toy reviews",
+        alt="Attention maps of two layers with four heads each, over two reviews with a hidden verb. Every token may "
+        "attend to every token, on both sides.",
+        caption="No triangle: every place reads *both* sides, and so does the blank.",
+        layer=1,
+        head="all",
+        query="[MASK]",
+    )
+
 
 # %%
-sentence = "critics called the plot dull , but i _ it superb ."
-ids = torch.tensor([[CLS, *[MASK if w == "_" else vocab.stoi[w] for w in sentence.split()], SEP]])
-with torch.no_grad():
-    maps = model.bert.weights(ids)
-explore(
-    [vocab.itos[i] for i in ids[0].tolist()],
-    [weights[0] for weights in maps],
-    title="A small BERT, pre-trained on toy reviews",
-    alt="Attention maps of two layers with four heads each, over the review 'critics called the plot dull, but i [MASK] it superb'. Every token may attend to every token, on both sides.",
-    caption="No triangle: every place reads *both* sides. Which words tell the blank what kind of word it is? Look for them in the row of [MASK].",
-    layer=0,
-    head=0,
+explore_blanks(
+    "critics called the plot dull , but i _ it superb .",
+    "i _ the plot superb , although critics called it dull .",
 )
+
+# %% [markdown]
+# Hide another word, or write a review of your own from the words in `vocab.itos`, and run the cell again. Where do the heads look when the blank hides an adjective, and can the network fill it?
 
 # %% [markdown]
 # ### Exercise 12.6 · Explore and explain
@@ -1044,13 +1132,9 @@ explore(
 
 # %% tags=["nbval-ignore-output"]
 explored = toys.finetune(model.bert, task.labelled[:50], steps=50)
-print(round(toys.accuracy(explored, task.test), 2))
-print(
-    {
-        name: [round(a, 2) for a in row]
-        for name, row in toys.probe_layers(explored.bert, task).items()
-    }
-)
+print("accuracy", round(toys.accuracy(explored, task.test), 2))
+for name, row in toys.probe_layers(explored.bert, task).items():
+    print(name, [round(a, 2) for a in row])
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex12-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # *Your answer:*
@@ -1075,23 +1159,50 @@ published = {}
 for name in ("bert-base-uncased", "bert-large-uncased"):
     with torch.device("meta"):
         published[name] = BERT(BERTConfig.from_name(name))
-rows = []
-for name, bert in published.items():
-    c, parts = bert.config, {}
-    layer = bert.encoder.layers[0]
-    parts["token table"] = number_of_parameters(bert.embedding.token)
-    parts["places, segments, norm"] = number_of_parameters(bert.embedding) - parts["token table"]
-    parts["attention"] = c.num_layers * number_of_parameters(layer.self_attn)
-    parts["feed-forward and norms"] = number_of_parameters(bert.encoder) - parts["attention"]
-    parts["pooler"] = number_of_parameters(bert.pooler)
-    total = number_of_parameters(bert)
-    formula = cost.encoder(1, 1, c.d_model, c.nhead, c.dim_feedforward, c.num_layers).parameters
-    claim(f"{name}: chapter 10's formula counts the encoder", formula == number_of_parameters(bert.encoder))  # fmt: skip
-    rows += [[name, part, f"{n:,}", f"{n / total:.1%}"] for part, n in parts.items()]
-    rows.append([name, "all", f"{total:,}", f"{total / total:.0%}"])
-table(["model", "part", "parameters", "share"], rows)
 totals = [number_of_parameters(bert) for bert in published.values()]
-claim("109,482,240 and 335,141,888 parameters", totals == [109_482_240, 335_141_888])
+
+# %%
+def parts_of(bert):
+    """Number of parameters of each part."""
+    n, layer = number_of_parameters, bert.encoder.layers[0]
+    attention = bert.config.num_layers * n(layer.self_attn)
+    return {
+        "token table": n(bert.embedding.token),
+        "places, segments, norm": n(bert.embedding) - n(bert.embedding.token),
+        "attention": attention,
+        "feed-forward and norms": n(bert.encoder) - attention,
+        "pooler": n(bert.pooler),
+    }
+
+
+def by_formula(c):
+    """Parameters of the encoder, by chapter 10."""
+    sizes = c.d_model, c.num_heads, c.dim_feedforward, c.num_layers
+    return formulas.encoder_cost(1, 1, *sizes).parameters
+
+
+# %% tags=["fold"]
+# @title Where the parameters are
+base, large = (parts_of(bert) for bert in published.values())
+table(
+    ["part", "BERT-base", "share", "BERT-large", "share"],
+    [
+        *(
+            [part, n, f"{n / totals[0]:.1%}", large[part], f"{large[part] / totals[1]:.1%}"]
+            for part, n in base.items()
+        ),
+        ["all", totals[0], "100 %", totals[1], "100 %"],
+    ],
+)
+claim(
+    "109,482,240 and 335,141,888 parameters.",
+    totals == [109_482_240, 335_141_888]
+    and [sum(base.values()), sum(large.values())] == totals,
+)
+claim(
+    "Chapter 10's formula counts both encoders.",
+    all(by_formula(b.config) == number_of_parameters(b.encoder) for b in published.values()),
+)
 
 # %% [markdown]
 # The paper rounds generously: 109.5 and 335.1 million, with the pooler and without the heads. The two heads of pre-training add little, since the output layer *is* the token table:
@@ -1100,10 +1211,13 @@ claim("109,482,240 and 335,141,888 parameters", totals == [109_482_240, 335_141_
 with torch.device("meta"):
     whole = BERTForPreTraining(BERT(BERTConfig.from_name("bert-base-uncased")))
 extra = number_of_parameters(whole) - totals[0]
-D, V_base = 768, 30522
+
+# %% tags=["fold"]
+# @title What the heads of pre-training add
+D_base, V_base = 768, 30522
 claim(
-    "The heads add D^2 + D + 2D + V + 2D + 2 = 624,188 parameters; an untied output layer would add 23.4 million more",
-    extra == D * D + D + 2 * D + V_base + 2 * D + 2 == 624_188 and V_base * D > 23.4e6,
+    "The heads add $D^2 + D + 2D + V + 2D + 2$ = 624,188 parameters; an untied output layer would add 23.4 million more.",
+    extra == D_base * D_base + 5 * D_base + V_base + 2 == 624_188 and V_base * D_base > 23.4e6,
 )
 
 # %% [markdown]
@@ -1149,67 +1263,83 @@ ch12.bert_parameters(bert_parameters)
 #
 # ```python
 # model = BERTForPreTraining.from_pretrained("bert-base-uncased")  # 440 MB, once
-# tokenizer = pretrained.tokenizer("bert-base-uncased")
+# tokenizer = huggingface.tokenizer("bert-base-uncased")
 # encoded = tokenizer.encode("The plot was [MASK].")
 # ```
 #
 # Weights are read from `model.safetensors`, a table of names and numbers. Older files (`pytorch_model.bin`) are pickles, and opening a pickle can run any program; the library refuses them. Our BERT writes and reads the same names, so the round trip can be made here:
 
 # %%
-ids, mask = text.pad_batch([row for row, _ in task.test[:20]])
+some_ids, some_real = text.pad_batch([row for row, _ in task.test[:20]])
 with tempfile.TemporaryDirectory() as folder:
     model.save_pretrained(folder)
     returned = BERTForPreTraining.from_pretrained(folder)
     files = sorted(path.name for path in Path(folder).iterdir())
-    config, tensors = pretrained.read(folder)
+    config, tensors = huggingface.read(folder)
 with torch.no_grad():
-    same = [torch.equal(a, b) for a, b in zip(model(ids, mask), returned(ids, mask), strict=True)]
-shown = [n for n in sorted(tensors) if ".layer.1" not in n and n.endswith("weight")]
-table(["some of the names", "shape"], [[n, str(tuple(tensors[n].shape))] for n in shown])
+    ours, theirs = model(some_ids, some_real), returned(some_ids, some_real)
+
+# %% tags=["fold"]
+# @title Some of the names, and the logits compared
+shown_names = [n for n in sorted(tensors) if ".layer.1" not in n and n.endswith("weight")]
+table(["name in the file", "shape"], [[f"`{n}`", tuple(tensors[n].shape)] for n in shown_names])
 claim(
-    "The folder holds config.json and model.safetensors",
-    files == ["config.json", "model.safetensors"],
+    "The folder holds `config.json` and `model.safetensors`, and the loaded network gives the same logits, bit by bit.",
+    files == ["config.json", "model.safetensors"]
+    and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)),
 )
-claim("The loaded network gives the same logits, bit by bit", all(same))
 
 # %% [markdown]
 # A checkpoint that does not fit must not be loaded in part. One tensor taken out, one of another shape:
 
 # %%
-del tensors["bert.pooler.dense.bias"]
-tensors["bert.embeddings.position_embeddings.weight"] = torch.zeros(9, 64)
+damaged = {n: x for n, x in tensors.items() if n != "bert.pooler.dense.bias"}
+damaged["bert.embeddings.position_embeddings.weight"] = torch.zeros(9, 64)
 with tempfile.TemporaryDirectory() as folder:
-    pretrained.save(folder, config, tensors)
+    huggingface.save(folder, config, damaged)
     try:
         BERTForPreTraining.from_pretrained(folder)
         complaint = ""
     except ValueError as error:
         complaint = str(error)
+
+# %% tags=["fold"]
+# @title What the library says
 claim(
-    "It is refused, and both tensors are named",
+    "It is refused, and both tensors are named.",
     "pooler" in complaint and "position" in complaint,
 )
 
 # %% [markdown]
 # The names are those of Hugging Face's `BertForPreTraining`. There query, key and value are three matrices, here one packed one (chapter 07); the library cuts and joins. The course's tests compare the logits with `transformers`, token by token, on models of several shapes.
-#
+
+# %% [markdown]
 # ## 11 · What BERT cannot do
 #
-# It fills blanks *each by itself*: $p(x_s, x_t \mid \tilde x)$ is not what it gives, only $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$. In our language of the two adjectives exactly one is good. **Predict:** both are hidden; each is drawn from its own probabilities. How often does the result break the rule?
+# It fills blanks *each by itself*: $p(x_s, x_t \mid \tilde x)$ is not what it gives, only $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$. In our language of the two adjectives exactly one is good. Now both are hidden, and each is drawn from its own probabilities.
+
+# %%
+guess_4 = predict("how often the result breaks the rule, as a share", ...)
 
 # %%
 both = fill("the plot was not _ , it was _ .")  # (2, V)
-p = both[:, good].sum(1) / (both[:, good].sum(1) + both[:, bad].sum(1))
+p_good, p_bad = both[:, good].sum(1), both[:, bad].sum(1)
+p = p_good / (p_good + p_bad)  # each blank is good
+
+# %% tags=["fold", "reveal"]
+# @title How often both are good, or both bad
 broken = (p.prod() + (1 - p).prod()).item()
+guess_4.compare(f"{broken:.2f} of the time")
 claim(
-    "Two blanks filled independently are both good or both bad about half of the time; in the language never",
+    "Two blanks filled independently are both good or both bad about half of the time; in the language never.",
     abs(broken - 0.5) < 0.1,
     share=broken,
 )
 
 # %% [markdown]
 # So it is no generator: there is no order in which a text's probability would be the product of its answers, as with chapter 01's chain rule. One can fill blanks one after the other, but that is not what it was trained for: 15 % of the places were hidden, at random, not all that come after. For writing, take a causal model (chapter 13). For judging, finding and labelling texts that are there as a whole, both sides help.
-#
+
+# %% [markdown]
 # ## 12 · Descendants
 #
 # | model | what is different | size |

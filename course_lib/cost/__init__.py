@@ -1,0 +1,1 @@
+"""What computing costs: derived in `formulas`, measured in `measure`."""

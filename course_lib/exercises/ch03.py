@@ -1,0 +1,431 @@
+"""Checks of chapter 03's exercises: the recurrent loop, weights by hand, sizes, summaries, a writer.
+
+Each check asks for the properties of a right answer first; if one fails, it looks
+for the usual mistakes and names the one it recognises. Notebook: 03.
+"""
+
+import numbers
+
+import torch
+
+from course_lib.exercises import Wrong, check, close, expect_number, expect_tensor, expect_type
+
+
+def _pair(got, names):
+    """The two values of a returned tuple, or a message."""
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        raise Wrong(f"expected a tuple ({names}), got {type(got).__name__}")
+    return got
+
+
+def _draw(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _loop(x, h, weight_ih, weight_hh, bias, step=None, output=lambda h, z: h):
+    """States (B, T, D) of a loop, of which the parts can be replaced by usual mistakes."""
+    states = []
+    for t in range(x.shape[1]):
+        z = x[:, t] @ weight_ih.T + h @ weight_hh.T + bias
+        h = torch.tanh(z) if step is None else step(x[:, t], h, z)
+        states.append(output(h, z))
+    return torch.stack(states, dim=1)
+
+
+@check(
+    hints=(
+        "The state that one step returns is the state that the next step needs.",
+        "For t from 0 to T - 1: the new h is the tanh of (the inputs of step t through weight_ih) plus (h through "
+        "weight_hh) plus the bias; remember it. At the end stack what you remember, over time, behind the batch.",
+        "h = torch.tanh(x[:, t] @ weight_ih.T + h @ weight_hh.T + bias); states.append(h). After the loop: the states "
+        "stacked with dim=1, and h.",
+    )
+)
+def rnn_forward(student):
+    """Exercise 3.1: an Elman layer over a batch, outputs and last state."""
+    B, T, I, D = 3, 5, 4, 2  # noqa: E741
+    generator = torch.Generator().manual_seed(7)
+    x, h = _draw(generator, B, T, I), torch.tanh(_draw(generator, B, D))
+    weight_ih, weight_hh, bias = _draw(generator, D, I), _draw(generator, D, D), _draw(generator, D)
+    weight_ih.requires_grad_()
+    arguments = x, h, weight_ih, weight_hh, bias
+    output, h_n = _pair(student(*arguments), "output, h_n")
+    if isinstance(output, torch.Tensor) and output.shape == (B, T + 1, D):
+        raise Wrong("output has T + 1 steps: h_0 is in it. output[:, t] is the state after reading x[:, t]")
+    if isinstance(output, torch.Tensor) and output.shape == (T, B, D):
+        raise Wrong("output has shape (T, B, D): time stands first. Stack the states so that the batch comes first")
+    expect_tensor(output, (B, T, D), name="output")
+    expect_tensor(h_n, (B, D), name="h_n")
+    want = _loop(*arguments).detach()
+    if not close(output.detach(), want):
+        _diagnose_loop(output.detach(), *(a.detach() for a in arguments))
+    if close(h_n.detach(), h):
+        raise Wrong("output is right, but h_n is the state from before the first step: return the one after the last")
+    if close(h_n.detach(), want[:, 0]):
+        raise Wrong("output is right, but h_n is the state after the first step; the layer's memory is the last one")
+    if not close(h_n.detach(), want[:, -1]):
+        raise Wrong("output is right, but h_n is not the state after the last step")
+    if not output.requires_grad:
+        raise Wrong("the values are right, but no gradient reaches weight_ih: do not detach, nor turn gradients off")
+
+
+def _diagnose_loop(got, x, h, weight_ih, weight_hh, bias):
+    """Raise with the mistake that gives exactly these outputs."""
+    args = x, h, weight_ih, weight_hh, bias
+    from_zero = x, torch.zeros_like(h), weight_ih, weight_hh, bias
+    start = h.clone()
+    usual = [
+        (
+            _loop(*args, step=lambda x, h, z: z, output=lambda h, z: torch.tanh(z)),
+            "the outputs are tanh(...), but what goes back into the loop is the sum before tanh: carry tanh's result",
+        ),
+        (_loop(*args, step=lambda x, h, z: z), "the states are not between -1 and 1: the tanh is missing"),
+        (
+            _loop(*args, output=lambda h, z: z),
+            "the loop is right, but output holds the sums before tanh; a state's output is the state itself",
+        ),
+        (
+            _loop(*args, step=lambda x, h, z: torch.tanh(x @ weight_ih.T + start @ weight_hh.T + bias)),
+            "every step starts from the same h: the state is never carried to the next step",
+        ),
+        (_loop(*from_zero), "the first state is taken to be zero: begin with the h that was passed"),
+        (
+            _loop(x, h, weight_ih, weight_hh.T, bias),
+            "the states go through weight_hh, not through its transpose: row "
+            "d of weight_hh makes unit d, h @ weight_hh.T",
+        ),
+        (_loop(x, h, weight_ih, weight_hh, 0 * bias), "the bias is missing"),
+        (_loop(x, h, weight_ih, weight_hh, 2 * bias), "the bias is added twice; here it is already the sum of both"),
+        (
+            _loop(*args, step=lambda x, h, z: torch.tanh(x @ weight_ih.T + bias) + torch.tanh(h @ weight_hh.T)),
+            "tanh is taken of each part: add input, state and bias first, then take one tanh of the sum",
+        ),
+        (
+            _loop(x.flip(1), *args[1:]).flip(1),
+            "the sequence is read from the end to the beginning: step 0 comes first",
+        ),
+        (
+            _loop(*args).transpose(0, 1).reshape(got.shape),
+            "the right states in the wrong places: time stood first, and a reshape or view does not swap two axes, "
+            "it only counts them anew. Stack the states behind the batch",
+        ),
+        (torch.zeros_like(got), "every output is zero"),
+    ]
+    for outputs, message in usual:
+        if close(got, outputs):
+            raise Wrong(message)
+    first = _loop(*args)[:, 0]
+    if close(got[:, 0], first):
+        raise Wrong("the first step is right, the second is not: look at what the loop hands to the next step")
+    raise Wrong("the first step is not tanh(x[:, 0] @ weight_ih.T + h @ weight_hh.T + bias)")
+
+
+def _as_weights(answer):
+    """The five parts of a two-unit network as float64 tensors and a float."""
+    if not isinstance(answer, tuple | list):
+        raise Wrong(f"expected a tuple (W_ih, W_hh, b, w_o, c), got {type(answer).__name__}")
+    if len(answer) != 5:
+        raise Wrong(f"expected five parts (W_ih, W_hh, b, w_o, c), got {len(answer)}")
+    shapes = {"W_ih": (2, 1), "W_hh": (2, 2), "b": (2,), "w_o": (2,)}
+    parts = [
+        expect_tensor(value, shape, name=name) for value, (name, shape) in zip(answer, shapes.items(), strict=False)
+    ]
+    return [part.detach().double() for part in parts] + [expect_number(answer[4], "c")]
+
+
+def _answers(weights, marks):
+    """Output y (T,) of the network on one string of 0 and 1."""
+    weight_ih, weight_hh, b, w_o, c = weights
+    states = _loop(marks.double()[None, :, None], torch.zeros(1, 2, dtype=torch.float64), weight_ih, weight_hh, b)
+    return states[0] @ w_o + c
+
+
+@check(
+    hints=(
+        "Let one unit answer 'is s + x at least 1?' and the other 'is s + x at least 2?'. How do you get s back from "
+        "their two answers, each of which is close to -1 or 1?",
+        "Both units see x with the same weight k. Thresholds go into the bias: -k/2 puts it half-way between "
+        "0 and 1, -3k/2 between 1 and 2. The bit is (h[0] - h[1]) / 2, also for h = 0; so that is how both "
+        "units read the state.",
+        "With k = 6: W_ih = [[6], [6]], b = [-3, -9], each row of W_hh reads k times the bit, [3, -3]; and y "
+        "is the bit minus a half.",
+    )
+)
+def quotation_weights(answer):
+    """Exercise 3.2: two tanh units that know whether a quotation is open."""
+    weights = _as_weights(answer)
+    line = torch.tensor([0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0])
+    open_now = line.cumsum(0) % 2 == 1
+    y = _answers(weights, line)
+    got = y > 0
+    if not torch.equal(got, open_now):
+        _diagnose_bit(y, got, line, open_now)
+    marks = (torch.rand(2000, generator=torch.Generator().manual_seed(5)) < 0.3).long()
+    marks[600:1200] = 0  # a long stretch without a mark
+    right = (_answers(weights, marks) > 0) == (marks.cumsum(0) % 2 == 1)
+    if not right.all():
+        raise Wrong(
+            f"right on a short line, but wrong for the first time at step {int((~right).nonzero()[0])} of a long one: "
+            "the bit fades. Make all weights into the units steeper, so that tanh comes close to -1 and 1"
+        )
+
+
+def _diagnose_bit(y, got, line, open_now):
+    """Name the mistake behind the answers to the short line."""
+    if (y == 0).all():
+        raise Wrong("y is 0 at every step, so no quotation is ever open")
+    if torch.equal(got, ~open_now):
+        raise Wrong(
+            "the answers are upside down: y must be positive while a quotation is open; turn the sign of w_o and c"
+        )
+    if torch.equal(got, line == 1):
+        raise Wrong("y is positive at the marks only: it looks at x, and forgets at the next letter")
+    if torch.equal(got, line.cumsum(0) > 0):
+        raise Wrong("the first mark opens the quotation and nothing ever closes it: x = 1 and s = 1 must give 0")
+    if got[:2].any():
+        raise Wrong("y is positive before the first mark: with h_0 = 0 and x = 0 the bit must be 0")
+    if not got[2]:
+        raise Wrong("the first mark (step 2 of the line) does not open the quotation")
+    if not got[3:6].all():
+        raise Wrong(
+            "the mark opens the quotation, but the bit does not last over "
+            "the letters after it: s = 1, x = 0 must give 1"
+        )
+    if got[6]:
+        raise Wrong("the second mark does not close the quotation: x = 1 and s = 1 must give 0")
+    wrong = int((got != open_now).nonzero()[0])
+    raise Wrong(
+        f"right for the first {wrong} characters, then wrong: after {int(line[: wrong + 1].sum())} marks the "
+        f"bit must be {int(open_now[wrong])}"
+    )
+
+
+@check(
+    hints=(
+        "Take one direction of one layer: how many columns must it read? Layer 1 and 2 do not read the input.",
+        "Each direction of each layer has D x (columns) + D x D + 2 D parameters. Columns: I for layer 0, "
+        "and the width of the output below for the others. h_n has a row for each direction of each layer.",
+        "Layer 0 has 2 (5 x 12 + 25 + 10); the two others 2 (5 x 10 + 25 + 10) each. The output has both directions "
+        "side by side.",
+    )
+)
+def stack_sizes(answer):
+    """Exercise 3.3: four sizes of a bidirectional stack, worked out by hand."""
+    if hasattr(answer, "tolist"):
+        answer = answer.tolist()
+    names = ("parameters", "columns of weight_ih_l2_reverse", "first size of h_n", "last size of output")
+    if not isinstance(answer, tuple | list) or len(answer) != 4:
+        raise Wrong(f"expected four numbers ({', '.join(names)}), got {answer!r}")
+    parameters, columns, rows, width = (expect_number(value, name) for value, name in zip(answer, names, strict=True))
+    usual = {
+        430.0: "you let layers 1 and 2 read D = 5 numbers; they read both directions of the layer below",
+        500.0: "one bias for each unit: torch has two, b_ih and b_hh",
+        470.0: "the biases are missing, two for each unit of each direction of each layer",
+        265.0: "that is one direction only",
+        190.0: "that is layer 0 only",
+        360.0: "that is two layers; there are three",
+        570.0: "you let every layer read the input of width 12; only layer 0 does",
+    }
+    if parameters in usual:
+        raise Wrong(f"{parameters:.0f} parameters: {usual[parameters]}")
+    if parameters != 530:
+        raise Wrong(f"{parameters:.0f} parameters is not right: add them up for one direction of one layer first")
+    if columns == 5:
+        raise Wrong("weight_ih_l2_reverse has not 5 columns: it reads both directions of layer 1")
+    if columns == 12:
+        raise Wrong("weight_ih_l2_reverse has not 12 columns: layer 2 does not see the input, only layer 1")
+    if columns != 10:
+        raise Wrong(f"weight_ih_l2_reverse has not {columns:.0f} columns: how wide is the output of layer 1?")
+    if rows in (1, 2, 3):
+        raise Wrong(
+            f"the first size of h_n is not {rows:.0f}: it has the last state of every layer and every direction"
+        )
+    if rows != 6:
+        raise Wrong(f"the first size of h_n is not {rows:.0f}: count one row for each direction of each layer")
+    if width != 10:
+        raise Wrong(f"the last size of output is not {width:.0f}: it has both directions of the top layer side by side")
+
+
+@check(
+    hints=(
+        "When has the forward half read everything? And the backward half, which starts at the end?",
+        "Forward: row b at step lengths[b] - 1, the first D columns. Backward: step 0 of every row, the last "
+        "D columns. Then side by side.",
+        "output[torch.arange(B), lengths - 1, :D] picks one step of each row; the other half is output[:, 0, D:].",
+    )
+)
+def summaries(student):
+    """Exercise 3.4: forward and backward summaries of padded rows."""
+    B, T, D = 4, 6, 5
+    output = _draw(torch.Generator().manual_seed(11), B, T, 2 * D)
+    lengths = torch.tensor([4, 6, 1, 3])
+    got = student(output, lengths)
+    if isinstance(got, torch.Tensor) and got.shape == (B, B, 2 * D):
+        raise Wrong(
+            "the result has shape (B, B, 2D): output[:, lengths - 1] takes all those steps of every row. Index "
+            "rows and steps together"
+        )
+    expect_tensor(got, (B, 2 * D))
+    rows = torch.arange(B)
+    end, first = output[rows, lengths - 1], output[:, 0]
+    want = torch.cat([end[:, :D], first[:, D:]], 1)
+    if close(got, want):
+        return
+    usual = [
+        (
+            output[:, -1],
+            "both halves are read at the last step of the padded batch: forward that is padding in short rows, "
+            "and backward it has read one token",
+        ),
+        (
+            end,
+            "the forward half is right. The backward half, at the last real token, has read that token only: it "
+            "has read everything at the other end",
+        ),
+        (
+            first,
+            "both halves are read at step 0: that is right for the backward "
+            "half, but the forward half has read one token",
+        ),
+        (
+            torch.cat([first[:, D:], end[:, :D]], 1),
+            "the right states, but the backward half comes first: forward, then backward",
+        ),
+        (
+            torch.cat([output[:, -1, :D], first[:, D:]], 1),
+            "the backward half is right; the forward half is read at T - 1, which is padding in the short rows",
+        ),
+        (
+            torch.cat([output[rows, lengths % T, :D], first[:, D:]], 1),
+            "the forward half is read one step too late: the last real token stands at lengths - 1",
+        ),
+        (
+            torch.cat([first[:, :D], end[:, D:]], 1),
+            "the two ends are swapped: this is each direction's state after one token",
+        ),
+        (
+            torch.cat([end[:, D:], first[:, :D]], 1),
+            "the two halves are swapped: the first D columns are the forward states",
+        ),
+        (torch.zeros_like(got), "every summary is zero"),
+    ]
+    for states, message in usual:
+        if close(got, states):
+            raise Wrong(message)
+    if not close(got[:, :D], want[:, :D]):
+        raise Wrong("the forward half (the first D columns) is not the state at each row's own last token")
+    raise Wrong("the forward half is right; the backward half is not the state that has read the whole row")
+
+
+class _Machine:
+    """A toy model whose next token is known: a sum over all tokens read, times their places. It notes what it reads."""
+
+    V = 11
+
+    def __init__(self):
+        self.read = []
+
+    def run(self, ids, state=None):
+        if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or ids.shape[0] != 1:
+            got = tuple(ids.shape) if isinstance(ids, torch.Tensor) else type(ids).__name__
+            raise Wrong(f"run was given ids of shape {got}; it wants a tensor (1, T)")
+        count, total = (0, 3) if state is None else state
+        logits = torch.zeros(1, ids.shape[1], self.V)
+        for t, token in enumerate(ids[0].tolist()):
+            self.read.append(token)
+            count, total = count + 1, (total + (count + 1) * (token + 1)) % self.V
+            logits[0, t, total] = 1.0
+        return logits, (count, total)
+
+
+def _written(prompt, steps, read_prompt=None, reread=False, carry=True):
+    """What usual writers write on the machine."""
+    machine, ids = _Machine(), list(prompt)
+    start = ids if read_prompt is None else read_prompt(ids)
+    logits, state = machine.run(torch.tensor([start]))
+    new = [int(logits[0, -1].argmax())]
+    while len(new) < steps:
+        ids_next = [*ids, *new] if reread else new[-1:]
+        logits, state = machine.run(torch.tensor([ids_next]), state if carry else None)
+        new.append(int(logits[0, -1].argmax()))
+    return new
+
+
+@check(
+    hints=(
+        "What does the state know after the loop's first turn? Who tells it "
+        "about the prompt, and who about the new tokens?",
+        "Read the whole prompt in one call, from no state. Its last logits give the first new token. Then, again and "
+        "again: read that one token with the state of the call before, take the next from the logits.",
+        "logits, state = run(torch.tensor([prompt]), None); then logits, state = "
+        "run(torch.tensor([[newest]]), state) in a loop; the newest token is logits[0, -1].argmax().item().",
+    )
+)
+def continue_text(student):
+    """Exercise 3.5: a writer that reads the prompt and carries its state."""
+    prompt, steps = [4, 9, 2, 7], 6
+    machine = _Machine()
+    got = student(machine.run, list(prompt), steps)
+    got = expect_type(list(got) if isinstance(got, tuple) else got, list, "the continuation")
+    if any(isinstance(token, torch.Tensor) for token in got):
+        raise Wrong("the continuation holds tensors; wanted ints, see .item()")
+    if not all(isinstance(token, numbers.Integral) and not isinstance(token, bool) for token in got):
+        raise Wrong("the continuation must be a list of ints")
+    want = _written(prompt, steps)
+    if got == prompt + want:
+        raise Wrong("the prompt is part of what you return: return the new tokens only")
+    if got == prompt:
+        raise Wrong("that is the prompt, unchanged")
+    if got != want:
+        _diagnose_writer(got, want, prompt, steps)
+    if len(machine.read) > len(prompt) + steps:
+        raise Wrong(
+            f"the right tokens, but {len(machine.read)} were read for a prompt of {len(prompt)} and {steps} new "
+            "ones: you read all of the text again for every token. The state has it already: hand it back"
+        )
+    other = student(_Machine().run, [6], 3)
+    if list(other) != _written([6], 3):
+        raise Wrong("right for a prompt of four tokens, wrong for a prompt of one")
+    if list(student(_Machine().run, [8, 8, 1], 1)) != _written([8, 8, 1], 1):
+        raise Wrong("asked for one new token, it is not the one that follows the prompt")
+
+
+def _diagnose_writer(got, want, prompt, steps):
+    """Name the mistake behind a wrong continuation."""
+    usual = [
+        (
+            _written(prompt, steps, lambda p: p[-1:], carry=False),
+            "no state is handed back and only the last token of the prompt is read: nothing has changed yet",
+        ),
+        (
+            _written(prompt, steps, carry=False),
+            "the prompt is read, but then every new token is read from a zero state: hand the state of each call "
+            "to the next",
+        ),
+        (
+            _written(prompt, steps, lambda p: p[-1:]),
+            "the state is carried, but of the prompt only the last token is read",
+        ),
+        (_written(prompt, steps, lambda p: p[:-1]), "the last token of the prompt is never read"),
+        (
+            _written(prompt, steps, lambda p: [*p, p[-1]]),
+            "the last token of the prompt is read twice: the logits of the call that reads the prompt already "
+            "give the first new token",
+        ),
+        (
+            _written(prompt, steps, reread=True),
+            "the whole text is read again on top of a state that has read it already: give it the new token only",
+        ),
+    ]
+    for tokens, message in usual:
+        if got == tokens:
+            raise Wrong(message)
+    if len(got) != steps:
+        raise Wrong(f"{len(got)} tokens came back; wanted {steps}")
+    if got[0] != want[0]:
+        raise Wrong("the first new token is wrong: it follows from the logits after the last token of the prompt")
+    right = next(i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b)
+    raise Wrong(
+        f"the first {right} new tokens are right, the next one is not: "
+        "what was read between them, and with which state?"
+    )

@@ -1,0 +1,494 @@
+"""Checks of chapter 09's exercises: LayerNorm, ways to add, an encoder block, a bug, cross-attention, writing.
+
+Each check asks for the properties of a right answer first; if one fails, it looks for the usual mistakes, computes what
+they would give, and names the one it recognises. Notebook: 09.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from course_lib.exercises import Wrong, check, close, expect_numbers, expect_tensor, near, precision
+
+
+def _random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _recognise(got, wrong):
+    """Raise the message of the first wrong answer that `got` agrees with."""
+    for message, value in wrong.items():
+        if value.shape == got.shape and close(got, value, precision(got, 1e-6)):
+            raise Wrong(message)
+
+
+# --- exercise 9.1: LayerNorm ------------------------------------------------------------------
+
+
+def _normalise(x, weight, bias, eps, dim=-1, correction=0, outside=False):
+    """LayerNorm, or a mistaken form of it."""
+    centred = x - x.mean(dim, keepdim=True)
+    variance = x.var(dim, keepdim=True, correction=correction)
+    return weight * centred / (variance.sqrt() + eps if outside else (variance + eps).sqrt()) + bias
+
+
+@check(
+    hints=(
+        "Each vector x[b, t] is normalised by itself: which axis do mean and variance run over, and how many numbers "
+        "are divided by?",
+        "centred = x minus its mean over the last axis (keepdim); variance = mean of centred squared; divide by the "
+        "root of (variance + eps); times weight, plus bias.",
+        "x.var(-1, keepdim=True, unbiased=False) is the mean of the squares; eps is added before the root is taken.",
+    )
+)
+def layer_norm(student):
+    """Exercise 9.1: the norm of each vector, with a learned gain and offset."""
+    x, weight, bias = 2 + 3 * _random(2, 3, 5), 1 + 0.5 * _random(5, seed=1), _random(5, seed=2)
+    eps = 0.3  # large, so that its place can be seen
+    got = expect_tensor(student(x, weight, bias, eps), x.shape)
+    if close(got, F.layer_norm(x, (5,), weight, bias, eps), precision(got)):
+        x, weight, bias = x[..., :4], weight[:4], bias[:4]
+        if not close(student(x, weight, bias, 0.1), F.layer_norm(x, (4,), weight, bias, 0.1)):
+            raise Wrong("right for D = 5 and eps = 0.3, wrong for D = 4 and eps = 0.1: is one of them written in your "
+                        "code?")  # fmt: skip
+        return
+    one, zero = torch.ones(5, dtype=x.dtype), torch.zeros(5, dtype=x.dtype)
+    variance = x.var(-1, keepdim=True, correction=0)
+    _recognise(got, {
+        "eps and the variance are both off: the root stands before eps is added, and the variance is divided by D - 1. "
+        "nn.LayerNorm takes the mean of the squares, adds eps, then the root": _normalise(
+            x, weight, bias, eps, correction=1, outside=True),
+        "the variance is divided by D - 1 (torch's default for var and std); LayerNorm divides by D: "
+        "unbiased=False": _normalise(x, weight, bias, eps, correction=1),
+        "eps is added to the standard deviation; it belongs inside the root, beside the variance": _normalise(
+            x, weight, bias, eps, outside=True),
+        "eps is missing: the norm of a constant vector would be 0 / 0": _normalise(x, weight, bias, 0.0),
+        "you normalise over the positions, axis 1: each vector must be normalised by itself, over its own D entries":
+            _normalise(x, weight, bias, eps, dim=1),
+        "you normalise over the batch, axis 0, as BatchNorm does: what a sentence gets would depend on its neighbours":
+            _normalise(x, weight, bias, eps, dim=0),
+        "you took one mean and one variance of the whole tensor; each vector x[b, t] has its own": _normalise(
+            x, weight, bias, eps, dim=(0, 1, 2)),
+        "you normalise over positions and features together; each vector x[b, t] has its own mean and variance":
+            _normalise(x, weight, bias, eps, dim=(1, 2)),
+        "the normalised vectors are right, but weight and bias are not applied": _normalise(x, one, zero, eps),
+        "the gain is applied, the bias is missing": _normalise(x, weight, zero, eps),
+        "the bias is added, the gain (weight) is missing": _normalise(x, one, bias, eps),
+        "the mean is not subtracted: that is nearly RMSNorm, another norm": weight * x / (variance + eps).sqrt() + bias,
+        "the squares are added up; the variance is their mean, the sum divided by D":
+            weight * (x - x.mean(-1, keepdim=True)) / (5 * variance + eps).sqrt() + bias,
+        "the gain multiplies the bias too: the bias is added last": weight * _normalise(x, one, bias, eps),
+        "you divide by the variance; divide by its root":
+            weight * (x - x.mean(-1, keepdim=True)) / (variance + eps) + bias,
+        "that is x itself: nothing has been normalised": x,
+    })  # fmt: skip
+    raise Wrong("for x of shape (2, 3, 5) the result is not the LayerNorm. With weight 1 and bias 0 every vector must "
+                "have mean 0 and, for a small eps, variance 1; check yours")  # fmt: skip
+
+
+# --- exercise 9.2: by hand --------------------------------------------------------------------
+
+
+@check(
+    hints=(
+        "First norm(x) for x = (6, 0, 0): mean 2, deviations 4, -2, -2; the variance is the mean of their squares.",
+        "post: norm(x + 2x). pre: x + 2 norm(x). rezero: x + 0.5 (2x). replaced: norm(x) + 2 norm(x). First entries.",
+        "norm(x) = (4, -2, -2) / sqrt(8), and norm(3x) = norm(x).",
+    )
+)
+def residuals_by_hand(answer):
+    """Exercise 9.2: the first entry of x after one sublayer, in four forms."""
+    names, unit = ("post", "pre", "rezero", "replaced"), math.sqrt(2)
+    got = expect_numbers(answer, names)
+    want = (unit, 6 + 2 * unit, 12.0, 3 * unit)
+    if all(map(near, got, want)):
+        return
+    if all(math.isclose(a, b, rel_tol=2e-2) for a, b in zip(got, want, strict=True)):
+        raise Wrong("right to two digits: give three digits of each number")
+    unbiased = 4 / math.sqrt(12)
+    if near(got[0], unbiased) or near(got[1], 6 + 2 * unbiased):
+        raise Wrong("you divided the squares by D - 1 = 2; LayerNorm divides by D = 3: the variance is 24 / 3")
+    post, pre, rezero, replaced = got
+    if near(post, 3 * unit):
+        raise Wrong("post: norm(x) + f(norm(x)) is the form in the last question; Post-LN adds first, then normalises")
+    if near(post, 2 * unit) or near(post, 4.0):
+        raise Wrong("post: is the residual x added, and then all of it normalised? norm(x + f(x)) = norm(3x)")
+    if not near(post, want[0]):
+        raise Wrong(f"post: the first entry of norm(x + f(x)) is not {post:.3g}; norm(3x) equals norm(x)")
+    if near(pre, 3 * unit):
+        raise Wrong("pre: the residual must be x as it is, not norm(x): x + f(norm(x))")
+    if near(pre, 2 * unit):
+        raise Wrong("pre: this is f(norm(x)) alone; x is added to it")
+    if not near(pre, want[1]):
+        raise Wrong(f"pre: x + f(norm(x)) does not begin with {pre:.3g}; only what f reads is normalised")
+    if near(rezero, 6.0):
+        raise Wrong("rezero: this is x, what it gives with alpha = 0, at the start; here alpha = 0.5")
+    if near(rezero, 18.0):
+        raise Wrong("rezero: this is x + f(x); alpha = 0.5 multiplies f(x)")
+    if near(rezero, 9.0):
+        raise Wrong("rezero: alpha multiplies f(x) = 2x, not x: 6 + 0.5 * 12")
+    if not near(rezero, want[2]):
+        raise Wrong(f"rezero: x + alpha f(x) does not begin with {rezero:.3g}; there is no norm in it")
+    if near(replaced, want[1]):
+        raise Wrong("replaced: this is the proper Pre-LN; here x was overwritten by norm(x) before it was added")
+    if near(replaced, 2 * unit):
+        raise Wrong("replaced: this is f(norm(x)) alone; norm(x) is added to it")
+    raise Wrong(f"replaced: norm(x) + f(norm(x)) does not begin with {replaced:.3g}")
+
+
+# --- exercise 9.3: an encoder block -----------------------------------------------------------
+
+_D, _H, _F = 6, 2, 10
+_SHAPES = {
+    "in_proj_weight": (3 * _D, _D), "in_proj_bias": (3 * _D,), "out_weight": (_D, _D), "out_bias": (_D,),
+    "weight1": (_F, _D), "bias1": (_F,), "weight2": (_D, _F), "bias2": (_D,),
+    "gain1": (_D,), "offset1": (_D,), "gain2": (_D,), "offset2": (_D,),
+}  # fmt: skip
+
+
+def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True, project=True, H=_H):
+    """Self-attention with the parameters of a block, or a mistaken form of it."""
+    B, T, D = x.shape
+    parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
+    parts = dict(zip(order, parts, strict=True))
+    q, k, v = (parts[name] for name in "qkv")
+    if split:
+        q, k, v = (part.view(B, T, H, D // H).transpose(1, 2) for part in (q, k, v))
+    else:
+        q, k, v = (part.reshape(B, H, T, D // H) for part in (q, k, v))
+    scores = q @ k.transpose(-2, -1) / (D // H if width is None else width) ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None], -math.inf)
+    heads = scores.softmax(axis) @ v
+    heads = heads.transpose(1, 2) if merge else heads
+    heads = heads.reshape(B, T, D)
+    return F.linear(heads, p["out_weight"], p["out_bias"]) if project else heads
+
+
+def _feed_forward(x, p, activation=F.relu):
+    return F.linear(activation(F.linear(x, p["weight1"], p["bias1"])), p["weight2"], p["bias2"])
+
+
+def _block(x, mask, p, attend=_attend, feed=_feed_forward, add="post", norms=(1, 2), **options):
+    """An encoder block, or a mistaken form of it."""
+    norm1, norm2 = (lambda x, i=i: F.layer_norm(x, (_D,), p[f"gain{i}"], p[f"offset{i}"]) for i in norms)
+    if add == "pre":
+        x = x + attend(norm1(x), mask, p, **options)
+        return x + feed(norm2(x), p)
+    if add == "norm first":
+        x = x + norm1(attend(x, mask, p, **options))
+        return x + norm2(feed(x, p))
+    keep = 0 if add == "none" else x
+    x = norm1(keep + attend(x, mask, p, **options))
+    if add == "first only":
+        return norm2(feed(x, p))
+    return norm2((0 if add == "none" else x) + feed(x, p))
+
+
+def _other_block(student, x, p):
+    """Another number of heads, and padding that does not stand at the end."""
+    mask = torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]]).bool()
+    full = torch.ones_like(mask)
+    got = student(x, full, p, 3)
+    if not close(got, _block(x, full, p, H=3), precision(got)):
+        raise Wrong("right for 2 heads, wrong for 3: is the number of heads written in your code?")
+    if not close(student(x, mask, p, 2)[mask], _block(x, mask, p)[mask], precision(got)):
+        raise Wrong("right for padding at the end of the rows, wrong for padding in front or between: use `real` "
+                    "as it is, not the number of its True")  # fmt: skip
+
+
+def _no_norms(x, mask, p):
+    x = x + _attend(x, mask, p)
+    return x + _feed_forward(x, p)
+
+
+@check(
+    hints=(
+        "Two halves of the same form: something is computed from x, added to x, and the sum is normalised.",
+        "q, k, v = the three parts of x W_in^T + b; each to (B, H, T, K); weights = softmax over the keys of "
+        "q k^T / sqrt(K), scores of padding at minus infinity first; merge the heads; out projection; "
+        "x = norm1(x + that); x = norm2(x + W2 relu(W1 x)).",
+        "q.view(B, T, H, K).transpose(1, 2) splits, .transpose(1, 2).reshape(B, T, D) merges; real[:, None, None] "
+        "lines the keys up with the last axis of the scores (B, H, T, T).",
+    )
+)
+def encoder_block(student):
+    """Exercise 9.3: a Post-LN encoder block from tensors, with padding."""
+    x = _random(3, 4, _D)
+    p = {name: _random(*shape, seed=i + 1) / 2 for i, (name, shape) in enumerate(_SHAPES.items())}
+    for name in ("gain1", "gain2"):
+        p[name] = 1 + p[name]
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]).bool()
+    got = expect_tensor(student(x, mask, p, _H), x.shape)
+    want = _block(x, mask, p)
+    if close(got[mask], want[mask], precision(got)):
+        _other_block(student, x, p)
+        return
+    many = _block(x, mask, p, axis=-2)
+    if close(got[0], many[0], precision(got, 1e-6)):
+        raise Wrong(
+            "the softmax runs over the queries; for each query the weights of the keys must add up to 1: dim=-1"
+        )
+    if got[mask].isnan().any():
+        raise Wrong("the result holds nan: a whole row of scores is minus infinity. Hide the padding keys, the last "
+                    "axis of (B, H, T, T), and no query")  # fmt: skip
+    wrong = {
+        "real tokens attend to padding: `real` is not used, or it hides padded queries in place of padded keys, the "
+        "last axis of (B, H, T, T)": _block(x, None, p),
+        "this is Pre-LN: you normalise what a sublayer reads. Wanted is Post-LN: normalise the sum":
+            _block(x, mask, p, add="pre"),
+        "only what a sublayer gives is normalised; Post-LN normalises the sum: norm(x + attention)":
+            _block(x, mask, p, add="norm first"),
+        "the residuals are missing: add what each sublayer read to what it gives, then normalise":
+            _block(x, mask, p, add="none"),
+        "the second residual is missing: the feed-forward's output is added to what it read":
+            _block(x, mask, p, add="first only"),
+        "nothing is normalised: two LayerNorms are missing": _no_norms(x, mask, p),
+        "the scores are divided by sqrt(D); the dot products have K = D / H terms: sqrt(K)":
+            _block(x, mask, p, width=_D),
+        "the scores are not scaled: divide by sqrt(K)": _block(x, mask, p, width=1),
+        "the heads are merged in the wrong order: (B, H, T, K) must become (B, T, H, K) before the reshape":
+            _block(x, mask, p, merge=False),
+        "the heads are split in the wrong order: view as (B, T, H, K) first, then exchange axes 1 and 2":
+            _block(x, mask, p, split=False),
+        "the output projection is missing: after the merge come out_weight and out_bias":
+            _block(x, mask, p, project=False),
+        "the feed-forward has another activation than relu": _block(x, mask, p, feed=lambda x, p:
+            _feed_forward(x, p, F.gelu)),
+        "the feed-forward has no relu: two linear layers without it are one": _block(x, mask, p, feed=lambda x, p:
+            _feed_forward(x, p, lambda hidden: hidden)),
+        "the feed-forward is missing": _block(x, mask, p, feed=lambda x, p: 0 * x),
+        "the order of the projections is off: the rows of in_proj_weight are those of q, then k, then v":
+            _block(x, mask, p, order="kqv"),
+        "the two norms have changed places: gain1 and offset1 belong to the first": _block(x, mask, p, norms=(2, 1)),
+    }  # fmt: skip
+    _recognise(got[mask], {message: value[mask] for message, value in wrong.items()})
+    inverted = _block(x, ~mask, p)  # row 0, all real, then has nothing to attend to
+    if close(got[1:][mask[1:]], inverted[1:][mask[1:]], precision(got, 1e-6)):
+        raise Wrong("`real` is used the wrong way round: True = may attend; your real tokens look at padding alone")
+    if close(got[0], want[0], precision(got, 1e-6)):
+        raise Wrong("row 0, without padding, is right; the rows with padding are not: its keys must get weight 0, by "
+                    "scores of minus infinity before the softmax")  # fmt: skip
+    raise Wrong("the outputs at the real tokens are not those of a Post-LN block. Compare your parts, one by one: "
+                "attention, norm1(x + ...), feed-forward, norm2(x + ...)")  # fmt: skip
+
+
+# --- exercise 9.4: the bug in a Pre-LN block ----------------------------------------------------
+
+
+@check(
+    hints=(
+        "Follow one line in the figure: what does the grey residual carry past the attention, in Pre-LN, and here?",
+        "Normalise into what the sublayer reads, and leave x as it is: x plus attend(norm1(x)); then once more.",
+        "Two lines: x = x + attend(...), and x = x + feed_forward(...); no variable but x is overwritten.",
+    )
+)
+def pre_ln_block(student):
+    """Exercise 9.4: the residual must carry x, not its norm."""
+    x, W, V = 4 + 3 * _random(2, 3, 5), _random(5, 5, seed=1), _random(5, 5, seed=2)
+    gains = 1 + 0.4 * _random(2, 5, seed=3)
+
+    def attend(x):
+        return torch.tanh(x.mean(1, keepdim=True) @ W) + x @ V
+
+    def feed_forward(x):
+        return torch.relu(x @ W) @ V
+
+    def norm1(x):
+        return F.layer_norm(x, (5,)) * gains[0]
+
+    def norm2(x):
+        return F.layer_norm(x, (5,)) * gains[1]
+
+    got = expect_tensor(student(x, attend, feed_forward, norm1, norm2), x.shape)
+    h = x + attend(norm1(x))
+    if close(got, h + feed_forward(norm2(h)), precision(got)):
+        return
+    n, post = norm1(x), norm1(x + attend(x))
+    buggy, m = n + attend(n), norm2(h)
+    _recognise(got, {
+        "the bug is still there: x is replaced by norm1(x), so the residual carries the normalised vector":
+            buggy + feed_forward(norm2(buggy)),
+        "the first half is right; in the second the residual carries norm2(h) in place of h": m + feed_forward(m),
+        "both residuals carry the normalised vectors": norm2(buggy) + feed_forward(norm2(buggy)),
+        "this is Post-LN: the sums are normalised. In Pre-LN only what a sublayer reads is":
+            norm2(post + feed_forward(post)),
+        "no norm is left: Pre-LN normalises what each sublayer reads": (x + attend(x)) + feed_forward(x + attend(x)),
+        "the feed-forward reads norm2(x), not norm2 of what the attention left": h + feed_forward(norm2(x)),
+        "the feed-forward's output is added to x, and what the attention added is lost": x + feed_forward(m),
+        "the second residual is missing": feed_forward(m),
+        "the first norm is missing: the attention must read norm1(x)":
+            (x + attend(x)) + feed_forward(norm2(x + attend(x))),
+        "the second norm is missing: the feed-forward must read norm2 of what comes in": h + feed_forward(h),
+        "in the first half the residual carries norm1(x) and the attention reads x: the other way round":
+            (n + attend(x)) + feed_forward(norm2(n + attend(x))),
+        "you normalise what the sublayers give; Pre-LN normalises what they read":
+            (x + norm1(attend(x))) + norm2(feed_forward(x + norm1(attend(x)))),
+        "norm1 and norm2 have changed places": (x + attend(norm2(x))) + feed_forward(norm1(x + attend(norm2(x)))),
+        "norm1 is used twice; the feed-forward has a norm of its own": h + feed_forward(norm1(h)),
+    })  # fmt: skip
+    raise Wrong("with sublayers that give 0 a Pre-LN block returns x as it came; what yours returns is neither that "
+                "block nor one of the usual slips")  # fmt: skip
+
+
+# --- exercise 9.5: cross-attention -------------------------------------------------------------
+
+
+def _cross(queries, keys, values, mask, scale=True, axis=-1, hide=-math.inf):
+    scores = queries @ keys.transpose(1, 2) / (queries.shape[-1] ** 0.5 if scale else 1)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None], hide)
+    return scores.softmax(axis) @ values
+
+
+@check(
+    hints=(
+        "Who asks, and who is asked? The result has one vector for each position of the one that asks.",
+        "q = x W_q^T, k = memory W_k^T, v = memory W_v^T; scores (B, T, S) = q k^T / sqrt(D), minus infinity where the "
+        "memory is padding; softmax over S; times v.",
+        "real[:, None] has the shape (B, 1, S) and lines up with the scores' last axis.",
+    )
+)
+def cross_attention(student):
+    """Exercise 9.5: the decoder asks, the memory answers."""
+    x, memory = _random(2, 3, 5), _random(2, 4, 5, seed=1)
+    W_q, W_k, W_v = (_random(5, 5, seed=i) for i in (2, 3, 4))
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()
+    got = expect_tensor(student(x, memory, mask, W_q, W_k, W_v))
+    if got.shape == memory.shape:
+        raise Wrong("the result has one vector for each place of the memory, (B, S, D): the roles are exchanged. The "
+                    "decoder asks: queries come from x")  # fmt: skip
+    expect_tensor(got, x.shape)
+    q, k, v = x @ W_q.T, memory @ W_k.T, memory @ W_v.T
+    if close(got, _cross(q, k, v, mask), precision(got)):
+        small, W = (x[..., :3], memory[..., :3]), [weight[:3, :3] for weight in (W_q, W_k, W_v)]
+        parts = [vectors @ weight.T for vectors, weight in zip((small[0], small[1], small[1]), W, strict=True)]
+        if not close(student(*small, mask, *W), _cross(*parts, mask), precision(got)):
+            raise Wrong("right for D = 5, wrong for D = 3: is the width written in your code?")
+        return
+    if close(got[0], _cross(q, k, v, None, axis=1)[0], precision(got, 1e-6)):  # sentence 0 has no padding
+        raise Wrong("the softmax runs over the target positions; for each query the weights over the memory must add "
+                    "up to 1")  # fmt: skip
+    own = x @ W_k.T, x @ W_v.T
+    future = torch.ones(3, 4, dtype=torch.bool).tril()
+    causal = (q @ k.transpose(1, 2) / 5**0.5).masked_fill(~(future & mask[:, None]), -math.inf).softmax(-1) @ v
+    _recognise(got, {
+        "this is self-attention: keys and values must come from the memory": _cross(q, *own, None),
+        "`real` is not used: the decoder looks at the source's padding": _cross(q, k, v, None),
+        "a causal mask in cross-attention: the source is known as a whole, every target position may see all of it":
+            causal,
+        "the scores are not divided by sqrt(D)": _cross(q, k, v, mask, scale=False),
+        "padding has the score 0 and still gets weight, exp(0); its score must be minus infinity":
+            _cross(q, k, v, mask, hide=0.0),
+        "W_k and W_v are exchanged": _cross(q, v, k, mask),
+        "W_q and W_k are exchanged": _cross(x @ W_k.T, memory @ W_q.T, v, mask),
+        "the projections are applied as x @ W; row vectors need x @ W.T, as nn.Linear does it":
+            _cross(x @ W_q, memory @ W_k, memory @ W_v, mask),
+        "the values are the memory itself: project them with W_v": _cross(q, k, memory, mask),
+    })  # fmt: skip
+    inverted = _cross(q, k, v, ~mask)
+    if close(got[1], inverted[1], precision(got, 1e-6)):
+        raise Wrong("`real` is used the wrong way round: True = may attend")
+    if got.isnan().any():
+        raise Wrong("the result holds nan: a row of scores is minus infinity throughout")
+    raise Wrong("queries from x, keys and values from the memory, scores scaled, padding hidden, softmax over the "
+                "memory: one of these is not so in yours")  # fmt: skip
+
+
+# --- exercise 9.6: writing with a causal model ---------------------------------------------------
+
+_STOP = 3
+
+
+class _CausalModel:
+    """Stands in for a language model: logits at t depend on all tokens up to t, through a table."""
+
+    def __init__(self, V=9, seed=39):
+        self.V, self.calls, self.given = V, 0, []
+        self.table = torch.randn(97, V, generator=torch.Generator().manual_seed(seed))
+        self.table[:, _STOP] -= 0.4
+
+    def __call__(self, ids):
+        self.calls += 1
+        if self.calls > 100:
+            raise TimeoutError
+        if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
+            raise ValueError(f"the model wants ids (B, T), got {type(ids).__name__} {getattr(ids, 'shape', '')}")
+        if ids.shape[1] == 0:
+            raise ValueError("the model was given no token")
+        if ids.shape[1] > 60:
+            raise ValueError(f"the model was given {ids.shape[1]} tokens: append one word in each round")
+        self.given.append(ids.clone())
+        state, rows = torch.zeros(len(ids), dtype=torch.int64), []
+        for tokens in ids.unbind(1):
+            state = (31 * state + 7 * tokens + 5) % 97
+            rows.append(self.table[state])
+        return torch.stack(rows, 1)  # (B, T, V)
+
+
+def _write(model, prompt, stop, limit, last=True, whole=True, best=True, obey=True):
+    """Greedy continuation of a prompt, or a mistaken form of it."""
+    ids, words = list(prompt), []
+    for _ in range(limit):
+        logits = model(torch.tensor([ids if whole else ids[-1:]]))[0, -1 if last else 0]
+        word = (logits if best else -logits).argmax().item()
+        ids.append(word)
+        words.append(word)
+        if word == stop and obey:
+            break
+    return words
+
+
+@check(
+    hints=(
+        "In each round the model reads everything that is there, and only its last row of logits says something new.",
+        "ids = prompt; at most max_new_tokens times: logits = model(ids as (1, T)); word = argmax of the last "
+        "position's row; leave if it is eos_id; append it to ids. Return what was appended.",
+        "model(torch.tensor([ids]))[0, -1].argmax().item() is the next word.",
+    )
+)
+def continue_greedily(student):
+    """Exercise 9.6: the loop that makes a writer of a causal model."""
+    for prompt, limit in (([4, 6], 20), ([7], 4), ([8, 5, 4, 2], 20)):
+        whole = _write(_CausalModel(), prompt, _STOP, limit)
+        right = whole[:-1] if whole[-1] == _STOP else whole
+        got = student(_CausalModel(), list(prompt), _STOP, limit)
+        got = got.tolist() if isinstance(got, torch.Tensor) else got
+        if not isinstance(got, (list, tuple)):
+            raise Wrong(f"wanted a list of the new tokens, got a {type(got).__name__}")
+        got = [token.item() if isinstance(token, torch.Tensor) else token for token in got]
+        if not all(isinstance(token, int) for token in got):
+            raise Wrong("the result must be a flat list of ids")
+        if got == right:
+            continue
+        if got == [*prompt, *right]:
+            raise Wrong("the prompt is among your words: return only what the model has added")
+        if got == whole and whole[-1] == _STOP:
+            raise Wrong(f"the words are right, but the stop token ({_STOP}) is among them: it ends the text")
+        if got == _write(_CausalModel(), prompt, _STOP, limit, obey=False):
+            raise Wrong(f"it goes on after the stop token ({_STOP})")
+        if got and got == right[:-1]:
+            raise Wrong("the last word is missing: does the loop end a round too early, or count the prompt? "
+                        "max_new_tokens is for new tokens alone")  # fmt: skip
+        for options, message in (
+            ({"last": False}, "you read the logits of the first position; the next word is predicted at the last one"),
+            ({"whole": False}, "the model reads only the newest token and has forgotten the rest: it keeps no state, "
+             "give it the whole text every time"),
+            ({"best": False}, "you take the least likely token"),
+        ):  # fmt: skip
+            wrong = _write(_CausalModel(), prompt, _STOP, limit, **options)
+            if got == (wrong[:-1] if wrong[-1] == _STOP else wrong):
+                raise Wrong(message)
+        if len(got) > limit:
+            raise Wrong(f"{len(got)} new tokens though at most {limit} were allowed")
+        first = _CausalModel()(torch.tensor([prompt]))[0, -1].argmax().item()
+        if got and len(set(got)) == 1 and got[0] == first and len(got) > 1:
+            raise Wrong("the same word every time: append each word to the text before the next round")
+        raise Wrong(f"for the prompt {prompt} the first word should be the best after it, id {first}, and each "
+                    f"following one the best after all before; you return {got}")  # fmt: skip
+    words = _write(_CausalModel(), [4, 6], _STOP, 20, obey=False)
+    stop = next(word for t, word in enumerate(words) if t >= 2 and word != _STOP and word not in words[:t])
+    got = student(_CausalModel(), [4, 6], stop, 20)
+    if list(map(int, got)) != words[: words.index(stop)]:
+        raise Wrong(f"right for eos_id = {_STOP}, wrong for eos_id = {stop}: is the id written in your code?")

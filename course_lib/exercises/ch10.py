@@ -1,0 +1,282 @@
+"""Checks of chapter 10's exercises: operations and parameters counted by hand, and what an output depends on.
+
+Each check asks for the right answer first; if it fails, it looks for the usual mistakes and names the one it
+recognises. Right counts are measured on running layers, not taken from the formulas. Notebook: 10.
+"""
+
+import itertools
+
+import torch
+
+from course_lib.attention import MultiHeadAttention, attention_backend
+from course_lib.cost.measure import count_operations
+from course_lib.exercises import Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
+from course_lib.transformer import DecoderLayer, EncoderLayer
+from course_lib.utils import number_of_parameters
+
+# torch loads its counter at the first use, for seconds: not on a student's time.
+count_operations(torch.nn.Linear(1, 1), torch.ones(1, 1))
+
+# --- exercise 10.1: the operations of self-attention --------------------------------------
+
+SIZES = ((4, 5, 12, 3), (3, 11, 8, 2), (1, 7, 20, 5))
+
+
+@check(
+    hints=(
+        "A product of (n, m) and (m, p) has n p entries, each a sum of m products: 2 n m p operations.",
+        "Six products: three projections and the output's, (B T, D) times (D, D) each; the scores, for each of B H "
+        "pairs (T, K) times (K, T); the weighted mean, (T, T) times (T, K).",
+        "B H (2 T K T) is 2 B T^2 D, since H K = D; the weighted mean costs the same. Add 4 (2 B T D D).",
+    )
+)
+def attention_operations(student):
+    """Exercise 10.1: operations of multi-head self-attention."""
+    for B, T, D, H in SIZES:
+        got = expect_number(student(B, T, D, H), "the count")
+        with attention_backend("math"):  # the counter cannot look into the other one
+            wanted = count_operations(MultiHeadAttention(D, H), torch.ones(B, T, D))
+        if got != wanted:
+            where = f" (B={B}, T={T}, D={D}, H={H}: torch counts {wanted:,})"
+            raise Wrong(_operations_diagnosis(got, B, T, D, H) + where)
+
+
+def _operations_diagnosis(got, B, T, D, H):
+    """What a wrong count of self-attention looks like."""
+    projection, quadratic = 2 * B * T * D * D, 2 * B * T * T * D
+    return {
+        0: "0 operations: nothing was added up",
+        2 * projection + quadratic: "a multiplication and its addition are 2 operations; you counted them as 1",
+        4 * projection: "the scores and the weighted mean are missing: only the projections are there",
+        2 * quadratic: "the four projections are missing: they have weights, and are products too",
+        3 * projection + 2 * quadratic: "one projection is missing: queries, keys, values, and the output's",
+        4 * projection + quadratic: "two products have T^2, scores and weighted mean, 2 B T^2 D operations each; "
+        "one of them, or its factor 2, is missing",
+        2 * projection + 2 * quadratic: "four projections of 2 B T D^2 operations each; you have half of that",
+        4 * projection + 2 * quadratic * H: "a head has width D / H, not D: you count the quadratic part H times",
+        4 * projection + 2 * quadratic // H: "there are H heads of width D / H: you count the quadratic part of one",
+        4 * projection * H + 2 * quadratic: "the projections are D by D for all heads together, not for each",
+        4 * projection // H + 2 * quadratic: "the projections are D by D, not D by D / H: they serve all heads",
+        (4 * projection + 2 * quadratic) * H: "you count everything H times, but a head has width D / H, not D",
+        4 * projection + 2 * quadratic + 4 * B * T * D: "adding a bias is no matrix product: it does not count here",
+        4 * projection + 2 * quadratic + 8 * B * T * D: "adding a bias is no matrix product: it does not count here",
+        4 * D * D + 4 * D: "that is the number of parameters",
+        4 * D * D: "that is the number of weights",
+        (4 * projection + 2 * quadratic) // B: "the batch is missing: every sequence is computed",
+        4 * projection // B + 2 * quadratic: "the projections work on B T vectors, not on T",
+        4 * projection + 2 * quadratic // B: "every sequence of the batch has scores of its own: B is missing there",
+    }.get(got, f"{got:,.0f} is not the count of this layer's six products")
+
+
+# --- exercise 10.2: three crossovers ------------------------------------------------------
+
+
+@check(
+    hints=(
+        "Write both sides with their constants; B, D and a factor T cancel, and T stands alone on one side.",
+        "Projections 8 T D^2, quadratic part 4 T^2 D, a GRU 3 (4 T D^2), feed-forward 4 T D F.",
+        "(a) 8 D + 4 T = 12 D.  (b) 4 T = 8 D.  (c) 4 T = 8 D + 4 F, and F = 2 D.",
+    )
+)
+def crossovers(answer):
+    """Exercise 10.2: where attention equals a GRU, its own projections, and the rest of its layer (D = 512)."""
+    D = 512
+    a, b, c = expect_numbers(answer, ("a", "b", "c"))
+    usual = {
+        "a": (D, {
+            3 * D: "(a) that leaves attention's projections out: 8 T D^2 beside 4 T^2 D",
+            4 * D: "(a) the factor 2 is on one side only: 8 T D^2 + 4 T^2 D against 12 T D^2",
+            2 * D: "(a) that comes of four gates (an LSTM's) in place of three, or of one T^2 product instead of two",
+            1.5 * D: "(a) a projection is missing: with the output's they are four products of 2 T D^2, not three",
+        }),
+        "b": (2 * D, {
+            D: "(b) 4 T D^2 for the projections is two of the four, or a factor 2 is counted on one side only",
+            4 * D: "(b) the quadratic part has two products, scores and weighted mean: 4 T^2 D, not 2 T^2 D",
+            1.5 * D: "(b) the output projection is missing: four projections, not three",
+        }),
+        "c": (4 * D, {
+            6 * D: "(c) that is for F = 4 D; here F = 2 D",
+            2 * D: "(c) the rest has two parts, projections and feed-forward; one of them is missing",
+            3.5 * D: "(c) a projection is missing: with the output's they are four",
+            8 * D: "(c) the quadratic part has two products, scores and weighted mean: 4 T^2 D, not 2 T^2 D",
+            3 * D: "(c) the feed-forward network has two matrices: 2 (2 T D F) = 4 T D F",
+        }),
+    }  # fmt: skip
+    for (name, (wanted, mistakes)), got in zip(usual.items(), (a, b, c), strict=True):
+        if not close(got, wanted):  # whole numbers: nothing is rounded
+            for value, message in mistakes.items():
+                if near(got, value):
+                    raise Wrong(message)
+            if near(got, wanted / D):
+                raise Wrong(f"({name}) that is T / D; put in D = {D}")
+            raise Wrong(f"({name}) at T = {got:g} the two sides are not equal: compute both there")
+
+
+# --- exercise 10.3: the operations of cross-attention and a feed-forward network ------------
+
+
+@check(
+    hints=(
+        "Put in sizes that are all different and compare part by part: which sequence does each projection read?",
+        "Queries and output: T rows. Keys and values: S rows. A head's vectors: D / H numbers. Every product: twice.",
+        "2 (2 B T D D) + 2 (2 B S D D) + 2 (2 B T S D) + 2 (2 B T D F).",
+    )
+)
+def cross_operations(student):
+    """Exercise 10.3: a wrong count of cross-attention and feed-forward, repaired."""
+    for B, T, S, D, H, F in ((2, 5, 7, 12, 3, 17), (3, 8, 4, 10, 2, 9)):
+        got = expect_number(student(B, T, S, D, H, F), "the count")
+        layer, x, memory = MultiHeadAttention(D, H), torch.ones(B, T, D), torch.ones(B, S, D)
+        linear = torch.nn.Sequential(torch.nn.Linear(D, F), torch.nn.Linear(F, D))
+        with attention_backend("math"):
+            wanted = count_operations(layer, x, memory) + count_operations(linear, x)
+        if got == wanted:
+            continue
+        bugs = (
+            (4 * B * (T - S) * D * D, "keys and values are made from S vectors, not T"),
+            (4 * B * T * S * D * (H - 1), "a head has width D / H: all heads together cost what one of width D does"),
+            (-2 * B * T * D * F, "in the feed-forward network a multiplication with its addition is 2 operations too"),
+        )
+        new = {
+            2 * B * (S - T) * D * D: "three projections read the S vectors; only keys and values do",
+            4 * B * (S - T) * D * D: "all projections read the S vectors; queries and output have T rows",
+            -2 * B * T * S * D: "two products have T S, scores and weighted mean; you have half of their operations",
+            4 * B * T * D * F: "in the feed-forward network there are two products of 2 B T D F, not four",
+            wanted // B - wanted: "the batch is missing",
+        }
+        if got - wanted in new:
+            raise Wrong(new[got - wanted])
+        for number in (1, 2, 3):
+            for left in itertools.combinations(bugs, number):
+                if got - wanted == sum(gap for gap, _ in left):
+                    raise Wrong(f"{number} of the 3 bugs left; look here: {left[0][1]}")
+        raise Wrong(f"with B={B}, T={T}, S={S}, D={D}, H={H}, F={F} torch counts {wanted:,}, you count {got:,.0f}")
+
+
+# --- exercise 10.4: the parameters of the original model ------------------------------------
+
+
+@check(
+    hints=(
+        "Write down the shapes first: four matrices D by D with biases; D by F and F by D with biases; norms.",
+        "Attention 4 (D^2 + D); network 2 D F + F + D; a norm 2 D. Encoder layer: attention, network, two norms. "
+        "Decoder layer: two attentions, network, three norms.",
+        "In the encoder layer: 1,050,624 + 2,099,712 + 2,048. The table has 37,000 rows of 512, once.",
+    )
+)
+def parameters_by_hand(answer):
+    """Exercise 10.4: parameters of an encoder layer, a decoder layer, the layers, the whole base model."""
+    names = ("encoder layer", "decoder layer", "twelve layers", "whole model")
+    got = expect_numbers(answer, names)
+    D, H, F, table = 512, 8, 2048, 37_000 * 512
+    with torch.device("meta"):  # shapes without numbers: nothing is allocated
+        in_encoder = number_of_parameters(EncoderLayer(D, H, F))
+        in_decoder = number_of_parameters(DecoderLayer(D, H, F))
+    layers = 6 * (in_encoder + in_decoder)
+    attention, norm = 4 * D * D + 4 * D, 2 * D
+    usual = [
+        (in_encoder, {
+            in_encoder - 4 * D - F - D: "the biases are missing: every linear map has one",
+            in_encoder - 3 * D: "the biases of queries, keys and values are missing",
+            in_encoder - F - D: "the biases of the feed-forward network are missing",
+            in_encoder - 9 * D - F: "these are the large matrices; biases and norms are missing",
+            in_encoder - norm: "there are two norms, one after each sublayer, each with a gain and a shift",
+            in_encoder - 2 * norm: "4 D are missing: the norms' (each a gain and a shift), or the projections' biases",
+            in_encoder + (H - 1) * attention: "heads have width D / H: eight of them need what one of width D needs",
+            in_encoder - D * D - D: "an attention has four projections: queries, keys, values, output",
+            in_encoder - D * F - D: "the feed-forward network has two matrices, D by F and F by D",
+        }),
+        (in_decoder, {
+            in_encoder: "that is an encoder layer: the cross-attention and its norm are missing",
+            in_decoder - norm: "a third sublayer needs a third norm",
+            in_encoder + norm: "the third norm is there, but the cross-attention's own projections are missing",
+            in_decoder - 4 * D: "4 D are missing: the biases of one of the two attentions, or two norms",
+        }),
+        (layers, {
+            in_encoder + in_decoder: "that is one layer of each kind; there are six",
+            12 * in_encoder: "the decoder's layers are larger than the encoder's",
+            layers + 2 * norm: "a norm at the end of each stack is in torch's nn.Transformer, not in the paper's model",
+        }),
+        (layers + table, {
+            layers: "the table of embeddings is missing",
+            layers + 2 * table: "the output layer and both inputs share one table: count it once",
+            layers + 3 * table: "the output layer and both inputs share one table: count it once",
+            layers + table + 37_000: "the output layer has no bias here",
+        }),
+    ]  # fmt: skip
+    for name, value, (wanted, mistakes) in zip(names, got, usual, strict=True):
+        if value != wanted:
+            off = 100 * abs(value / wanted - 1)
+            message = mistakes.get(value, f"{value:,.0f} is {off:.3f} % off; all digits are wanted")
+            raise Wrong(f"{name}: {message}")
+
+
+# --- exercise 10.5: what the last output depends on -----------------------------------------
+
+
+class _Reader:
+    """A model whose last output reads the positions in `rows[b]` of sequence b; every other output reads its own.
+
+    A sequence is known by its numbers, whichever row it stands in. With `split`, the first half of the last output's
+    entries reads the first position alone, the other half the others.
+    """
+
+    def __init__(self, sequences, rows, scale, split=False):
+        self.sequences, self.rows, self.scale, self.split = sequences, rows, scale, split
+
+    def __call__(self, x):
+        weights = torch.zeros_like(x)
+        for b, sequence in enumerate(x.detach()):
+            places = self.rows[(self.sequences - sequence).abs().sum((1, 2)).argmin()]
+            weights[b, list(places)] = self.scale
+            if self.split:
+                weights[b, min(places), 1], weights[b, list(places - {min(places)}), 0] = 0, 0
+        last = (weights * x.tanh()).sum(1)
+        # Like the output of a LayerNorm: its entries add up to 0, whatever x is.
+        last = torch.stack([last[:, 0], -last[:, 0], last[:, 1], -last[:, 1]], -1)
+        return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
+
+
+@check(
+    hints=(
+        "Let x require a gradient, take the output at the last position, make one number of it, and differentiate.",
+        "last = model(x)[:, -1]; a random direction times last, summed; torch.autograd.grad gives (B, T, D). Where is "
+        "anything of it not 0?",
+        "(gradient != 0).any(-1).any(0), with gradient of (last * torch.randn(last.shape, dtype=last.dtype)).sum().",
+    )
+)
+def positions_seen(student):
+    """Exercise 10.5: the positions on which the last output depends."""
+    T = 7
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, T, 2, generator=generator, dtype=torch.float64)
+    for model, places, traps in (
+        (_Reader(x, [{1, 2, 5}] * 3, 1.0), {1, 2, 5}, True),
+        (_Reader(x, [{0, 4}, {4}, {4, 6}], 1.0), {0, 4, 6}, False),
+        (_Reader(x, [{2, 3}] * 3, 1e-12), {2, 3}, False),
+        (_Reader(x, [{1, 2, 5}] * 3, 1.0, split=True), {1, 2, 5}, False),
+    ):
+        got = expect_tensor(student(model, x), shape=(T,), name="the answer")
+        if got.dtype != torch.bool:
+            raise Wrong(f"the answer has dtype {got.dtype}; wanted bool, True where there is a dependence")
+        seen = set(got.nonzero().flatten().tolist())
+        if seen == places:
+            continue
+        if traps and seen == {0}:
+            raise Wrong("that is what the first output depends on: take the output at the last position, [:, -1]")
+        if traps and seen >= set(range(T - 1)):
+            raise Wrong("everything is seen: you differentiate all outputs at once, or compare with the wrong thing; "
+                        "only the last one is asked for")  # fmt: skip
+        if traps and seen == {T - 1 - place for place in places}:
+            raise Wrong("the order is turned round: entry t is for position t, not for t steps before the end")
+        if not seen and traps:
+            raise Wrong("nothing is seen: the entries of this output always add up to 0, like a LayerNorm's, so their "
+                        "plain sum has no gradient; take the sum in a random direction")  # fmt: skip
+        if model.split and seen < places:
+            raise Wrong("a dependence of any of the E entries of the output, on any of the D of the input, counts: you "
+                        "looked at one entry, or asked for all of them")  # fmt: skip
+        if model.scale < 1:
+            raise Wrong("a gradient of 1e-12 is a gradient: ask whether it is 0, not whether it is small")
+        if seen < places:
+            raise Wrong("a dependence in any row of the batch counts: you looked at one row, or asked for all of them")
+        raise Wrong(f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}")

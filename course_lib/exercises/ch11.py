@@ -1,0 +1,483 @@
+"""Checks of chapter 11's exercises: LayerNorm backwards, RAdam by hand, a schedule, Pre-LN, decay, a training loop.
+
+Each check asks for the properties of a right answer first; if one fails, it looks for the usual mistakes and names the
+one it recognises. Notebook: 11.
+"""
+
+import math
+
+import torch
+from torch import nn
+
+from course_lib.exercises import (
+    Wrong,
+    check,
+    close,
+    expect_number,
+    expect_numbers,
+    expect_tensor,
+    expect_type,
+    near,
+    precision,
+)
+from course_lib.transformer import EncoderLayer
+
+
+def _draw(*shape, seed=0):
+    """Normal numbers in float64."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)), dtype=torch.float64)
+
+
+# --- exercise 11.1: LayerNorm backwards ---------------------------------------------
+
+
+def _backward(x, gradient, eps=1e-5, *, mean=True, along=True, size=True, unbiased=False):
+    """The right answer, or one with a part left out."""
+    centred = x - x.mean(-1, keepdim=True)
+    variance = centred.square().sum(-1, keepdim=True) / (x.shape[-1] - unbiased)
+    sigma = (variance + eps).sqrt()
+    hat = centred / sigma
+    out = gradient - gradient.mean(-1, keepdim=True) if mean else gradient
+    out = out - hat * (gradient * hat).mean(-1, keepdim=True) if along else out
+    return out / sigma if size else out
+
+
+@check(
+    hints=(
+        "Of the gradient, two parts are lost: its mean, and what points along the normalised x. The rest is divided.",
+        "hat = (x - mean) / sigma; result = (g - mean of g - hat * mean of (g * hat)) / sigma; means over each vector",
+        "hat * (gradient * hat).mean(-1, keepdim=True) is the second of the two projections",
+    )
+)
+def layer_norm_backward(student):
+    """Exercise 11.1: the product of the gradient with LayerNorm's Jacobian."""
+    x, gradient = 3 * _draw(2, 5, 6) + 1, _draw(2, 5, 6, seed=1)
+    got = expect_tensor(student(x, gradient), (2, 5, 6), name="the gradient")
+    most, got = precision(got, 1e-6), got.double()
+    if close(got, _backward(x, gradient), most):
+        small = 1e-3 * x
+        if not close(student(small, gradient, 1e-2), _backward(small, gradient, 1e-2), most):
+            raise Wrong("right for eps = 1e-5, wrong for eps = 0.01: it is added to the variance, before the root")
+        return
+    if close(got, _backward(x, gradient), 1e-4):
+        raise Wrong("nearly right: is eps added to the variance, and not to its root?")
+    mistakes = {
+        "the gradient comes back as it went in": gradient,
+        "it is only divided by sigma; two directions must be taken out of it first": (
+            _backward(x, gradient, mean=False, along=False)
+        ),
+        "the mean of the gradient is still in it: adding a constant to x changes nothing": (
+            _backward(x, gradient, mean=False)
+        ),
+        "the part along the normalised x is still in it: stretching x changes nothing": (
+            _backward(x, gradient, along=False)
+        ),
+        "the two projections are right; the division by sigma is missing": _backward(x, gradient, size=False),
+        "the variance is divided by D - 1; LayerNorm divides by D": _backward(x, gradient, unbiased=True),
+        "means are taken over the batch (axis 0); LayerNorm works within each vector (the last axis)": (
+            _backward(x.transpose(0, 2), gradient.transpose(0, 2)).transpose(0, 2)
+        ),
+        "that is LayerNorm itself; its backward pass is asked for": nn.functional.layer_norm(x, (6,)),
+    }  # fmt: skip
+    for message, wrong in mistakes.items():
+        if close(got, wrong, 1e-4):
+            raise Wrong(message)
+    if got.sum(-1).abs().max() > most:
+        raise Wrong("each vector of the result must sum to 0, since a constant added to x changes nothing")
+    raise Wrong("the result is not (gradient, without its mean and without its part along hat) divided by sigma")
+
+
+# --- exercise 11.2: RAdam by hand -----------------------------------------------------
+
+NUMBERS = ("(a) Adam's first step", "(b) rho_inf", "(c) rho_1", "(d) RAdam's first step", "(e) r_6", "(f) sixth step")
+
+
+def _rho(t):
+    """rho_t for beta2 = 0.9."""
+    return 19 - 2 * t * 0.9**t / (1 - 0.9**t)
+
+
+def _r(rho):
+    """The factor r for this rho, for beta2 = 0.9."""
+    return math.sqrt((rho - 4) * (rho - 2) * 19 / (15 * 17 * rho))
+
+
+@check(
+    hints=(
+        "Which of the two steps divides by the root of v? Adam always; RAdam once rho_t is above 5.",
+        "(a) lr g / |g|; (b) 2 / (1 - beta2) - 1; (c) t = 1 in rho_t; (d) lr g; (e) rho_6 into r; (f) lr r_6 g / |g|",
+        "rho_6 = 19 - 12 * 0.531441 / 0.468559; r_6 = sqrt((rho_6 - 4)(rho_6 - 2) 19 / (15 * 17 * rho_6))",
+    )
+)
+def radam_by_hand(student):
+    """Exercise 11.2: both branches of RAdam with a constant gradient of 4."""
+    got = expect_numbers(student, NUMBERS)
+    r = _r(_rho(6))
+    wanted = (0.1, 19.0, 1.0, 0.4, r, 0.1 * r)
+    mistakes = {
+        0: {0.4: "Adam divides by the root of v, here 4: the gradient's size cancels"},
+        1: {
+            10.0: "that is 1 / (1 - beta2); rho_inf is 2 / (1 - beta2) - 1",
+            20.0: "the - 1 is missing",
+            18.0: "the 1 is subtracted twice",
+        },
+        2: {
+            19.0: "that is rho_inf; the second term is missing",
+            -17.0: "1 - beta2^t stands under the fraction",
+            10.0: "the factor 2 is missing",
+        },
+        3: {
+            0.1: "rho_1 is 1: this step is not adaptive, so it is not divided by the root of v",
+            0.04: "m is 0.4 after one step; divided by 1 - beta1^t it is 4",
+            0.0: "RAdam does not wait: it makes a step without the adaptive rate",
+        },
+        4: {
+            r**2: "the root is missing",
+            1 / r: "numerator and denominator have changed places",
+            0.0: "rho_6 is 5.39, above 5",
+            _r(_rho(7)): "that is r_7",
+        },
+        5: {
+            0.4 * r: "in the adaptive branch the gradient is divided by the root of v, which is 4",
+            0.1: "the factor r_6 is missing",
+            0.4: "rho_6 is above 5: this step is adaptive",
+        },
+    }
+    for place, (name, value, right) in enumerate(zip(NUMBERS, got, wanted, strict=True)):
+        if near(value, right):
+            continue
+        if near(value, -right):
+            raise Wrong(f"{name}: a length is not negative")
+        for wrong, message in mistakes[place].items():
+            if near(value, wrong):
+                raise Wrong(f"{name}: {message}")
+        raise Wrong(f"{name} is not {value:.4g}; three digits are wanted")
+
+
+# --- exercise 11.3: warm up, hold, cool down --------------------------------------------
+
+
+def _trapezoid(step, warmup, total, decay, first=1, end=0):
+    """The factor; `first` and `end` move the two lines."""
+    return max(0.0, min((step + first) / warmup, 1.0, (total - end - step) / decay))
+
+
+@check(
+    hints=(
+        "Three lines: one rises, one is flat, one falls. Which of the three counts at a step?",
+        "the smallest of (step + 1) / warmup, 1 and (what is left) / decay; nothing below 0",
+        "(total - step) / decay is the line that reaches 0 at step total and 1 at step total - decay",
+    )
+)
+def warmup_stable_decay(student):
+    """Exercise 11.3: a trapezoid of factors."""
+    sizes = {"warmup": 4, "total": 20, "decay": 8}
+    got = [expect_number(student(step, 4, 20, 8), f"the factor of step {step}") for step in range(24)]
+
+    def like(factor):
+        return close(got, [factor(step) for step in range(24)], 1e-6)
+
+    if like(lambda step: _trapezoid(step, **sizes)):
+        other = [expect_number(student(step, 5, 30, 3)) for step in range(34)]
+        if not close(other, [_trapezoid(step, warmup=5, total=30, decay=3) for step in range(34)], 1e-6):
+            raise Wrong("right for warmup 4, total 20, decay 8; wrong for 5, 30, 3: is a size written into the code?")
+        return
+    if got[0] == 0:
+        raise Wrong("step 0 has the factor 0, so it changes nothing: step 0 is the first of the steps that rise")
+    mistakes = {
+        "there is no fall: the last `decay` steps go down to 0": lambda s: min((s + 1) / 4, 1.0),
+        "there is no rise: the first `warmup` steps go up from 1 / warmup": lambda s: max(0.0, min(1.0, (20 - s) / 8)),
+        "it falls from the end of the warm-up on; in between, the factor stays 1": (
+            lambda s: max(0.0, min((s + 1) / 4, (20 - s) / 16))
+        ),
+        "after step total the factor is negative: the weights would climb the loss": (
+            lambda s: min((s + 1) / 4, 1.0, (20 - s) / 8)
+        ),
+        "it is 0 one step early: 0 belongs to step total, the step after the last one": (
+            lambda s: _trapezoid(s, **sizes, end=1)
+        ),
+        "the fall is a step, not a line": lambda s: min((s + 1) / 4, 1.0) if s < 12 else 0.0,
+        "the factor is 1 at every step": lambda s: 1.0,
+        "the factor is larger than 1 after the warm-up: the rise must end": lambda s: max(0.0, (s + 1) / 4),
+    }  # fmt: skip
+    for message, factor in mistakes.items():
+        if like(factor):
+            raise Wrong(message)
+    step = next(s for s in range(24) if not close(got[s], _trapezoid(s, **sizes), 1e-6))
+    raise Wrong(
+        f"with warmup 4, total 20, decay 8 the factor of step {step} is {_trapezoid(step, **sizes):.4g}, "
+        f"yours is {got[step]:.4g}"
+    )
+
+
+# --- exercise 11.4: a Pre-LN block --------------------------------------------------------
+
+
+@check(
+    hints=(
+        "With both sublayers giving 0, a Pre-LN block must return x itself. What does the block above return?",
+        "x plus attention of norm1 of x; then that plus feed-forward of norm2 of that",
+        "y = x + attend(norm1(x)), and the same again with the other two",
+    )
+)
+def pre_ln_block(student):
+    """Exercise 11.4: norms in the branches, nothing on the stream."""
+    x = _draw(2, 3, 5)
+    attend, forward = (lambda z: torch.tanh(z.cumsum(1))), (lambda z: z**3 + 1)
+    norm1, norm2 = (lambda z: 2 * nn.functional.layer_norm(z, (5,))), (lambda z: nn.functional.layer_norm(z, (5,)) - 1)
+    got = expect_tensor(student(x, attend, forward, norm1, norm2), (2, 3, 5), name="the result")
+    most, got = precision(got, 1e-9), got.double()
+    y = x + attend(norm1(x))
+    if close(got, y + forward(norm2(y)), most):
+        return
+    n, post = norm1(x), norm1(x + attend(x))
+    shifted = n + attend(n)
+    mistakes = {
+        "the block returns x": x,
+        "that is the block as it stands above": shifted + norm2(forward(shifted)),
+        "norm1 stands in place of the residual: x itself must be added, not norm1 of x": (
+            shifted + forward(norm2(shifted))
+        ),
+        "the feed-forward network's output is normalised; norm2 belongs before it": y + norm2(forward(y)),
+        "that is Post-LN: the norms stand on the stream, after the additions": norm2(post + forward(post)),
+        "norm1 is used twice; the feed-forward network has its own": y + forward(norm1(y)),
+        "both norms stand in place of the residual: that is Post-LN, shifted": norm2(shifted) + forward(norm2(shifted)),
+        "the feed-forward network reads x: it must read what the attention has added to": y + forward(norm2(x)),
+        "the residual of the feed-forward network is missing": forward(norm2(y)),
+        "the residual of the attention is missing": attend(n) + forward(norm2(attend(n))),
+        "the second residual adds x again in place of the sum": x + forward(norm2(y)),
+        "there are no norms": (x + attend(x)) + forward(x + attend(x)),
+    }  # fmt: skip
+    for message, wrong in mistakes.items():
+        if close(got, wrong, most):
+            raise Wrong(message)
+    zero = student(x, torch.zeros_like, torch.zeros_like, norm1, norm2)
+    if not close(expect_tensor(zero, (2, 3, 5)), x, most):
+        raise Wrong(
+            "when both sublayers give 0, the block must return x: is there a norm, or something else, on the way?"
+        )
+    raise Wrong("the stream is right when both sublayers give 0; check what each of them reads")
+
+
+# --- exercise 11.5: what decays -------------------------------------------------------------
+
+
+class _Tied(nn.Module):
+    """Two tables, a layer, and an output layer that shares the first table."""
+
+    def __init__(self):
+        super().__init__()
+        self.output = nn.Linear(6, 9, bias=False)
+        self.embedding = nn.Embedding(9, 6)
+        self.places = nn.Embedding(4, 6)
+        self.layer = EncoderLayer(6, 2, 10, residual="pre-ln")
+        self.alpha = nn.Parameter(torch.zeros(()))
+        self.output.weight = self.embedding.weight
+
+
+def _nested():
+    """A table deep inside, a layer with the same numbers, and a convolution, whose weight has three axes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        inner = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False), nn.Conv1d(4, 3, 2))
+    inner[1].weight.data.copy_(inner[0].weight.data)
+    return nn.Sequential(inner, nn.LayerNorm(4))
+
+
+@check(
+    hints=(
+        "Two questions to each tensor: how many axes has it, and is it the table of an nn.Embedding?",
+        "collect the identities of the tables of all nn.Embedding modules; then go over model.named_parameters()",
+        "tables = {id(module.weight) for module in model.modules() if it is an nn.Embedding}",
+    )
+)
+def decaying_names(student):
+    """Exercise 11.5: matrices, but no embedding tables."""
+    model = _Tied()
+    named = dict(model.named_parameters())
+    found = student(model)
+    if isinstance(found, (list, tuple, frozenset)):
+        found = set(found)
+    found = expect_type(found, set, "the answer")
+    if not all(isinstance(name, str) for name in found):
+        raise Wrong("the set must hold names (strings), as in model.named_parameters()")
+    unknown = found - named.keys()
+    if unknown:
+        raise Wrong(f"there is no parameter {min(unknown)!r} in model.named_parameters()")
+    matrices = {name for name, p in named.items() if p.ndim >= 2}
+    tables = {"output.weight", "places.weight"}  # the shared one goes by its first name
+    if found == matrices - tables:
+        other = set(student(_nested()))
+        if other != {"0.1.weight", "0.2.weight"}:
+            raise Wrong("right for one model; in another, nn.Sequential(nn.Sequential(Embedding(5, 4), Linear(4, 5), "
+                        f"Conv1d(4, 3, 2)), LayerNorm(4)), you find {sorted(other)}: 0.1.weight and 0.2.weight should "
+                        "decay. Ask each module what it is, and each tensor how many axes it has")  # fmt: skip
+        return
+    if found == named.keys():
+        raise Wrong("everything decays, the norms' gains and the biases too")
+    if not found:
+        raise Wrong("nothing decays")
+    if found == matrices:
+        raise Wrong("the embedding tables are in it; they have two axes, but should not decay")
+    if "layer.norm1.weight" in found:
+        raise Wrong("the norms' gains are in it: they are called weight, but have one axis")
+    if "alpha" in found:
+        raise Wrong("alpha, a single number, is in it; it has no axis at all")
+    if found & tables == {"output.weight"}:
+        raise Wrong("output.weight is also the table of an embedding: compare the tensors, not their names")
+    if "layer.self_attn.in_proj_weight" not in found:
+        raise Wrong("attention's in_proj_weight is missing: it has two axes and belongs to no nn.Linear")
+    if any(named[name].ndim < 2 for name in found):
+        raise Wrong(f"{min(name for name in found if named[name].ndim < 2)} has one axis and should not decay")
+    missing = matrices - tables - found
+    raise Wrong(f"{min(missing)} should decay" if missing else f"{min(found & tables)} is an embedding's table")
+
+
+# --- exercise 11.7: a training loop -----------------------------------------------------------
+
+
+def _loop(
+    micro,
+    accumulate,
+    norm,
+    *,
+    divide="total",
+    clip="step",
+    schedule="step",
+    emptied=("gradients", "count"),
+    order="after",
+    bias=False,
+):
+    """Weights and number of schedule steps after a loop, right or with one of the usual mistakes."""
+    model, optimizer, scheduler = _training(bias)
+    for i, batch in enumerate(micro, 1):
+        starts = (i - 1) % accumulate == 0
+        if starts and "gradients" in emptied:
+            optimizer.zero_grad()
+        if i == 1 or (starts and "count" in emptied):
+            total = 0
+        loss, count = _squares(model, batch)
+        total += count
+        shares = {"total": 1, "none": 1, "micro": count, "micro and number": count * accumulate, "number": accumulate}
+        (loss / shares[divide]).backward()
+        if clip == "micro":
+            nn.utils.clip_grad_norm_(model.parameters(), norm)
+        if schedule == "micro":
+            scheduler.step()
+        if i % accumulate == 0:
+            if clip == "before division":
+                nn.utils.clip_grad_norm_(model.parameters(), norm)
+            for p in model.parameters():
+                p.grad /= total if divide == "total" else 1
+            if clip == "step":
+                nn.utils.clip_grad_norm_(model.parameters(), norm)
+            if schedule == "step" and order == "before":
+                scheduler.step()
+            optimizer.step()
+            if schedule == "step" and order == "after":
+                scheduler.step()
+    return model.weight.detach().clone(), scheduler.last_epoch
+
+
+class _Descent:
+    """Plain gradient descent with torch's names; torch's own loads its compiler first, which would take the 2 s."""
+
+    def __init__(self, parameters, lr):
+        self.param_groups = [{"params": list(parameters), "lr": lr}]
+
+    def zero_grad(self, set_to_none=True):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter -= self.param_groups[0]["lr"] * parameter.grad
+
+
+class _Schedule:
+    """A schedule with torch's names, which lowers the rate at every step."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.last_epoch = optimizer, 0
+
+    def step(self):
+        self.optimizer.param_groups[0]["lr"] *= 0.8
+        self.last_epoch += 1
+
+
+def _training(bias=False):
+    """A small model, its optimizer and its schedule."""
+    model = nn.Linear(3, 2, bias=bias).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(_draw(*parameter.shape))
+    optimizer = _Descent(model.parameters(), lr=0.3)
+    return model, optimizer, _Schedule(optimizer)
+
+
+def _squares(model, batch):
+    """Sum of squares, and the number of examples."""
+    x, y = batch
+    return (model(x) - y).square().sum(), len(x)
+
+
+LOOPS = {
+    "the gradients of the step before are still there: empty them when a new step begins": {"emptied": ("count",)},
+    "neither the gradients nor the count of the step before are emptied when a new step begins": {"emptied": ()},
+    "the schedule goes on with every micro-batch; it counts optimizer steps": {"schedule": "micro"},
+    "the schedule is never stepped": {"schedule": "never"},
+    "the schedule goes on before the optimizer, so that the first rate is skipped": {"order": "before"},
+    "each micro-batch is clipped; clip the sum of a step, once": {"clip": "micro"},
+    "the gradient is clipped before it is divided by the count": {"clip": "before division"},
+    "nothing is clipped": {"clip": "never"},
+    "nothing is divided: the step is that of the sum, not of the mean over the examples": {"divide": "none"},
+    "each micro-batch is divided by its own count, so means are added": {"divide": "micro"},
+    "means of micro-batches are averaged: examples in small ones count more; divide by the total count": (
+        {"divide": "micro and number"}
+    ),
+    "the sum is divided by the number of micro-batches, not of examples": {"divide": "number"},
+    "that is the loop as it stands above": {"divide": "micro", "clip": "micro", "schedule": "micro", "emptied": ()},
+}  # fmt: skip
+
+
+@check(
+    hints=(
+        "What must happen once a micro-batch, and what once an optimizer step? Four lines are in the wrong group.",
+        "per step: zero_grad; backward of each micro-batch's SUM; divide by the total count; clip; step; schedule",
+        "keep a running total of the counts, and after the last micro-batch of a step: parameter.grad /= total",
+    )
+)
+def train_steps(student):
+    """Exercise 11.7: accumulation, clipping and schedule, in the right order and the right number."""
+    micro = [[_draw(n, 3, seed=n), 3 * _draw(n, 2, seed=10 + n)] for n in (2, 5, 1, 3, 4, 6)]
+    model, optimizer, scheduler = _training()
+    before = model.weight.detach().clone()
+    student(model, micro, _squares, optimizer, scheduler, 2, 0.7)
+    got, steps = model.weight.detach().clone(), scheduler.last_epoch
+    wanted, right_steps = _loop(micro, 2, 0.7)
+    if not close(got, wanted, 1e-9) or steps != right_steps:
+        for message, mistake in LOOPS.items():
+            wrong, wrong_steps = _loop(micro, 2, 0.7, **mistake)
+            if close(got, wrong, 1e-9) and steps == wrong_steps:
+                raise Wrong(message)
+    if close(got, wanted, 1e-5) and steps == right_steps:  # clipping without torch's 1e-6 is right, too
+        model, optimizer, scheduler = _training()
+        student(model, micro, _squares, optimizer, scheduler, 3, 100.0)
+        if not close(model.weight.detach(), _loop(micro, 3, 100.0)[0], 1e-5):
+            raise Wrong("right for 2 micro-batches a step; wrong for 3 a step and a large max_norm")
+        model, optimizer, scheduler = _training(bias=True)
+        student(model, micro, _squares, optimizer, scheduler, 1, 0.7)
+        if not close(model.weight.detach(), _loop(micro, 1, 0.7, bias=True)[0], 1e-5):
+            raise Wrong("right for one parameter and 2 micro-batches a step; wrong for two parameters and 1 a step: is "
+                        "every micro-batch used, and is the norm that is clipped that of all parameters "
+                        "together?")  # fmt: skip
+        return
+    if close(got, before, 1e-12):
+        raise Wrong("the weights have not moved: is the optimizer stepped?")
+    if steps != right_steps:
+        raise Wrong(f"6 micro-batches, 2 to a step, are {right_steps} steps of the schedule; yours made {steps}")
+    raise Wrong(
+        "the schedule is right, the weights are not: sum of the losses backward, divided by the total count of the "
+        "step, then clipped once"
+    )

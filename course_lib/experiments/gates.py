@@ -1,0 +1,155 @@
+"""What an LSTM's gates do at a token that matters, and two forms of the GRU (chapter 05)."""
+
+import functools
+import statistics
+import time
+
+import torch
+
+from course_lib.experiments import experiment
+from course_lib.experiments.memory_tasks import (
+    VOCAB,
+    Reader,
+    error_on,
+    generator_of,
+    recall,
+    set_memory_bias,
+    train_reader,
+)
+from course_lib.experiments.shakespeare_rnn import shakespeare_parts, train_language_model
+from course_lib.lstm_gru import GRU, LSTM, ResetBeforeGRU, set_forget_bias
+from course_lib.recurrent_models import LanguageModel
+from course_lib.utils import number_of_parameters
+
+MARK = VOCAB  # the token that announces the one to be remembered
+
+
+def marked_recall(size, length, generator):
+    """Draw sequences in which one token stands after a mark: at the end that token is asked for.
+
+    Args:
+        length: T, at least 3: random tokens from 1 on, among them the mark; last the question, token 0.
+
+    Returns:
+        x: (B, T) int64 tokens, from 0 to `MARK`.
+        y: (B,) the marked token.
+        where: (B,) its index in x.
+
+    >>> x, y, where = marked_recall(2, 6, torch.Generator().manual_seed(0))
+    >>> bool((x[torch.arange(2), where] == y).all() and (x[torch.arange(2), where - 1] == MARK).all())
+    True
+    """
+    x = torch.randint(1, VOCAB, (size, length), generator=generator)
+    where = torch.randint(1, length - 1, (size,), generator=generator)
+    rows = torch.arange(size)
+    x[rows, where - 1] = MARK
+    x[:, -1] = 0
+    return x, x[rows, where], where
+
+
+def marked_batch(length, size, generator):
+    """`marked_recall` in the form of the other tasks: x (B, T) and the answer (B, 1)."""
+    x, y, _ = marked_recall(size, length, generator)
+    return x, y[:, None]
+
+
+@experiment("gate-activations", "What the gates of an LSTM do at a token that must be remembered, and around it.")
+def gate_activations(
+    seed, length=20, width=16, forget_bias=1.0, steps=2000, batch_size=64, learning_rate=1e-2, reach=8, test_size=1000
+):
+    """The gates' means over sequences and units, by the distance from the marked token, of a trained LSTM."""
+    layer = set_forget_bias(LSTM(width, width), forget_bias)
+    model = Reader(layer, VOCAB, vocab_size=VOCAB + 1)
+    draw = functools.partial(marked_batch, length)
+    taken = train_reader(model, draw, learning_rate, steps, batch_size, generator_of(seed, 0))
+    row = {"steps": taken, "accuracy": 1 - error_on(model, draw(test_size, generator_of(seed, 2)))}
+    x, _, where = marked_recall(test_size, length, generator_of(seed, 2))
+    with torch.no_grad():
+        trace = layer.gate_values(model.embedding(x))
+    return {"results": {"marked token": row | gate_statistics(trace, where, reach)}}
+
+
+def gate_statistics(trace, where, reach):
+    """Means of the gates at the marked token, before, after and elsewhere, and by the offset from it.
+
+    Args:
+        trace: of `LSTM.gate_values`: (B, T, D) tensors.
+        where: (B,) index of the marked token. The last step, the question, is left out.
+
+    Returns:
+        dict of numbers and of lists over `offsets`.
+    """
+    T = trace["i"].shape[1] - 1
+    offset = torch.arange(T) - where[:, None]  # (B, T)
+    offsets = list(range(-reach, reach + 1))
+    row = {"offsets": offsets}
+    for name, letter in (("input", "i"), ("forget", "f"), ("output", "o")):
+        gate = trace[letter][:, :T].mean(-1)  # (B, T)
+        row[f"{name}_gate_by_offset"] = [gate[offset == k].mean().item() for k in offsets]
+        row[f"{name}_gate_marked"] = gate[offset == 0].mean().item()
+        row[f"{name}_gate_elsewhere"] = gate[offset != 0].mean().item()
+        row[f"{name}_gate_before"] = gate[offset < 0].mean().item()
+        row[f"{name}_gate_after"] = gate[offset > 0].mean().item()
+    return row
+
+
+FORMS = {"reset after": GRU, "reset before": ResetBeforeGRU}
+
+
+@experiment("gru-reset", "The GRU's reset gate after the product, as in torch, and before it, as in the paper.")
+def gru_reset(
+    seed,
+    lags=(10, 40),
+    steps=600,
+    width=32,
+    memory_bias=5.0,
+    batch_size=64,
+    recall_rate=1e-2,
+    characters=200_000,
+    hidden=96,
+    epochs=2,
+    length=64,
+    streams=32,
+    character_rate=8e-3,
+    timed=20,
+    test_size=1000,
+):
+    """Recall; tiny Shakespeare's first characters, small and short; the time of a training step.
+
+    Both forms have equal parameters, data and learning rates. The language model learns from the first
+    `characters` only, so its loss is for comparing the two forms; `shakespeare-recurrent` has the full text.
+    Only the form of torch has a kernel, so the time of the loop is given for both.
+    """
+    results, history = {}, {}
+    for name, form in FORMS.items():
+        rows = []
+        for lag in lags:
+            model = Reader(set_memory_bias(form(width // 2, width), memory_bias), VOCAB, vocab_size=VOCAB)
+            draw = functools.partial(recall, lag)
+            taken = train_reader(model, draw, recall_rate, steps, batch_size, generator_of(seed, 0))
+            rows.append((1 - error_on(model, draw(test_size, generator_of(seed, 2))), taken))
+        accuracy, taken = (list(column) for column in zip(*rows, strict=True))
+        results[f"recall, {name}"] = {"lags": list(lags), "accuracy": accuracy, "steps": taken}
+    *parts, V = shakespeare_parts()
+    parts = [part[:characters] for part in parts]
+    for name, form in FORMS.items():
+        model = LanguageModel(V, form(width, hidden))
+        row, log = train_language_model(model, *parts, epochs, character_rate, streams, length, seed)
+        results[f"characters, {name}"] = {"parameters": number_of_parameters(model), **row}
+        history[f"characters, {name}"] = log
+    results["time"] = {
+        "ms_after_fused": _milliseconds(GRU(width, hidden), "fused", streams, length, timed),
+        "ms_after_loop": _milliseconds(GRU(width, hidden), "loop", streams, length, timed),
+        "ms_before_loop": _milliseconds(ResetBeforeGRU(width, hidden), "loop", streams, length, timed),
+    }
+    return {"results": results, "history": history}
+
+
+def _milliseconds(layer, backend, batch_size, length, times):
+    """Median time of a forward and a backward pass."""
+    x, taken = torch.randn(batch_size, length, layer.input_size), []
+    for _ in range(times):
+        start = time.perf_counter()
+        layer(x, backend=backend)[0].sum().backward()
+        taken.append(time.perf_counter() - start)
+    return 1000 * statistics.median(taken)

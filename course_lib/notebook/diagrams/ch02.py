@@ -1,0 +1,175 @@
+"""Chapter 02's diagrams: the road from text to tensors, BPE's merges, a table look-up, BLEU's parts."""
+
+from course_lib import bpe
+from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label
+
+BPE_COUNTS = {"great": 6, "greater": 3, "dull": 5, "later": 4}  # the notebook learns from the same words
+
+
+def _row(ax, x, y, cells, kinds, w=1.0, gap=0.1, size=10):
+    """Boxes side by side; x is the left edge. Returns the right edge."""
+    for cell, kind in zip(cells, kinds, strict=True):
+        box(ax, x + w / 2, y, cell, kind=kind, w=w, h=0.62, size=size)
+        x += w + gap
+    return x - gap
+
+
+@diagram(
+    alt=(
+        "Five rows from top to bottom. Strings: 'great plot!' and 'not a great plot'. Tokens: 3 and 4 boxes. "
+        "Ids: 6 7 5 and 4 0 6 7, where 0 stands for the unknown word 'a'. Padded batch of shape (B, T) = (2, 4): the "
+        "first row ends in the padding id 1. Mask: the same shape, 0 at the padding and 1 elsewhere."
+    ),
+    caption=(
+        "Each step keeps something and loses something: cutting fixes the units, numbering turns rare words into "
+        "`<unk>`, padding adds entries that are not text, and the mask says which ones."
+    ),
+)
+def text_pipeline():
+    """Two strings on their way to a padded batch and its mask."""
+    ax = canvas(13, 8.6)
+    left, right, w = 2.6, 8.1, 1.05
+    rows = {"strings": 7.9, "tokens": 6.2, "ids": 4.5, "batch (B, T)": 2.7, "mask (B, T)": 0.9}
+    for name, y in rows.items():
+        label(ax, 0.15, y, name, align="left", size=10, weight="bold")
+    box(ax, left + 1.7, rows["strings"], "“Great plot!”", kind="plain", w=3.4, h=0.7)
+    box(ax, right + 2.25, rows["strings"], "“not a great plot”", kind="plain", w=4.5, h=0.7)
+    _row(ax, left, rows["tokens"], ["great", "plot", "!"], ["input"] * 3, w=w)
+    _row(ax, right, rows["tokens"], ["not", "a", "great", "plot"], ["input"] * 4, w=w)
+    _row(ax, left, rows["ids"], ["6", "7", "5"], ["input"] * 3, w=w)
+    _row(ax, right, rows["ids"], ["4", "0", "6", "7"], ["input"] * 4, w=w)
+    for y, ids, mask in ((3.05, ["6", "7", "5", "1"], "1110"), (2.35, ["4", "0", "6", "7"], "1111")):
+        _row(ax, 5.1, y, ids, ["input" if real == "1" else "muted" for real in mask], w=w)
+        _row(ax, 5.1, y - 1.8, list(mask), ["attention" if real == "1" else "muted" for real in mask], w=w)
+    for x in (left + 1.7, right + 2.25):
+        arrow(ax, (x, 7.45), (x, 6.6))
+        arrow(ax, (x, 5.8), (x, 4.9))
+    label(ax, 7.3, 7.05, "cut", size=9.5)
+    label(ax, 7.3, 5.35, "number", size=9.5)
+    arrow(ax, (left + 1.7, 4.1), (6.2, 3.5))
+    arrow(ax, (right + 2.25, 4.1), (8.5, 3.5))
+    label(ax, 7.3, 3.8, "pad", size=9.5)
+    label(ax, 11.3, 4.0, "0 = <unk>", size=9, kind="muted")
+    label(ax, 10.1, 3.05, "1 = <pad>", size=9, kind="muted", align="left")
+    label(ax, 10.1, 1.25, "1 = a real token", size=9, kind="muted", align="left")
+    return ax
+
+
+@diagram(
+    alt=(
+        "Four columns of words, one row for each stage of byte-pair encoding. With no merge every word stands as "
+        "letters. After 2 merges 'eat' is one piece, after 4 'great', after 6 the ending 'er', "
+        "after 10 'great' with its end of word is one piece, and 'dull' is one piece before its end of word. The last "
+        "column, duller, was never counted; it ends as 'dull', 'er'."
+    ),
+    caption=(
+        "Byte-pair encoding joins the most frequent neighbours, again and again: the most frequent word becomes "
+        "one piece, stems and endings become pieces, and a word that was never seen (*duller*) is spelled with "
+        "pieces that were. The dot is the end of the word."
+    ),
+)
+def bpe_merges():
+    """Words in pieces after more and more merges; the last word is not among the counts."""
+    merges = bpe.train_bpe(BPE_COUNTS, 10)
+    words = ["great", "greater", "dull", "duller"]
+    stages = (0, 2, 4, 6, 10)
+    cell, gap, top = 0.52, 0.55, 6.1
+    starts, x = [], 2.4
+    for word in words:
+        starts.append(x)
+        x += cell * (len(word) + 1) + gap
+    ax = canvas(x - gap + 0.5, top + 0.9)
+    for word, x in zip(words, starts, strict=True):
+        note = f"{BPE_COUNTS[word]} times" if word in BPE_COUNTS else "never seen"
+        label(ax, x, top + 0.45, f"{word}: {note}", align="left", size=10, weight="bold")
+    for row, stage in enumerate(stages):
+        y = top - 0.55 - 1.15 * row
+        label(ax, 0.15, y, f"{stage} merges" if stage else "letters", align="left", size=10)
+        for word, x in zip(words, starts, strict=True):
+            for piece in bpe.bpe_tokenize(word, merges[:stage]):
+                w = cell * len(piece.replace(bpe.END_OF_WORD, "."))
+                kind = "plain" if w < 1.5 * cell else "input"
+                box(ax, x + w / 2, y, piece.replace(bpe.END_OF_WORD, "·"), kind=kind, w=w - 0.07, h=0.62, size=10)
+                x += w
+    return ax
+
+
+@diagram(
+    alt=(
+        "A one-hot row of six numbers, all 0 except a 1 in place 3, times a 6 by 3 matrix W. Row 3 of the matrix is "
+        "highlighted; the product equals that row."
+    ),
+    caption=(
+        "A one-hot row times a matrix picks one row of the matrix: the product spends V·D multiplications to copy D "
+        "numbers. An embedding copies them."
+    ),
+)
+def one_hot_lookup():
+    """A one-hot row picks a row of W."""
+    ax = canvas(13, 5.6)
+    y0 = 4.6 - 0.72 * 3  # the height of W's row 3
+    for v in range(6):
+        box(ax, 0.6 + 0.72 * v, y0, "1" if v == 3 else "0", kind="input" if v == 3 else "plain", w=0.66, h=0.62)
+    label(ax, 2.4, y0 + 0.85, "one-hot row $x$  (1, V)")
+    label(ax, 2.4, y0 - 0.85, "id = 3", weight="bold")
+    label(ax, 5.05, y0, "×", size=15)
+    for v in range(6):
+        for d in range(3):
+            kind = "weight" if v == 3 else "plain"
+            box(ax, 6.1 + 0.92 * d, 4.6 - 0.72 * v, f"$w_{{{v}{d}}}$", kind=kind, w=0.86, h=0.62)
+    label(ax, 7.0, 5.25, "$W$  (V, D)")
+    label(ax, 8.85, y0, "=", size=15)
+    for d in range(3):
+        box(ax, 9.85 + 0.92 * d, y0, f"$w_{{3{d}}}$", kind="hidden", w=0.86, h=0.62)
+    label(ax, 10.77, y0 + 0.85, "$x W = W[3]$  (1, D)")
+    return ax
+
+
+@diagram(
+    alt=(
+        "A hypothesis of eight words above a reference of nine words. Blue lines join seven of the hypothesis's words "
+        "to equal words of the reference; the second 'the' has no partner and is grey: clipped. Below, three "
+        "boxes: precisions 7/8, 5/7, 3/6 and 1/5, brevity penalty e to the 1 - 9/8, BLEU 44.1."
+    ),
+    caption=(
+        "BLEU asks how many of the hypothesis's n-grams the reference has, each used up once (the second *the* is "
+        "clipped), and lowers the score if the hypothesis is shorter than the reference."
+    ),
+)
+def bleu_parts():
+    """Matched words, the clipped one, and the three parts of the score."""
+    ax = canvas(15.4, 7.6)
+    hypothesis = "the plot of the film is not good".split()
+    reference = "the plot of this film is not good either".split()
+    partners = {0: 0, 1: 1, 2: 2, 4: 4, 5: 5, 6: 6, 7: 7}
+    w, top, bottom = 1.18, 6.7, 4.4
+
+    def center(i):
+        return 2.9 + i * (w + 0.08)
+
+    label(ax, 0.1, top, "hypothesis", align="left", size=9.5, weight="bold")
+    label(ax, 0.1, bottom, "reference", align="left", size=9.5, weight="bold")
+    for i, j in partners.items():
+        arrow(ax, (center(i), top - 0.36), (center(j), bottom + 0.36), kind="attention")
+    for i, word in enumerate(hypothesis):
+        box(ax, center(i), top, word, kind="output" if i in partners else "muted", w=w, h=0.66)
+    for j, word in enumerate(reference):
+        box(ax, center(j), bottom, word, kind="input" if j in partners.values() else "plain", w=w, h=0.66)
+    label(ax, center(3), top - 0.62, "clipped", size=9, kind="muted")
+    label(ax, 13.2, top, "c = 8 words", size=9.5, align="left")
+    label(ax, 13.2, bottom - 0.7, "r = 9 words", size=9.5, align="left")
+
+    box(ax, 3.1, 2.3, "precisions $p_1 \\ldots p_4$\n7/8, 5/7, 3/6, 1/5", kind="attention", w=4.8, h=1.25)
+    box(ax, 3.1, 0.75, "brevity penalty\nBP $= e^{1 - 9/8} = 0.88$", kind="plain", w=4.8, h=1.25)
+    box(
+        ax,
+        11.6,
+        1.5,
+        "BLEU = 100 · BP · geometric mean\nof $p_1 \\ldots p_4$ = 100 · 0.88 · 0.50 = 44.1",
+        kind="output",
+        w=7.0,
+        h=1.4,
+    )
+    arrow(ax, (5.6, 2.3), (8.3, 1.75))
+    arrow(ax, (5.6, 0.75), (8.3, 1.25))
+    return ax

@@ -1,0 +1,309 @@
+"""Diagrams of chapter 07: from a recurrence to heads in four steps, a dictionary asked softly, shapes, masks."""
+
+import itertools
+
+from course_lib.notebook import plots
+from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, label, wire
+
+# --- from the GRU to heads ----------------------------------------------------------------
+
+POSITIONS = (1.0, 2.8, 4.6)  # x of the three positions of a panel
+
+
+def _panel(ax, x, y, number, title, formula):
+    """The frame of a panel whose lower left corner is (x, y): its title, and what it computes."""
+    ax.plot([x + 0.05, x + 5.5, x + 5.5, x + 0.05, x + 0.05], [y, y, y + 6, y + 6, y], color="#CCCCCC", lw=1)
+    label(ax, x + 0.3, y + 5.55, number, size=13, align="left", weight="bold", kind="attention")
+    label(ax, x + 0.85, y + 5.55, title, size=9.5, align="left", weight="bold")
+    label(ax, x + 2.8, y + 4.75, formula, size=10)
+
+
+def _words(ax, x, y):
+    """The three inputs."""
+    for i, at in enumerate(POSITIONS, 1):
+        box(ax, x + at, y + 0.5, f"$x_{i}$", kind="input", w=1.0, h=0.6, size=10)
+
+
+def _row(ax, x, y, names, kind, w=1.25):
+    """One box for each position, fed by the input below it."""
+    for at, name in zip(POSITIONS, names, strict=True):
+        arrow(ax, (x + at, y + 0.82), (x + at, y + 1.46))
+        box(ax, x + at, y + 1.8, name, kind=kind, w=w, h=0.66, size=9.5)
+
+
+def _sum(ax, x, y, weights, kind):
+    """The weighted sum of what stands in the row."""
+    box(ax, x + 2.8, y + 3.9, "$h_3$", kind="hidden", w=1.1, h=0.62, size=10)
+    for at, weight in zip(POSITIONS, weights, strict=True):
+        arrow(ax, (x + at, y + 2.15), (x + 2.8 + 0.2 * (at - 2.8), y + 3.57), kind=kind)
+        label(ax, x + at + 0.36 * (2.8 - at), y + 2.72, weight, kind=kind, size=9, background=True)
+
+
+def _chain(ax, x, y, bend):
+    """Each candidate needs the state before it."""
+    for left, right in itertools.pairwise(POSITIONS):
+        arrow(ax, (x + left + 0.64, y + 1.8), (x + right - 0.64, y + 1.8), kind="hidden", bend=bend)
+
+
+@diagram(
+    alt="Five panels. 0: a GRU's state as a sum of candidates n_i whose weights are products of update gates, the"
+    " candidates chained to each other. 1: the products are replaced by free weights alpha. 2: the candidates"
+    " are functions f(x_i) of one input each; the chain is gone. 3: each position gives a key and a value, "
+    "the last one a query. 4: two such sums with their own weights stand side by side.",
+    caption="From a GRU to multi-head attention: the state stays a weighted sum throughout. Free the weights (1), "
+    "then the candidates (2); part what is compared from what is returned (3); ask several questions at once "
+    "(4).",
+)
+def four_steps():
+    """Draw the sum of a GRU and what each step changes in it."""
+    ax = canvas(16.8, 13.0)
+    top, low = 6.75, 0.25
+    x, y = 0, top
+    _panel(ax, x, y, "0", "GRU: dependent weights", r"$\sum_i\, w_i \odot n_i$,  $w_i = (1 - z_i) \prod_{j>i} z_j$")
+    _words(ax, x, y)
+    _row(ax, x, y, ("$n_1$", "$n_2$", "$n_3$"), "hidden")
+    _chain(ax, x, y, 0)
+    _sum(ax, x, y, ("$w_1$", "$w_2$", "$w_3$"), "weight")
+    x = 5.6
+    _panel(ax, x, y, "1", "free weights", r"$\sum_i\, \alpha_i\, n_i$")
+    _words(ax, x, y)
+    _row(ax, x, y, ("$n_1$", "$n_2$", "$n_3$"), "hidden")
+    _chain(ax, x, y, 0)
+    _sum(ax, x, y, (r"$\alpha_1$", r"$\alpha_2$", r"$\alpha_3$"), "attention")
+    x = 11.2
+    _panel(ax, x, y, "2", "free candidates", r"$\sum_i\, \alpha_i\, f(x_i)$")
+    _words(ax, x, y)
+    _row(ax, x, y, ("$f(x_1)$", "$f(x_2)$", "$f(x_3)$"), "hidden")
+    _sum(ax, x, y, (r"$\alpha_1$", r"$\alpha_2$", r"$\alpha_3$"), "attention")
+    x, y = 0, low
+    _panel(ax, x, y, "3", "keys and values apart", r"$\sum_i \alpha_i\, v_i$,  $\alpha_i \propto e^{q_3 \cdot k_i}$")
+    _words(ax, x, y)
+    _row(ax, x, y, ("$k_1 \\;\\, v_1$", "$k_2 \\;\\, v_2$", "$k_3 \\;\\, v_3$"), "hidden")
+    _sum(ax, x, y, (r"$\alpha_1$", r"$\alpha_2$", r"$\alpha_3$"), "attention")
+    box(ax, x + 4.85, y + 3.9, "$q_3$", kind="query", w=0.9, h=0.6, size=10)
+    arrow(ax, (x + 4.38, y + 3.9), (x + 3.38, y + 3.9), kind="query", dashed=True)
+    x = 5.6
+    ax.plot([x + 0.05, 16.7, 16.7, x + 0.05, x + 0.05], [y, y, y + 6, y + 6, y], color="#CCCCCC", lw=1)
+    label(ax, x + 0.3, y + 5.55, "4", size=13, align="left", weight="bold", kind="attention")
+    label(ax, x + 0.85, y + 5.55, "heads: several sums at once, each with its own question", size=9.5, align="left",
+          weight="bold")  # fmt: skip
+    box(ax, x + 5.5, y + 4.7, r"$h_3 = [\,h_3^1 ;\, h_3^2\,]$", kind="hidden", w=3.6, h=0.66, size=10.5)
+    for head, shift in ((1, 0), (2, 5.5)):
+        _words(ax, x + shift, y)
+        names = [rf"$k_{i}^{head} \; v_{i}^{head}$" for i in (1, 2, 3)]
+        _row(ax, x + shift, y, names, "hidden", w=1.45)
+        heavy = 0 if head == 1 else 1
+        box(ax, x + shift + 2.8, y + 3.5, f"$h_3^{head}$", kind="hidden", w=1.1, h=0.6, size=10)
+        for i, at in enumerate(POSITIONS):
+            start, end = (x + shift + at, y + 2.15), (x + shift + 2.8 + 0.2 * (at - 2.8), y + 3.18)
+            arrow(ax, start, end, kind="attention" if i == heavy else "muted")
+            if i == heavy:
+                ax.patches[-1].set_linewidth(3.5)
+        arrow(ax, (x + shift + 2.8, y + 3.82), (x + 5.5 + (-1 if head == 1 else 1), y + 4.35))
+    label(ax, x + 0.75, y + 3.5, "head 1", kind="attention", size=9.5)
+    label(ax, x + 10.0, y + 3.5, "head 2", kind="attention", size=9.5)
+    return ax
+
+
+# --- a dictionary asked softly --------------------------------------------------------------
+
+BOOK = (("lasagne", 0.72), ("cannelloni", 0.09), ("tomato soup", 0.09), ("apple pie", 0.09))
+
+
+@diagram(
+    alt="Left the query 'lasagna?'. In the middle four keys, the titles lasagne, cannelloni, tomato soup, apple "
+    "pie, with lines from the query whose thickness is the weight: 0.72, 0.09, 0.09, 0.09. Right of each key "
+    "its value, the recipe; four arrows of those weights meet in the weighted sum.",
+    caption="A dictionary asked softly: the query is compared with every *key*, the fits become weights that add up "
+    "to 1, and the answer is the weighted mean of the *values*. A misspelt title still finds its recipe.",
+)
+def soft_dictionary():
+    """Draw the query, the keys with their weights, and the values."""
+    ax = canvas(16.8, 6.6)
+    box(ax, 1.6, 3.0, "lasagna ?", kind="query", w=2.2, h=0.8, size=10.5)
+    box(ax, 15.0, 3.0, r"$\sum_s w_s\, v_s$", kind="value", w=2.2, h=0.9, size=11.5)
+    for row, (title, weight) in enumerate(BOOK):
+        y = 5.1 - 1.4 * row
+        box(ax, 6.3, y, title, kind="key", w=2.6, h=0.72, size=10)
+        box(ax, 10.3, y, f"recipe $v_{row + 1}$", kind="value", w=2.2, h=0.72, size=10)
+        arrow(ax, (2.75, 3.0 + 0.08 * (y - 3.0)), (4.95, y), kind="attention")
+        ax.patches[-1].set_linewidth(1 + 4 * weight)
+        arrow(ax, (7.65, y), (9.15, y), kind="muted")
+        arrow(ax, (11.45, y), (13.85, 3.0 + 0.1 * (y - 3.0)), kind="attention")
+        ax.patches[-1].set_linewidth(1 + 4 * weight)
+        label(ax, 12.25, y - 0.34 * (y - 3.0) + 0.02, f"{weight:.2f}", kind="attention", size=9.5, background=True)
+    for x, name in ((1.6, "query $q$"), (6.3, "keys $k_s$: titles"), (10.3, "values $v_s$: recipes")):
+        label(ax, x, 6.1, name, size=10.5, weight="bold")
+    label(ax, 1.7, 4.85, "how well does\neach key fit?", kind="attention", size=9.5)
+    label(ax, 15.0, 4.15, "answer", size=10.5, weight="bold")
+    return ax
+
+
+HEADS = {"q": "query", "k": "key", "v": "value"}
+
+# --- shapes -------------------------------------------------------------------------------
+
+
+@diagram(
+    alt="Queries Q of shape T by K and keys K of shape S by K are multiplied: scores T by S. They are divided by "
+    "the root of K, masked, and go through a softmax over S: weights T by S. Multiplied with the values V, S "
+    "by E, they give the output, T by E.",
+    caption="Scaled dot-product attention, with the shape on every arrow. Only the product with $V$ and the product "
+    "of $Q$ and $K$ mix positions; $T$ and $S$ may differ, and $E$ may differ from $K$.",
+)
+def scaled_dot_product():
+    """Draw the five operations with their shapes."""
+    ax = canvas(16.8, 5.6)
+    y = 3.4
+    for at, name in ((4.7, "$Q$"), (3.4, "$K$")):
+        box(
+            ax, 0.9, at if name == "$Q$" else 2.1, name, kind="query" if name == "$Q$" else "key", w=1.1, h=0.8, size=12
+        )
+    steps = ((4.0, r"$Q K^\top$"), (6.9, r"$/\,\sqrt{K}$"), (9.5, "mask"), (12.0, "softmax"), (15.0, r"$\times\, V$"))
+    for x, name in steps:
+        kind = "attention" if name in ("softmax", "mask") else "plain"
+        box(ax, x, y, name, kind=kind, w=1.6, h=0.85, size=11 if "$" in name else 10)
+    arrow(ax, (1.48, 4.7), (3.18, 3.72))
+    arrow(ax, (1.48, 2.1), (3.18, 3.08))
+    label(ax, 2.3, 4.75, "(T, K)", size=9.5)
+    label(ax, 2.3, 2.05, "(S, K)", size=9.5)
+    for (left, _), (right, _) in itertools.pairwise(steps):
+        kind = "attention" if right == 15.0 else "ink"
+        arrow(ax, (left + 0.82, y), (right - 0.82, y), kind=kind)
+        label(ax, (left + right) / 2, y + 0.72, "(T, S)", size=9.5)
+    label(ax, 13.5, y - 0.72, "weights", kind="attention", size=9.5)
+    label(ax, 5.45, y - 0.72, "scores", size=9.5)
+    label(ax, 9.5, y - 0.85, "True = may attend", kind="attention", size=9.5)
+    label(ax, 12.0, y - 0.85, "over S", kind="attention", size=9.5)
+    box(ax, 15.0, 1.1, "$V$", kind="value", w=1.1, h=0.8, size=12)
+    arrow(ax, (15.0, 1.52), (15.0, y - 0.46))
+    label(ax, 15.75, 2.2, "(S, E)", size=9.5)
+    arrow(ax, (15.0, y + 0.45), (15.0, 5.1), kind="value")
+    label(ax, 15.75, 4.5, "(T, E)", size=9.5)
+    label(ax, 14.1, 4.85, "output", kind="value", size=9.5)
+    return ax
+
+
+@diagram(
+    alt="x of shape B, T, D meets one matrix in_proj_weight of 3 D rows and D columns, drawn as three blocks W_q,"
+    " W_k, W_v of D rows, each block cut into H = 2 heads of K rows. The product has shape B, T, 3 D; it is "
+    "cut into q, k and v of shape B, T, D, and each into heads: B, H, T, K.",
+    caption="One product instead of three, or of $3H$: the projections of queries, keys and values stand one above "
+    "the other in `in_proj_weight`, and inside each of them the heads. Cut along $3D$, then along $D$.",
+)
+def packed_projection():
+    """Draw the stacked weights and how the product is cut."""
+    ax = canvas(16.8, 6.9)
+    middle, rows = 3.1, {"q": 4.7, "k": 3.1, "v": 1.5}
+    box(ax, 0.75, middle, "$x$", kind="token", w=1.0, h=0.8, size=12)
+    wire(ax, [(1.25, middle), (2.75, middle)])
+    label(ax, 1.98, middle + 0.4, "(B, T, D)", size=9)
+    frame(ax, 2.75, 0.5, 2.9, 5.2)
+    wire(ax, [(5.65, middle), (7.3, middle)])
+    label(ax, 6.45, middle + 0.62, "one\nproduct", size=9.5)
+    frame(ax, 7.3, 0.5, 1.5, 5.2)
+    for name, y in rows.items():
+        kind = HEADS[name]
+        for head, shift in ((1, 0.36), (2, -0.36)):
+            box(ax, 4.2, y + shift, f"$W_{name}$, head {head}", kind=kind, w=2.4, h=0.64, size=9.5)
+            box(ax, 15.0, y + shift, f"${name}^{head}$", kind=kind, w=1.4, h=0.62, size=11)
+        box(ax, 8.05, y, f"${name}$", kind=kind, w=1.0, h=1.3, size=12)
+        wire(ax, [(8.8, y), (10.9, y)], kind)
+        box(ax, 11.5, y, f"${name}$", kind=kind, w=1.2, h=0.8, size=12)
+        wire(ax, [(12.1, y), (13.4, y), (13.4, y + 0.36), (14.3, y + 0.36)], kind, r=0.15)
+        wire(ax, [(12.1, y), (13.4, y), (13.4, y - 0.36), (14.3, y - 0.36)], kind, r=0.15)
+    label(ax, 4.2, 6.05, "in_proj_weight (3D, D)", size=9.5, weight="bold")
+    label(ax, 8.05, 6.05, "(B, T, 3D)", size=9.5)
+    label(ax, 9.85, 5.1, "chunk(3)", size=9.5)
+    label(ax, 11.5, 6.05, "(B, T, D)", size=9.5)
+    label(ax, 13.2, 5.35, "split_heads", size=9.5)
+    label(ax, 15.0, 6.05, "(B, H, T, K)", size=9.5)
+    label(ax, 15.0, 0.3, "K = D / H", size=9.5)
+    return ax
+
+
+@diagram(
+    alt="Queries' source x_q of shape B, T, D and keys' and values' source x_k of shape B, S, D are projected, "
+    "cut into heads of shape B, H, T, K and B, H, S, K, attended in each head separately with weights B, H, "
+    "T, S, giving B, H, T, K; merged into B, T, D and multiplied with out_proj.",
+    caption="Multi-head attention: project, cut into heads, attend in every head, put side by side, mix with $W^O$. "
+    "In self-attention $x_q$ and $x_k$ are one tensor; in cross-attention they are two, and $T \\neq S$.",
+)
+def multi_head():
+    """Draw the layer with a shape on every arrow."""
+    ax = canvas(16.8, 5.8)
+    ax.set_ylim(0.75, 6.55)
+    rows, middle = {"q": 5.0, "k": 3.2, "v": 1.7}, 3.35
+    source = (rows["k"] + rows["v"]) / 2
+    for shift in (0.3, 0.15, 0):
+        box(ax, 9.2 + shift, middle + shift, "", kind="attention weight", w=3.4, h=4.5)
+    for y, name in ((rows["q"], "$x_q$"), (source, "$x_k$")):
+        box(ax, 0.75, y, name, kind="token", w=1.0, h=0.76, size=11.5)
+    wire(ax, [(1.25, rows["q"]), (3.0, rows["q"])])
+    for name in "kv":
+        wire(ax, [(1.25, source), (2.4, source), (2.4, rows[name]), (3.0, rows[name])])
+    label(ax, 1.95, rows["q"] + 0.42, "(B, T, D)", size=9)
+    label(ax, 0.75, source - 0.62, "(B, S, D)", size=9)
+    for name, length in (("q", "T"), ("k", "S"), ("v", "S")):
+        y, kind = rows[name], HEADS[name]
+        box(ax, 3.65, y, f"$W^{name.upper()}$", kind=kind, w=1.3, h=0.8, size=11)
+        wire(ax, [(4.3, y), (7.5, y)], kind)
+        label(ax, 5.9, y + 0.34, f"(B, H, {length}, K)", kind=kind, size=9.5)
+    label(ax, 9.2, 4.9, "in each of H heads", size=9.5, weight="bold")
+    label(ax, 9.2, 4.05, r"$w = \mathrm{softmax}\left(\frac{qk^\top}{\sqrt{K}}\right)$", size=10.5)
+    label(ax, 9.2, 3.3, "(B, H, T, S)", kind="attention weight", size=9.5)
+    label(ax, 9.2, 2.25, r"$w\, v$", size=11.5)
+    label(ax, 9.2, 1.65, "(B, H, T, K)", kind="attention weight", size=9.5)
+    wire(ax, [(11.2, middle), (12.4, middle)])
+    box(ax, 13.05, middle, "side by\nside", w=1.3, h=0.95, size=9.5)
+    wire(ax, [(13.7, middle), (15.1, middle)])
+    label(ax, 14.4, middle + 0.42, "(B, T, D)", size=9)
+    box(ax, 15.75, middle, "$W^O$", kind="plain", w=1.25, h=0.8, size=11)
+    wire(ax, [(15.75, middle + 0.4), (15.75, 5.3)])
+    label(ax, 15.75, 5.98, "output\n(B, T, D)", size=9.5)
+    return ax
+
+
+# --- masks --------------------------------------------------------------------------------
+
+CELL = 0.5
+
+
+def _matrix(ax, x, y, visible, title, rows, columns):
+    """Cells of a mask whose top left corner is (x, y); filled = may attend."""
+    from matplotlib.patches import Rectangle
+
+    for i, row in enumerate(visible):
+        for j, seen in enumerate(row):
+            at = (x + CELL * j, y - CELL * (i + 1))
+            face = plots.COLORS["attention"] if seen else "white"
+            ax.add_patch(Rectangle(at, CELL, CELL, facecolor=face, edgecolor="#AAAAAA", lw=0.8, alpha=0.75))
+        label(ax, x - 0.12, y - CELL * (i + 0.5), rows[i], size=9, align="right")
+    for j, name in enumerate(columns):
+        label(ax, x + CELL * (j + 0.5), y + 0.25, name, size=9)
+    label(ax, x + CELL * len(columns) / 2, y + 0.95, title, size=10, weight="bold")
+
+
+@diagram(
+    alt="Five matrices, rows are queries, columns keys, filled cells may be attended to. None: all filled. "
+    "Causal: the lower triangle with its diagonal. Padding: all but the last two columns. Cross: three rows "
+    "over five columns, the last column hidden. Causal with a cache: two rows over five columns, only the "
+    "last cell of the first row hidden.",
+    caption="A mask says who may look at whom: rows are queries, columns keys, blue means *may attend*. A padding "
+    "mask hides columns, a causal mask hides what comes later. With a cache the queries are the *last* "
+    "positions of the keys.",
+)
+def masks():
+    """Draw five masks as matrices."""
+    ax = canvas(16.8, 5.0)
+    five = list("abcde")
+    y = 3.5
+    _matrix(ax, 0.65, y, [[1] * 5] * 5, "none", five, five)
+    _matrix(ax, 4.0, y, [[j <= i for j in range(5)] for i in range(5)], "causal", five, five)
+    _matrix(ax, 7.35, y, [[1, 1, 1, 0, 0]] * 5, "padding", ["a", "b", "c", "·", "·"], ["a", "b", "c", "·", "·"])
+    _matrix(ax, 10.7, y, [[1, 1, 1, 1, 0]] * 3, "cross", list("xyz"), ["a", "b", "c", "d", "·"])
+    _matrix(ax, 14.05, y, [[1, 1, 1, 1, 0], [1] * 5], "causal, cache", ["d", "e"], five)
+    for x, shape in ((0.65, "T = S = 5"), (4.0, "T = S = 5"), (7.35, "· is padding"), (10.7, "T = 3, S = 5"),
+                     (14.05, "T = 2, S = 5")):  # fmt: skip
+        label(ax, x + 1.25, 0.55, shape, size=9)
+    return ax

@@ -1,0 +1,153 @@
+"""Diagrams of chapter 12: what ELMo, GPT and BERT let each token see, and what BERT reads and must answer."""
+
+from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, label, wire
+
+WORDS = ("the", "plot", "was", "dull")
+
+
+ASKED = 1  # the place whose sources are drawn in colour
+STEP = 1.28
+
+
+def _panel(ax, x, kind, title, note, seen):
+    """Title, note and words of one model; the words that reach the place asked about are coloured."""
+    columns = [x + STEP * t for t in range(4)]
+    label(ax, x + 1.5 * STEP, 7.05, title, kind=kind, size=13, weight="bold")
+    for line, text in enumerate(note):
+        label(ax, x + 1.5 * STEP, 6.5 - 0.42 * line, text, size=9)
+    for t, (column, word) in enumerate(zip(columns, WORDS, strict=True)):
+        box(ax, column, 0.55, word, kind="token" if t in seen else "faint", w=1.12, h=0.6, size=9.5)
+    return columns
+
+
+def _layers(ax, columns, kind, links):
+    """Two layers; the links that lead to the place asked about are drawn in colour, over the others."""
+    used = [[s for s, t in links if t == ASKED], [ASKED]]  # places of layer 1 and of layer 2 that matter
+    for wanted in (False, True):
+        for row in range(2):
+            y = 2.35 + 2.0 * row
+            for s, t in links:
+                if (t in used[row]) == wanted:
+                    low = y - 2.0 + (0.3 if row == 0 else 0.25)
+                    low = 0.85 if row == 0 else low
+                    line = [(columns[s], low), (columns[t], y - 0.27)]
+                    wire(ax, line, kind if wanted else "faint", lw=1.8 if wanted else 0.9, head=wanted)
+    for row in range(2):
+        for t, column in enumerate(columns):
+            here = t in used[row]
+            box(ax, column, 2.35 + 2.0 * row, "", kind=kind if here else "faint", w=0.8, h=0.54)
+
+
+def _two_chains(ax, columns, kind):
+    """A chain to the right and, apart from it, a chain to the left, joined on top."""
+    from matplotlib.patches import Rectangle
+
+    low, high, top = 2.0, 3.6, 4.9
+    for y, step, shift in ((low, 1, -0.29), (high, -1, 0.29)):
+        for t, column in enumerate(columns):
+            here = t <= ASKED if step == 1 else t >= ASKED
+            if 0 <= t + step < 4:
+                ahead = t + step <= ASKED if step == 1 else t + step >= ASKED
+                line = [(column + shift + 0.26 * step, y), (columns[t + step] + shift - 0.26 * step, y)]
+                wire(ax, line, kind if ahead else "faint", lw=1.8 if ahead else 0.9)
+            x = column + shift
+            for bottom, end in ((0.85, y - 0.25), (y + 0.25, top - 0.25)):
+                use = here and (bottom < 1 or t == ASKED)
+                crossed = high if y == low and bottom > 1 else low if y == high and bottom < 1 else None
+                if crossed:
+                    ax.add_patch(Rectangle((x - 0.09, crossed - 0.1), 0.18, 0.2, facecolor="white", lw=0, zorder=0.85))
+                wire(ax, [(x, bottom), (x, end)], kind if use else "faint", lw=1.8 if use else 0.9)
+                ax.patches[-1].set_zorder(0.9)
+            arrow_text = r"$\rightarrow$" if step == 1 else r"$\leftarrow$"
+            box(ax, x, y, arrow_text, kind=kind if here else "faint", w=0.52, h=0.5, size=9)
+    for t, column in enumerate(columns):
+        box(ax, column, top, "both", kind=kind if t == ASKED else "faint", w=1.12, h=0.5, size=9)
+
+
+@diagram(
+    alt="Three small networks over the words 'the plot was dull'; in each, what reaches the place of 'plot' is drawn "
+    "in colour. ELMo: a chain from the left brings 'the plot', and apart from it a chain from the right brings 'plot "
+    "was dull'; they meet only at the output. GPT: two layers in which every place reads itself and the places to its "
+    "left; coloured are 'the' and 'plot'. BERT: two layers in which every place reads all places; all is coloured.",
+    caption="What may see what? ELMo joins two networks, each of which sees one side; GPT sees the left side in every "
+    "layer; BERT sees both sides in every layer. In colour: all that reaches the place of *plot*.",
+)
+def pretraining_directions():
+    """Draw the links between layers of the three models, those to one place in colour."""
+    ax = canvas(17, 7.5)
+    causal = [(s, t) for t in range(4) for s in range(t + 1)]
+    full = [(s, t) for t in range(4) for s in range(4)]
+    columns = _panel(ax, 0.95, "ELMo", "ELMo", ("two LSTMs, one each way;", "joined at the end"), range(4))
+    _two_chains(ax, columns, "ELMo")
+    columns = _panel(ax, 6.6, "GPT", "GPT", ("each layer: itself and", "what stands before it"), (0, 1))
+    _layers(ax, columns, "GPT", causal)
+    columns = _panel(ax, 12.25, "BERT", "BERT", ("each layer: all places,", "before and after"), range(4))
+    _layers(ax, columns, "BERT", full)
+    return ax
+
+
+@diagram(
+    alt="Two frames. Left, 1, pre-train, on texts without a verdict: the tokens 'the plot was [MASK]' go into BERT, "
+    "which says 'dull?' over the mask. A thick line, the weights are kept, leads to the right frame. Right, 2, "
+    "fine-tune, on a few texts with a verdict: '[CLS] slow dull film' goes into the same BERT; its first place goes "
+    "into a new linear layer, which says 'negative'.",
+    caption="First the model fills in words that were hidden in plain text, of which there is plenty; then the same "
+    "weights, with one new layer, learn from the few texts that somebody has judged.",
+)
+def pretrain_finetune():
+    """Draw the two stages, with one BERT in both."""
+    ax = canvas(16, 7.4)
+    stages = ((0.3, "1  pre-train", "texts without a verdict: plenty", ("the", "plot", "was", "[MASK]")),
+              (8.9, "2  fine-tune", "texts with a verdict: few", ("[CLS]", "slow", "dull", "film")))  # fmt: skip
+    for left, title, texts, words in stages:
+        frame(ax, left, 0.3, 6.8, 6.2)
+        label(ax, left + 0.1, 6.95, title, size=12, weight="bold", align="left")
+        label(ax, left + 3.4, 0.75, texts, size=9.5)
+        box(ax, left + 3.4, 3.25, "BERT", "BERT", w=6.2, h=1.0, size=13)
+        for t, word in enumerate(words):
+            x = left + 1.0 + 1.6 * t
+            box(ax, x, 1.65, word, "muted" if word.startswith("[") else "token", w=1.4, h=0.66, size=9.5)
+            wire(ax, [(x, 1.98), (x, 2.75)])
+    wire(ax, [(6.8, 3.25), (9.2, 3.25)], "BERT", lw=4)
+    label(ax, 8.0, 4.15, "weights\nare kept", "BERT", size=10)
+    wire(ax, [(6.1, 3.75), (6.1, 5.45)], "output")
+    box(ax, 6.1, 5.8, "dull ?", "output", w=1.5, h=0.7)
+    wire(ax, [(9.9, 3.75), (9.9, 4.4)])
+    box(ax, 10.5, 4.75, "new linear layer", "projections", w=2.7, h=0.7, size=9.5)
+    wire(ax, [(11.85, 4.75), (12.6, 4.75), (12.6, 5.45)], "output")
+    box(ax, 12.6, 5.8, "negative", "output", w=2.0, h=0.7)
+    return ax
+
+
+@diagram(
+    alt="Bottom row: the tokens [CLS], the, plot, was, [MASK], [SEP], we, left, early, [SEP]. Above each token three "
+    "boxes that are added: its token vector, its position from 0 to 9, and its segment, A for the first six places "
+    "and B for the last four. Above them the encoder over all places. On top, an arrow from [CLS] to the question "
+    "'does B follow A?' and an arrow from [MASK] to the question 'which word was here?'.",
+    caption="What does BERT read, and what is asked of it? The sum of three vectors a place. Asked: the hidden word at "
+    "chosen places, and at [CLS] whether the second text follows the first.",
+)
+def mlm_nsp():
+    """Draw the input's three embeddings and the two pre-training questions."""
+    ax = canvas(16, 8.2)
+    tokens = ("[CLS]", "the", "plot", "was", "[MASK]", "[SEP]", "we", "left", "early", "[SEP]")
+    for t, token in enumerate(tokens):
+        x, special = 1.75 + 1.46 * t, token.startswith("[")
+        box(ax, x, 0.5, token, kind="muted" if special else "input", w=1.32, h=0.62, size=9)
+        box(ax, x, 1.72, f"$E_{{{token.strip('[]')}}}$", kind="hidden", w=1.32, h=0.62, size=9)
+        box(ax, x, 2.72, f"$P_{{{t}}}$", kind="position", w=1.32, h=0.62, size=10)
+        box(ax, x, 3.72, "$S_A$" if t < 6 else "$S_B$", kind="attention" if t < 6 else "output", w=1.32, h=0.62)
+        arrow(ax, (x, 0.82), (x, 1.39))
+        arrow(ax, (x, 4.05), (x, 4.62))
+        for y in (2.22, 3.22):
+            label(ax, x, y, "+", size=11)
+    for y, name in ((1.72, "token"), (2.72, "place"), (3.72, "text")):
+        label(ax, 0.5, y, name, kind="muted", size=9)
+    box(ax, 8.3, 5.1, "LayerNorm, then N encoder layers: every place sees every place", w=14.6, h=0.86, size=11)
+    arrow(ax, (1.75, 5.55), (1.75, 6.5), kind="output")
+    arrow(ax, (7.59, 5.55), (7.59, 6.5), kind="output")
+    box(ax, 2.45, 7.0, "does the second text\nfollow the first?", kind="output", w=4.4, h=0.95, size=9.5)
+    box(ax, 8.4, 7.0, "which word was here?", kind="output", w=4.4, h=0.95, size=9.5)
+    label(ax, 2.45, 7.85, "next sentence prediction", size=9.5, weight="bold")
+    label(ax, 8.4, 7.85, "masked language model", size=9.5, weight="bold")
+    return ax

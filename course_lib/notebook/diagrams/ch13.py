@@ -1,0 +1,145 @@
+"""Diagrams of chapter 13: three ways to use a language model, and what a cache of keys and values keeps."""
+
+from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, label, wire
+
+
+@diagram(
+    alt="Three rows. GPT, 2018: a review goes into the model; the vector of the last token goes through a new linear "
+    "layer to the class 'positive'; all weights are trained further. GPT-2, 2019: the text 'in French, bread is "
+    "called' goes in and the next words, 'le pain', come out; nothing is trained. GPT-3, 2020: two examples, 'the dog "
+    "= le chien' and 'the house = la maison', stand before 'the bread =', and 'le pain' comes out; nothing is trained.",
+    caption="One model, three uses: trained further with a new layer on top (fine-tuning), asked by a prefix alone "
+    "(zero-shot), asked by a prefix that holds examples (few-shot). Only in the first do weights change.",
+)
+def three_uses():
+    """Draw fine-tuning, a prefix, and a prefix with examples."""
+    ax = canvas(16, 8.2)
+    examples = "the dog = le chien\nthe house = la maison\nthe bread ="
+    rows = [
+        (6.9, "GPT, 2018\nfine-tuning", "great , i loved every minute", True, "positive"),
+        (4.1, "GPT-2, 2019\nzero-shot", "in French , bread is called", False, "le pain"),
+        (1.3, "GPT-3, 2020\nfew-shot", examples, False, "le pain"),
+    ]
+    for y, name, text, head, out in rows:
+        label(ax, 1.35, y, name, size=10, weight="bold")
+        box(ax, 5.15, y, text, kind="token", w=4.7, h=1.5 if "\n" in text else 0.8, size=9.5)
+        arrow(ax, (7.55, y), (8.35, y))
+        box(ax, 9.3, y, "GPT", kind="GPT", w=1.8, h=1.1, size=11)
+        arrow(ax, (10.25, y), (11.05 if head else 13.45, y))
+        if head:
+            box(ax, 12.1, y, "new linear\nlayer", kind="weight", w=2.0, h=1.0, size=9.5)
+            arrow(ax, (13.15, y), (13.65, y))
+        else:
+            label(ax, 11.85, y + 0.32, "next tokens", size=9)
+        box(ax, 14.7, y, out, kind="output", w=2.0 if head else 2.3, h=0.8, size=10)
+    label(ax, 10.7, 5.55, "labels train all weights", kind="gradient", size=9.5)
+    arrow(ax, (9.3, 5.8), (9.3, 6.32), kind="gradient")
+    arrow(ax, (12.1, 5.8), (12.1, 6.36), kind="gradient")
+    return ax
+
+
+WORDS = ["the", "cat", "sat", "on", "the"]
+
+
+@diagram(
+    alt="The tokens 'the cat sat on the' go into a wide box, GPT. Over its last place stand bars, a probability for "
+    "every next token: mat 0.46, sofa 0.24, floor 0.18, and so on. One is drawn, 'mat', and a line leads it round into "
+    "an empty place after the last token.",
+    caption="How does a GPT write? It reads the text so far, gives every token a probability of being next, and one is "
+    "drawn and appended. Then it reads again, one token more.",
+)
+def gpt_loop():
+    """Draw one turn of writing: read, weigh, draw, append."""
+    from matplotlib.patches import Rectangle
+
+    from course_lib.notebook import plots
+
+    ax = canvas(16, 7.2)
+    xs = [1.15 + 1.75 * i for i in range(6)]
+    for i, x in enumerate(xs[:5]):
+        box(ax, x, 0.9, WORDS[i], "token", w=1.5, h=0.7)
+        wire(ax, [(x, 1.25), (x, 2.2)])
+    box(ax, (xs[0] + xs[4]) / 2, 2.75, "GPT", "GPT", w=8.5, h=1.1, size=13)
+    wire(ax, [(xs[4], 3.3), (xs[4], 4.9), (9.7, 4.9)], "output")
+    label(ax, 5.0, 4.9, "a probability for\nevery next token", "output", size=10)
+    for row, (word, p) in enumerate((("mat", 0.46), ("sofa", 0.24), ("floor", 0.18))):
+        y = 6.15 - 0.75 * row
+        label(ax, 10.95, y, word, size=10, align="right")
+        bar = Rectangle((11.15, y - 0.24), 5.2 * p, 0.48, color=plots.color("output"), lw=0)
+        bar.set_alpha(0.45 if row else 1)
+        ax.add_patch(bar)
+        label(ax, 11.3 + 5.2 * p, y, f"{p:.2f}", size=9.5, align="left")
+    label(ax, 11.15, 3.95, "…", size=12, align="left")
+    frame(ax, 9.7, 3.4, 5.2, 3.4, face="none")
+    wire(ax, [(14.9, 6.15), (15.5, 6.15), (15.5, 0.9), (xs[5] + 0.75, 0.9)], "output", lw=2.4)
+    label(ax, 13.0, 1.25, "one is drawn and appended", "output", size=10)
+    box(ax, xs[5], 0.9, "mat", "output", w=1.5, h=0.7)
+    label(ax, xs[5] - 0.75, 2.75, "then all again,\none token more", size=9.5, align="left")
+    return ax
+
+
+@diagram(
+    alt="Five tokens, 'the cat sat on the', the last one new. Under the first four, in a frame, their keys and values, "
+    "kept in the cache; under the fifth its new key and value. On the right the new token's query, the only one. It "
+    "leads to a row of five weights, one under each key; the weighted mean of the five values goes through the rest of "
+    "the model and gives the next token, 'mat'. Aside a triangle of scores: without a cache its grey rows are computed "
+    "again, with a cache only the last.",
+    caption="What is computed at step t, and what is kept? Computed: one query, one key, one value, one row of scores, "
+    "and the layers' work for one token. Kept: the keys and values of all earlier tokens, in every layer.",
+)
+def kv_cache():
+    """Draw one step of decoding with a cache."""
+    ax = canvas(16, 9.2)
+    xs = [2.9 + 1.6 * i for i in range(5)]
+    for y, name in ((8.5, "tokens"), (6.75, "keys"), (5.75, "values"), (3.95, "weights")):
+        label(ax, 1.8, y, name, size=10.5, align="right", weight="bold")
+    frame(ax, xs[0] - 0.85, 5.15, 6.5, 2.2)
+    label(ax, xs[1] + 0.8, 7.66, "cache: kept, not computed again", kind="hidden", size=10, weight="bold")
+    label(ax, xs[4] + 0.85, 6.25, "new, then\nkept", size=9.5, align="left")
+    for i, x in enumerate(xs):
+        new = i == 4
+        box(ax, x, 8.5, WORDS[i], kind="token" if new else "faint", w=1.35, h=0.64)
+        box(ax, x, 6.75, f"$k_{i}$", kind="key", w=1.3, h=0.74, size=11, lw=2.4 if new else 1.6)
+        box(ax, x, 5.75, f"$v_{i}$", kind="value", w=1.3, h=0.74, size=11, lw=2.4 if new else 1.6)
+        wire(ax, [(x, 5.15 if not new else 5.38), (x, 4.32)], "muted")
+    wire(ax, [(xs[4], 8.18), (xs[4], 7.12)])
+    asked = 12.4
+    wire(ax, [(xs[4] + 0.68, 8.5), (asked, 8.5), (asked, 7.12)])
+    box(ax, asked, 6.75, "$q_4$", kind="query", w=1.3, h=0.74, size=11, lw=2.4)
+    label(ax, asked + 0.85, 6.75, "new, used once,\nnever again", size=9.5, align="left")
+    wire(ax, [(asked, 6.38), (asked, 3.95), (xs[4] + 0.75, 3.95)], "query")
+    label(ax, asked - 1.2, 4.28, "asks every key", kind="query", size=9.5)
+    _weights(ax, xs, 3.95)
+    middle = xs[2]
+    wire(ax, [(middle, 3.55), (middle, 2.2)], "attention weight")
+    box(ax, middle, 1.7, "weighted mean of 5 values", kind="attention weight", w=4.6, h=0.9, size=10)
+    wire(ax, [(middle + 2.3, 1.7), (10.25, 1.7)])
+    label(ax, 9.3, 2.2, "rest of\nthe model", size=9)
+    box(ax, 10.95, 1.7, "mat", kind="output", w=1.4, h=0.7)
+    _triangle(ax, 12.75, 3.45)
+    label(ax, 14.05, 0.55, "grey: computed again,\nwere there no cache", size=9.5)
+    return ax
+
+
+def _weights(ax, xs, y):
+    """One row of weights, one under each key, as cells filled by their share."""
+    from matplotlib.patches import Rectangle
+
+    from course_lib.notebook import plots
+
+    blue = plots.color("attention weight")
+    for x, share in zip(xs, (0.08, 0.42, 0.3, 0.12, 0.08), strict=True):
+        ax.add_patch(Rectangle((x - 0.65, y - 0.35), 1.3, 0.7, facecolor="white", edgecolor=blue, lw=1.6))
+        ax.add_patch(Rectangle((x - 0.65, y - 0.35), 1.3, 0.7 * share / 0.45, facecolor=blue, alpha=0.75, lw=0))
+
+
+def _triangle(ax, x, y):
+    """The scores of all steps: one row for each, the last one in colour; (x, y) is the upper left corner."""
+    from matplotlib.patches import Rectangle
+
+    from course_lib.notebook import plots
+
+    for i in range(5):
+        for j in range(i + 1):
+            hue = plots.color("attention weight") if i == 4 else "#D9D9D9"
+            ax.add_patch(Rectangle((x + 0.52 * j, y - 0.44 * (i + 1)), 0.46, 0.38, facecolor=hue, lw=0))

@@ -1,0 +1,138 @@
+"""The figures of chapter 09: the Transformer."""
+
+from course_lib import text, translation
+from course_lib.notebook import ledger, plots
+from course_lib.notebook.display import show
+from course_lib.notebook.explorer import Sentence, explore
+from course_lib.notebook.recorder import record, short_names
+
+
+def reactions(matrices):
+    """Draw how strongly each output reacts to each input: {name: (T, T)}, in powers of ten below the largest."""
+    axes = plots.grid(1, len(matrices), height=2.7)[0]
+    for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
+        decades = (4 + (matrix / matrix.max()).log10()).clamp(min=0)  # 4: the largest; 0: 1/10,000 or nothing
+        places = [str(t + 1) if t % 3 == 0 else "" for t in range(len(matrix))]
+        label = "reaction, as a fraction of the largest" if ax is axes[-1] else ""
+        plots.heatmap(ax, decades, places, places, label, xlabel="input s", ylabel="output t" if ax is axes[0] else "")
+        bar = ax.collections[0].colorbar
+        if ax is axes[-1]:
+            bar.set_ticks(range(5), labels=["1/10,000", "1/1,000", "1/100", "1/10", "1"])
+        else:
+            bar.remove()
+        ax.set(title=name, aspect="equal")
+        ax.tick_params(labelsize=7, length=0)
+    show(
+        axes[0],
+        alt="Three maps of 12 outputs by 12 inputs. Loop: below the diagonal only, fading quickly with the "
+        "distance. Direct, causal: on and below the diagonal only, strongest on it, about even elsewhere in a row. "
+        "Direct, full: everywhere.",
+        caption="What does an output react to? The loop: to the past, and to the distant past hardly at all. The "
+        "causal direct function: to every input before it, near or far. The full one: to everything.",
+    )
+
+
+def alignment(pair, weights):
+    """Draw the cross-attention (T, S) of one sentence pair, with squares on the true alignment."""
+    ax = plots.heatmap(
+        plots.axes(height=3.9),
+        weights,
+        [*pair.source, "<eos>"],
+        pair.target,
+        "weight, mean of 4 heads",
+        xlabel="source",
+        ylabel="target word to be predicted",
+    )
+    for t, place in enumerate(pair.alignment):
+        ax.plot(place + 0.5, t + 0.5, "s", ms=13, mfc="none", mec=plots.COLORS["gradient"], mew=1.6)
+    show(
+        ax,
+        alt="Cross-attention of one sentence, target words by source words; squares mark the true alignment, and "
+        "most rows have their darkest cell there.",
+        caption="Where does the decoder look for each word? Mostly at the word that it translates (squares), "
+        "although no alignment was shown in training.",
+    )
+
+
+def translation_explorer(translator, task, *sources):
+    """Translate sentences, and show all three attentions of the translator on each; opens at "miro", if it is there."""
+    sentences = {}
+    for name, source in zip(short_names([source.split() for source in sources]), sources, strict=True):
+        unknown = sorted(set(source.split()) - set(task.source_vocab.itos))
+        if unknown:
+            raise ValueError(f"not in this language: {', '.join(unknown)}; see task.source_vocab.itos")
+        ids, real = text.pad_batch([text.numericalize(source.split(), task.source_vocab, eos=True)])
+        best = translation.translate(translator, ids.tolist(), max_new_tokens=30)[0]
+        target = text.denumericalize(best.tokens, task.target_vocab)
+        written, _ = text.pad_batch([[text.SOS, *text.numericalize(target, task.target_vocab)]])
+        looks = [[each] for each in record(translator, ids, real, written).values()]
+        kinds = dict(zip(("encoder", "decoder", "cross"), looks, strict=True))
+        read, said = [*source.split(), "<eos>"], ["<sos>", *target]
+        sentences[name] = Sentence({"encoder": read, "decoder": said, "cross": said}, kinds, {"cross": read})
+    first = next(iter(sentences.values())).tokens["cross"]
+    return explore(
+        sentences,
+        title="A trained translator",
+        alt="Attention maps of the trained translator: the encoder's self-attention, the decoder's masked "
+        "self-attention, which is empty above the diagonal, and the cross-attention, four heads each.",
+        caption="Only the decoder's own map is a triangle: the source is known as a whole, the target is not. In "
+        "the cross-attention the row of a word shows where the decoder looks to predict the *next* one.",
+        part="cross",
+        head="all",
+        query="miro" if "miro" in first else 0,
+    )
+
+
+def pooling(experiment, variants):
+    """Draw the recorded accuracy on the toy reviews by epoch, for each way to pool."""
+    ax = plots.axes(height=3.0)
+    for name in variants:
+        runs = [[100 * value for value in run] for run in ledger.curves(experiment, name, "accuracy")]
+        plots.band(ax, range(1, len(runs[0]) + 1), runs, name, marker="o", markersize=3)
+    plots.direct_labels(ax, {"cls": "CLS"})
+    ax.axhline(50, color=plots.COLORS["muted"], ls="--")
+    ax.annotate("bag of words", (1, 50), xytext=(0, -12), textcoords="offset points", color=plots.COLORS["muted"])
+    ax.set(xlabel="epoch", ylabel="test accuracy (%)", ylim=(43, 101))
+    show(
+        ax,
+        alt="Test accuracy on the toy reviews over ten epochs for mean, max and CLS pooling, three seeds each: all "
+        "leave 50 percent after some epochs and end near or above 90; max rises first, mean and CLS later.",
+        caption="Does it matter how one pools? Here little: after some epochs at the level of guessing, all three "
+        "find that order decides, the maximum first. The bands are the range of three seeds.",
+    )
+
+
+def imdb(accuracy):
+    """Draw the test accuracy of each model on IMDB: {name: one value a seed}."""
+    percent = {name: [100 * value for value in values] for name, values in accuracy.items()}
+    colors = {name: "Transformer" for name in percent}
+    colors |= {"as it was": "gradient", "mask added": "gradient", "bag of words and pairs": "bag of words"}
+    ax = plots.dots(plots.axes(height=3.1), percent, "test accuracy (%), small dots: seeds", colors)
+    show(
+        ax,
+        alt="Test accuracy on IMDB, sorted: lowest the tutorial's Transformer as it was and with a mask added, then "
+        "the two repaired ones, then the two best Transformers from scratch, and highest the bag of words with "
+        "pairs.",
+        caption="What do the repairs buy on real reviews? The mask alone, nothing. All repairs together, at the "
+        "same size, far more than the tutorial's model has (vermilion); longer reviews with word pairs more again. "
+        "The bag of words with pairs (grey) is still ahead.",
+    )
+
+
+def bleu_by_length(recorded):
+    """Draw BLEU by source length on Multi30k for recorded models: {name: (experiment, variant)}."""
+    ax = plots.axes(height=3.3)
+    for name, (experiment, variant) in recorded.items():
+        lengths = ledger.values(experiment, variant, "length_mean")[0]
+        plots.band(ax, lengths, ledger.values(experiment, variant, "bleu_by_length"), name, marker="o", markersize=4)
+    plots.direct_labels(ax)
+    ax.set(xlabel="source length (words, mean of the group)", ylabel="BLEU on words (0 to 100)")
+    show(
+        ax,
+        alt="BLEU by source length for four models on Multi30k. The Transformer's line is highest, a little above "
+        "that of the GRU with attention, and nearly meets it at the longest captions; the two models with one "
+        "vector are about ten points lower.",
+        caption="Does the Transformer gain over the GRU with attention on real captions? About two points, most of "
+        "it on short and middle lengths, with more than twice the parameters. Both leave the models with one vector "
+        "well below, though the LSTM is as large as the Transformer.",
+    )

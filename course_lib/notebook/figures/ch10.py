@@ -1,0 +1,113 @@
+"""The figures of chapter 10: what it costs."""
+
+import math
+
+from course_lib.notebook import ledger, plots
+from course_lib.notebook.display import show
+
+
+def operation_shares(quadratic, D):
+    """Draw which part of an encoder layer does the work, from {T: share of scores and weighted mean}; F = 4D."""
+    lengths, shares = list(quadratic), list(quadratic.values())
+    parts = {
+        "scores and weighted mean": ([100 * share for share in shares], "attention weight"),
+        "feed-forward": ([100 * (1 - share) * 2 / 3 for share in shares], "feed-forward"),
+        "projections": ([100 * (1 - share) / 3 for share in shares], "projections"),
+    }
+    ax = plots.lines(
+        plots.axes(height=3.1),
+        {name: (lengths, percent) for name, (percent, _) in parts.items()},
+        "length T (positions, log scale)",
+        "share of the operations (%)",
+        colors={name: color for name, (_, color) in parts.items()},
+        direct=True,
+        marker="o",
+        markersize=4,
+    )
+    ax.set_xscale("log", base=2)
+    ax.set_ylim(0, 100)
+    for T, name in ((D, "T = D"), (6 * D, "T = 6 D")):
+        ax.axvline(T, color=plots.COLORS["muted"], linestyle=":")
+        ax.annotate(name, (T, 93), xytext=(4, 0), textcoords="offset points", fontsize=9)
+    show(
+        ax,
+        alt="Shares of an encoder layer's operations against T from 16 to 8192 at D = 256. The quadratic part is "
+        "near 0 at the left, 14 % at T = D, 50 % at T = 6 D and 84 % at the right; feed-forward and projections "
+        "fall, always two to one.",
+        caption="Which part of an encoder layer does the work (D = 256, F = 4D)? Up to T = 4D mostly the "
+        "feed-forward network, beyond it the quadratic part, which reaches a half at T = 6D.",
+    )
+
+
+def gradient_by_distance(experiment, layers):
+    """Draw the recorded gradient against the distance for each layer."""
+    ax = plots.axes(height=3.6)
+    colors = {"attention": "self-attention", "CNN, 8 layers": "CNN"}
+    for name in layers:
+        runs = ledger.values(experiment, f"gradient, {name}", "by_distance")
+        runs = [[value if value > 1e-9 else math.nan for value in run] for run in runs]
+        length = min(next((i for i, v in enumerate(run) if v != v), len(run)) for run in runs)
+        plots.band(ax, range(length), [run[:length] for run in runs], name, colors.get(name))
+    ax.set_yscale("log")
+    ax.set(xlabel="distance d (steps)", ylabel="gradient (fraction of the largest)", ylim=(1e-9, 2))
+    plots.direct_labels(ax)
+    show(
+        ax,
+        alt="Gradient against distance on a log scale. RNN and LSTM fall steeply, to 1e-8 within 20 to 40 steps; "
+        "the CNN of 8 layers rises, falls and ends at 16 steps; attention drops from 1 at d = 0 to a tenth at d = 1 "
+        "and stays level to 127.",
+        caption="How much arrives from d steps back in an untrained layer? The RNN and the LSTM forget "
+        "exponentially, the CNN's window ends at 8 (3 - 1) = 16 steps, attention hears all earlier inputs alike. "
+        "(The attention layer has no positions, so it cannot even tell them apart: chapter 08.)",
+    )
+
+
+def time_by_length(experiment, kinds):
+    """Draw the recorded time of a training step against the length: `kinds` is {name: (colour, line style)}."""
+    ax = plots.axes(height=3.8)
+    for name, (color, linestyle) in kinds.items():
+        lengths = ledger.values(experiment, f"time, {name}", "T")[0]
+        runs = ledger.values(experiment, f"time, {name}", "seconds")
+        runs = [[1000 * seconds for seconds in run] for run in runs]
+        plots.band(ax, lengths, runs, name, color, linestyle=linestyle, marker="o", markersize=3)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_xticks(lengths, lengths)
+    ax.set(xlabel="length T (steps, log scale)", ylabel="time of a training step (ms, log scale)")
+    plots.direct_labels(ax)
+    show(
+        ax,
+        alt="Time of a training step against T, both axes logarithmic. CNN lowest throughout; RNNs and LSTM rise in "
+        "straight lines of slope 1, the LSTM below the RNN from T = 32 on; attention starts below them and rises "
+        "towards slope 2, math above sdpa.",
+        caption="Which layer is fastest on this machine? At every length the convolution, one layer that sees 3 "
+        "places. Attention is ahead of the recurrent layers on short sequences and behind on long ones; where the "
+        "lines cross is the crossover in time.",
+    )
+
+
+def time_and_memory(experiment):
+    """Draw recorded time and peak memory of attention against the length, on the math path and with the kernel."""
+    panels = plots.grid(1, 2, height=3.3)[0]
+    metrics = {
+        "seconds": ("time of a training step (ms)", 1000),
+        "peak_mb": ("peak memory beside the inputs (MB)", 1),
+    }
+    for ax, (metric, (ylabel, unit)) in zip(panels, metrics.items(), strict=True):
+        for backend, linestyle in {"math": "--", "sdpa": "-"}.items():
+            lengths = ledger.values(experiment, backend, "T")[0]
+            runs = [[max(unit * v, 0.05) for v in run] for run in ledger.values(experiment, backend, metric)]
+            plots.band(ax, lengths, runs, backend, "self-attention", linestyle=linestyle, marker="o", markersize=4)
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.set_xticks(lengths, lengths)
+        ax.set(xlabel="length T (positions)", ylabel=ylabel)
+        plots.direct_labels(ax)
+    show(
+        panels[0],
+        alt="Two log-log panels against T from 64 to 2048. Left, time: both rise, math ever steeper, sdpa several "
+        "times below it at the right. Right, peak memory: math rises with slope 2 to several hundred megabytes, "
+        "sdpa with slope 1 to about twenty.",
+        caption="What does the kernel save on this machine (causal, B = 2, H = 4, K = 64, one core)? Time, and "
+        "nearly all of the memory: the math path's peak grows like T squared.",
+    )

@@ -1,0 +1,214 @@
+"""Figures of chapter 11: which runs fail, what their first steps do, and what each trick changes."""
+
+from course_lib.notebook import ledger, plots
+from course_lib.notebook.display import show
+from course_lib.optim import rectification
+
+RESIDUALS = {"post-ln": "Post-LN", "pre-ln": "Pre-LN", "rezero": "ReZero"}
+
+
+def three_losses(losses, blind):
+    """Loss by step of the three runs; `blind` is the loss of a guess among all letters."""
+    ax = plots.axes(height=3.0)
+    ax.plot([1, 120], [blind, blind], "--", color=plots.COLORS["muted"], linewidth=1)
+    series = {name: (range(1, len(curve) + 1), curve) for name, curve in losses.items()}
+    plots.lines(ax, series, "optimizer step", "training loss (nats a letter)", direct=True)
+    show(
+        ax,
+        alt="Three loss curves over 120 steps. Post-LN stays on the dashed line at ln 16. Post-LN with warm-up falls "
+        "slowly below it. Pre-LN falls fastest.",
+        caption="Which of the three learns nothing? Post-LN without a warm-up. Dashed: a blind guess among 16 letters.",
+    )
+
+
+def jacobian_norm(lengths, centred, shifted):
+    """Norm of LayerNorm's Jacobian against the length of x, for x with mean 0 and with another mean."""
+    ax = plots.axes(height=3.0)
+    law, muted = "law: $\\sqrt{D}\\, /\\, \\Vert x \\Vert$", plots.COLORS["muted"]
+    ax.plot(lengths, [gain["law"] for gain in centred], color=muted, label=law)
+    for gains, marker, kind, name in (
+        (centred, "o", "attention", "x with mean 0"),
+        (shifted, "s", "output", "x with entries around 1"),
+    ):
+        found = [gain["largest"] for gain in gains]
+        ax.plot(lengths, found, marker, color=plots.COLORS[kind], label=name)
+    ax.set(xscale="log", yscale="log", xlabel="length of x", ylabel="norm of the Jacobian")
+    ax.legend()
+    show(
+        ax,
+        alt="Norm of LayerNorm's Jacobian against the length of x on logarithmic axes. Dots for x with mean 0 lie on "
+        "the falling line of the law; squares for x with another mean lie above it, parallel.",
+        caption="Does the law hold? On the line for x with mean 0. With another mean the gain is larger: the part of "
+        "the length that is mean does not count.",
+    )
+
+
+def first_steps(seen):
+    """Gradient of the first layer, size of what the last norm reads, common share, before some of the steps."""
+    titles = {
+        "gradient, first layer": "gradient norm,\nfirst layer",
+        "size of what the last norm reads": "size of what\nthe last norm reads",
+        "share that all outputs have in common": "share common\nto all outputs",
+    }
+    panels = plots.grid(1, 3, width=7.0, height=2.9)[0]
+    for ax, (key, title) in zip(panels, titles.items(), strict=True):
+        for name, found in seen.items():
+            values = [entry[key] for entry in found.values()]
+            ax.plot(list(found), values, "o-", markersize=3, color=plots.color(name), label=name)
+        ax.set_xscale("symlog", linthresh=1)
+        ax.set_xticks([0, 1, 3, 10, 40], ["0", "1", "3", "10", "40"])
+        ax.set(xlabel="steps taken", title=title)
+    panels[0].set_yscale("log")
+    panels[1].set_yscale("log")
+    panels[0].legend(fontsize=7.5, loc="lower left")
+    show(
+        panels[0],
+        alt="Three panels over the first 40 steps. Left: the gradient of the first layer falls by many orders of "
+        "magnitude for Post-LN without warm-up, and stays near its start for the other two. Middle: what the last norm "
+        "reads grows for Post-LN without warm-up and for Pre-LN, not with warm-up. Right: the share that all outputs "
+        "have in common jumps to 1 after one step for Post-LN without warm-up.",
+        caption="When does the gradient vanish? Not at the start: the first steps kill it.",
+    )
+
+
+def change_by_depth(depths, change):
+    """Squared relative change of the output by depth, when every matrix changes by 1 %."""
+    ax = plots.axes(height=2.8)
+    series = {RESIDUALS[residual]: (depths, found) for residual, found in change.items()}
+    plots.lines(ax, series, "layers N", "squared relative change", marker="o")
+    ax.set(xscale="log", yscale="log")
+    ax.set_xticks(depths, map(str, depths))
+    ax.minorticks_off()
+    show(
+        ax,
+        alt="Squared relative change of the output against depth on logarithmic axes. Both rise from the same value at "
+        "2 layers; Post-LN rises faster, and is about three times as high at 32 layers.",
+        caption="Which placement amplifies a change of the weights more? Equal at 2 layers; with depth Post-LN grows "
+        "faster than N, Pre-LN slower.",
+    )
+
+
+def rectifications(betas=(0.9, 0.98, 0.999), last=10000):
+    """RAdam's factor by the number of gradients, for several memories of v, and a linear warm-up."""
+    counts, ax = range(1, last + 1), plots.axes(height=3.0)
+    for beta, kind in zip(betas, ("output", "hidden", "attention"), strict=True):
+        curve = [rectification(t, beta) for t in counts]
+        ax.plot(counts, curve, color=plots.COLORS[kind], label=f"$\\beta_2$ = {beta}")
+    warmup = [min(t / 2000, 1) for t in counts]
+    ax.plot(counts, warmup, "--", color=plots.COLORS["muted"], label="linear warm-up, 2000 steps")
+    ax.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=9)
+    ax.set(xscale="log", xlabel="gradients seen t", ylabel="rectification r")
+    show(
+        ax,
+        alt="RAdam's factor against the number of gradients on a logarithmic axis, for three values of beta2. Each is "
+        "0 up to 5 gradients and rises to 1; the larger beta2, the later. A dashed linear warm-up of 2000 steps starts "
+        "below the curve of 0.999 and reaches 1 before it.",
+        caption="How long is RAdam's own warm-up? As long as the memory of v: some tens of steps for 0.9, some "
+        "thousands for 0.999, about as long as a linear warm-up of $2 / (1 - \\beta_2) = 2000$ steps (dashed).",
+    )
+
+
+def schedules(steps, curves, noam):
+    """Learning rate by step for four schedules, and Noam's as a dotted line."""
+    ax = plots.axes(height=3.2)
+    series = {name: (steps, curve) for name, curve in curves.items()}
+    plots.lines(ax, series, "optimizer step s", "learning rate")
+    ax.plot(steps, noam, ":", color=plots.COLORS["ink"], linewidth=2.5, label="Noam, D = 512")
+    ax.legend()
+    ax.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
+    show(
+        ax,
+        alt="Learning rate over 20,000 steps for five schedules. All rise on a line for 4,000 steps to 0.0007. Then "
+        "one stays, one falls on a line to 0, one along a cosine to 0, and inverse square root and Noam fall together "
+        "to less than half.",
+        caption="How do the schedules differ? Not in the warm-up, only in the fall: constant, linear and cosine to 0 "
+        "at the last step, inverse square root without an end. Noam (dotted) is inverse square root with a height that "
+        "follows from D and the warm-up.",
+    )
+
+
+def spike(plain, spiked, clipped):
+    """Distance that a weight travels under Adam: without a spike, with one, and with one that is clipped."""
+    ax, steps = plots.axes(height=2.8), range(len(plain))
+    ax.plot(steps, plain, color=plots.COLORS["muted"], linewidth=4, alpha=0.6, label="no spike")
+    ax.plot(steps, clipped, "--", color=plots.color("clipped"), label="spike, clipped at 5")
+    ax.plot(steps, spiked, color=plots.color("not clipped"), label="spike at step 100")
+    ax.set(xlabel="step", ylabel="distance travelled")
+    ax.legend()
+    show(
+        ax,
+        alt="Distance travelled by a weight over 400 steps. Without a spike it rises steadily. With a spike at step "
+        "100 it rises hardly any more from there on. With the spike clipped it rises nearly as without.",
+        caption="What does one bad batch do to Adam? It does not throw the weight far; it fills v for a thousand "
+        "steps, and every later step is small. Clipping keeps it out of v.",
+    )
+
+
+def grid_of_settings(experiment):
+    """Accuracy by step of the grid's 24 settings, one panel for each placement and depth."""
+    panels = plots.grid(2, 3, width=7.0, height=4.6, sharex=True, sharey=True)
+    for row, layers in zip(panels, (4, 12), strict=True):
+        for ax, (residual, title) in zip(row, RESIDUALS.items(), strict=True):
+            for optimizer in ("Adam", "RAdam"):
+                for warmup, style in (("no warm-up", "-"), ("warm-up", "--")):
+                    name = f"{residual}, {warmup}, {optimizer}, {layers} layers"
+                    steps = ledger.curves(experiment, name, "step")[0]
+                    runs = ledger.curves(experiment, name, "accuracy")
+                    label = f"{optimizer}, {warmup}"
+                    plots.band(ax, steps, runs, label, plots.color(optimizer), linestyle=style)
+            ax.set_title(f"{title}, {layers} layers", fontsize=10)
+    for ax in panels[1]:
+        ax.set_xlabel("optimizer step")
+    for ax in panels[:, 0]:
+        ax.set_ylabel("share of right words")
+    handles = panels[0, 0].get_legend_handles_labels()
+    ax.figure.legend(*handles, ncols=4, loc="outside lower center", fontsize=8)
+    show(
+        ax,
+        alt="Six panels of accuracy over 240 steps: Post-LN, Pre-LN and ReZero, with 4 and with 12 layers; four curves "
+        "each, with bands over seeds. In the panel of Post-LN with 12 layers the curve of Adam without warm-up stays "
+        "low; the other three rise. In all other panels Adam rises earlier than RAdam.",
+        caption="Which settings fail? One: Post-LN with 12 layers, Adam and no warm-up. Bands: least to greatest of "
+        "3 seeds.",
+    )
+
+
+def accuracy_by_rate(rates, by_rate):
+    """Accuracy at the end against the learning rate, for {(residual, warm-up): one list of seeds a rate}."""
+    ax = plots.axes(height=3.2)
+    for (residual, warmup), found in by_rate.items():
+        name = RESIDUALS[residual] + (", warm-up" if warmup == "warm-up" else "")
+        marker, style = ("s", "--") if warmup == "warm-up" else ("o", "-")
+        plots.band(ax, rates, list(zip(*found, strict=True)), name, linestyle=style, marker=marker)
+    ax.set(xscale="log", xlabel="learning rate", ylabel="share of right words", ylim=(0, 1))
+    ax.set_xticks(rates, map(str, rates))
+    ax.minorticks_off()
+    ax.legend(loc="lower left")
+    show(
+        ax,
+        alt="Accuracy after 240 steps against four learning rates from 0.001 to 0.01, with bands over seeds. Up to "
+        "0.0025 all four lines lie above 0.8. At 0.005 Post-LN without warm-up has fallen to 0.27, at 0.01 Post-LN "
+        "with warm-up to 0.14; both lines of Pre-LN stay above 0.75.",
+        caption="Who needs what? Pre-LN tolerates a wider range of rates; a warm-up moves Post-LN's limit from below "
+        "0.005 to "
+        "above it.",
+    )
+
+
+def schedule_units(ways):
+    """Factor of the learning rate by optimizer step, for three ways of counting."""
+    ax = plots.axes(height=2.8)
+    colors = dict(zip(ways, ("attention", "gradient", "output"), strict=True))
+    series = {name: (range(len(curve)), curve) for name, curve in ways.items()}
+    label = "factor of the learning rate"
+    plots.lines(ax, series, "optimizer step", label, colors, direct=True, drawstyle="steps-post")
+    ax.set_ylim(-0.14, 1.08)
+    show(
+        ax,
+        alt="Factor of the learning rate over 30 optimizer steps. Stepped once an optimizer step it rises for 6 steps "
+        "and falls to near 0 at the end. Stepped once a micro-batch it is 0 from step 8 on. Stepped once an epoch it "
+        "has three levels, all in the rise, at most one half.",
+        caption="When does each schedule end? Stepped per micro-batch after a quarter of the training; stepped per "
+        "epoch never: "
+        "it does not leave the warm-up.",
+    )

@@ -1,0 +1,203 @@
+"""Figures of chapter 13: what a token costs, how a GPT starts, learns and writes, and what its training holds."""
+
+from course_lib.notebook import ledger, plots
+from course_lib.notebook.display import show
+
+
+def time_by_token(again_ms, kept_ms):
+    """Milliseconds for each token of a text, with and without a cache; medians of ten tokens."""
+    tokens = range(10, 10 * len(again_ms) + 1, 10)
+    ax = plots.axes(height=2.8)
+    series = {"everything again": (tokens, again_ms), "with a cache": (tokens, kept_ms)}
+    plots.lines(ax, series, "token written", "milliseconds", direct=True, marker="o")
+    ax.set_ylim(bottom=0)
+    show(
+        ax,
+        alt="Milliseconds for a token against its number. Without a cache they rise steadily; with one they stay flat.",
+        caption="What does the 200th token cost? Without a cache far more than the 10th; with one, about the same. "
+        "(Medians of ten.)",
+    )
+
+
+def stream_variance(unscaled, scaled):
+    """Variance of the residual stream after each layer, without and with the factor of the initialisation."""
+    ax, names = plots.axes(height=2.8), ("without the factor", "with the factor")
+    series = {name: (range(len(found)), found) for name, found in zip(names, (unscaled, scaled), strict=True)}
+    colors = dict(zip(names, ("gradient", "hidden"), strict=True))
+    plots.lines(ax, series, "layer", "variance of the stream", colors, direct=True)
+    ax.set_ylim(bottom=-0.008)  # room for the lower line's name
+    show(
+        ax,
+        alt="Variance of the residual stream by layer. Without the factor it rises steadily to many times its start; "
+        "with it the line is nearly flat.",
+        caption="Does the stream grow with depth? Without the factor, layer after layer; with it, all layers together "
+        "add about what one branch adds without.",
+    )
+
+
+def bits_by_n(ngram_bits, gpt_bits):
+    """Bits per held-out character of n-grams, and of the GPT as a level."""
+    ax = plots.axes(height=2.9)
+    name = "interpolated n-grams"
+    plots.lines(ax, {name: (list(ngram_bits), list(ngram_bits.values()))}, "$n$", "bits per character", marker="o")
+    ax.axhline(gpt_bits, color=plots.color("GPT"))
+    ax.annotate("the GPT", (1.5, gpt_bits), xytext=(0, -13), textcoords="offset points", color=plots.color("GPT"))
+    ax.annotate(name, (1.3, ngram_bits[1] - 0.1), xytext=(12, 0), textcoords="offset points", color=plots.color(name))
+    show(
+        ax,
+        alt="Held-out bits per character against n: n-grams fall until n is 5; a horizontal line for the GPT lies "
+        "below the 3-gram.",
+        caption="Bits per held-out character, lower is better: n-grams by their n, and the GPT. Counting learns in "
+        "one pass over "
+        "the text, a network in many.",
+    )
+
+
+def validation_curves(experiment):
+    """Validation loss by step of nanoGPT and of the course's GPT."""
+    ax = plots.axes(height=2.9)
+    for name in ("nanoGPT", "ours"):
+        steps = ledger.curves(experiment, name, "step")[0]
+        plots.band(ax, steps, ledger.curves(experiment, name, "valid_estimate"), name, marker="o")
+    plots.direct_labels(ax)
+    ax.set(xlabel="step", ylabel="validation loss (nats a character)")
+    show(
+        ax,
+        alt="Validation loss against steps for nanoGPT and for ours; ours is lower from the first measurement on.",
+        caption="Validation loss at equal size and steps: nanoGPT as published, ours with these changes and the "
+        "tuning.",
+    )
+
+
+def next_characters(logits, kept):
+    """Probabilities of the next character by rank at three temperatures, and where top-k 5 and top-p 0.9 cut.
+
+    `logits` holds those of the next character at each named place; `kept` how many characters top-p leaves there.
+    """
+    axes = plots.grid(1, len(logits), height=3.0, sharey=True)[0]
+    for ax, (name, scores) in zip(axes, logits.items(), strict=True):
+        for temperature, kind in ((0.5, "gradient"), (1.0, "ink"), (2.0, "hidden")):
+            curve = (scores / temperature).softmax(-1).sort(descending=True).values[:25]
+            ax.plot(range(1, 26), curve, color=plots.COLORS[kind], label=f"temperature {temperature:g}")
+        ax.axvline(5.5, color=plots.COLORS["attention"], linestyle="--", label="top-k 5 cuts here")
+        ax.axvline(kept[name] + 0.5, color=plots.COLORS["output"], linestyle=":", label="top-p 0.9 cuts here")
+        ax.set(title=name, xlabel="character, by rank", yscale="log", ylim=(1e-5, 1.5))
+    axes[0].set_ylabel("probability")
+    axes[1].legend(fontsize=8)
+    show(
+        axes[0],
+        alt="Two panels, probability on a logarithmic axis against rank. Left the first character has nearly all; "
+        "right the curve falls slowly. Three temperatures tilt the curve; a dashed line at rank 5 in both, a dotted "
+        "line at the first ranks on the left and far to the right in the other.",
+        caption="What does each dial cut? Temperature tilts the whole curve and cuts nothing. Top-k cuts at the same "
+        "rank everywhere; top-p where the model's certainty puts it.",
+    )
+
+
+def variety_by_surprise(experiment, ways):
+    """Share of distinct 4-grams of each way of drawing, against the model's own surprise at the text."""
+    shifts = {"top-k 40": (-46, 3), "temperature 0.5": (-84, -3), "temperature 0.7": (-84, 3)}
+    ax = plots.axes(height=3.6)
+    for way in ways:
+        kind = {"real text": "output", "greedy": "gradient"}.get(way, "attention")
+        place = [ledger.summary(experiment, way, metric)[0] for metric in ("nll", "distinct_4")]
+        ax.scatter(*place, color=plots.COLORS[kind])
+        ax.annotate(way, place, xytext=shifts.get(way, (5, -9)), textcoords="offset points", fontsize=8)
+    ax.set(xlabel="surprise of the model at the text (nats a character)", ylabel="distinct 4-grams (share)")
+    ax.margins(x=0.2)
+    show(
+        ax,
+        alt="Scatter of eleven kinds of text, surprise to the right and variety upwards. Greedy stands alone at the "
+        "lower left; the others rise nearly on a curve to the hottest at the upper right; real text lies at about the "
+        "surprise of pure sampling, a little below it.",
+        caption="How do variety and likelihood go together? Nearly along one curve, from greedy at the lower left to a "
+        "high temperature at the upper right. Real text is about as surprising as pure sampling, and less varied.",
+    )
+
+
+def tasks_by_prefix(answered, tasks):
+    """Share of the answers that are each task's, for each prefix."""
+    ax = plots.heatmap(
+        plots.axes(width=5.5, height=2.8),
+        [[answered[prefix][task] for task in tasks] for prefix in answered],
+        tasks,
+        list(answered),
+        "share of answers, all 5 letters",
+        annotate=True,
+        xlabel="answer that the task wants",
+        ylabel="prefix given",
+    )
+    show(
+        ax,
+        alt="Heat map of prefix given against the task whose answer came. The three prefixes are dark on the diagonal "
+        "and near zero elsewhere; without a prefix no task is done reliably.",
+        caption="Does the first token choose the task? Yes: each prefix gets its own answers, for strings that never "
+        "occurred in training. Without it there is no task to do.",
+    )
+
+
+def time_by_length(experiment):
+    """Milliseconds for one more token against the tokens before, with and without a cache, for one text and eight."""
+    ax = plots.axes(height=3.0)
+    for name in ("no cache", "cache"):
+        for batch, style, marker in ((8, "--", "s"), (1, "-", "o")):
+            row = f"{name}, batch {batch}"
+            texts = "1 text" if batch == 1 else f"{batch} texts"
+            lengths = ledger.values(experiment, row, "T")[0]
+            runs = [[1000 * seconds for seconds in run] for run in ledger.values(experiment, row, "seconds")]
+            plots.band(ax, lengths, runs, f"{name}, {texts}", name, marker=marker, linestyle=style)
+    ax.set(xscale="log", yscale="log", xlabel="tokens before", ylabel="milliseconds a step")
+    ax.set_xlim(right=5000)
+    ax.set_xticks([16, 64, 256, 1024], ["16", "64", "256", "1,024"])
+    ax.minorticks_off()
+    plots.direct_labels(ax)
+    show(
+        ax,
+        alt="Milliseconds for one more token against the number of tokens before, both logarithmic. Without a cache "
+        "two steep lines; with one two nearly flat ones.",
+        caption="How does the gain grow? Without a cache a token's cost rises like the length; with one it stays "
+        "nearly flat.",
+    )
+
+
+def loss_by_size(experiment, sizes):
+    """Validation loss of models of several sizes after the same tokens."""
+    rows = [f"loss {size}" for size in sizes]
+    parameters = [ledger.summary(experiment, row, "parameters")[0] for row in rows]
+    runs = zip(*(ledger.values(experiment, row, "valid_loss") for row in rows), strict=True)
+    ax = plots.band(plots.axes(height=2.6), parameters, list(runs), "loss", "GPT", marker="o")
+    ax.set(xscale="log", xlabel="parameters", ylabel="loss (nats a character)")
+    ax.set_xticks(parameters, [f"{number:,.0f}" for number in parameters])
+    ax.set_xticks([], minor=True)
+    tokens = ledger.summary(experiment, rows[0], "tokens")[0]
+    show(
+        ax,
+        alt="Validation loss against parameters on a logarithmic axis, falling from the smallest to the largest of "
+        "four models.",
+        caption=f"Is larger better at equal tokens? On tiny Shakespeare, after {tokens:,.0f} characters, yes: the "
+        "first step up gains much, the last little.",
+    )
+
+
+def memory_parts(held):
+    """Bytes of weights, gradients, moments and activations in one training step, as megabytes."""
+    ax = plots.bars(plots.axes(height=2.6), {part: size / 1e6 for part, size in held.items()}, "megabytes", digits=2)
+    show(
+        ax,
+        alt="Bars: weights and gradients equal, moments twice that, activations many times larger.",
+        caption="What holds the memory of a training step? For a small model and 768 tokens, the activations.",
+    )
+
+
+def one_and_two_processes(one, two):
+    """Loss by step of a run in one process and of the same run in two."""
+    steps, ax = range(1, len(one) + 1), plots.axes(height=2.6)
+    ax.plot(steps, one, color=plots.COLORS["hidden"], linewidth=6, alpha=0.4, label="one process")
+    ax.plot(steps, two, color=plots.COLORS["ink"], label="two processes")
+    ax.set(xlabel="step", ylabel="nats a character")
+    ax.legend()
+    show(
+        ax,
+        alt="Loss against step for one process and for two; the thin line of two runs inside the broad line of one.",
+        caption="Does sharing the rows change the training? No.",
+    )

@@ -1,0 +1,316 @@
+"""The checks of chapter 02: the reference solutions pass, each usual mistake gets its own message.
+
+A test here fails when a check accepts a wrong answer, rejects the reference, or gives two
+different mistakes the same diagnosis.
+"""
+
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib.exercises import ch02
+from tests.helpers.solutions import solution, verdict
+
+FUNCTIONS = ("bpe_step", "pad_and_mask", "masked_mean", "clipped_precision")
+VALUES = {"padding_shares": "shares", "bleu_by_hand": "parts"}  # check: the name of the student's answer
+
+
+# --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
+
+
+def merge(words, best, first_only=False, step=2):
+    merged = {}
+    for symbols, count in words.items():
+        joined, i, done = [], 0, False
+        while i < len(symbols):
+            if symbols[i : i + 2] == best and not done:
+                joined.append("".join(best))
+                i, done = i + step, first_only
+            else:
+                joined.append(symbols[i])
+                i += 1
+        merged[tuple(joined)] = count
+    return merged
+
+
+def pair_counts(words, weighted=True):
+    counts = Counter()
+    for symbols, count in words.items():
+        for pair in itertools.pairwise(symbols):
+            counts[pair] += count if weighted else 1
+    return counts
+
+
+def smallest(counts):
+    return min(counts, key=lambda pair: (-counts[pair], pair))
+
+
+def bpe(choose=lambda words: smallest(pair_counts(words)), rewrite=merge):
+    def step(words):
+        best = choose(words)
+        return best, rewrite(words, best)
+
+    return step
+
+
+def replace_in_string(words, best):
+    return {tuple(" ".join(w).replace(" ".join(best), "".join(best)).split()): n for w, n in words.items()}
+
+
+def from_the_right(words, best):
+    backwards = {word[::-1]: count for word, count in words.items()}
+    merged = {}
+    for symbols, count in merge(backwards, best[::-1]).items():
+        joined = "".join(best[::-1])
+        merged[tuple("".join(best) if s == joined else s for s in symbols[::-1])] = count
+    return merged
+
+
+def twice_used(words, best):
+    merged = {}
+    for symbols, count in words.items():
+        joined, i = [], 0
+        while i < len(symbols):
+            if symbols[i : i + 2] == best:
+                joined.append("".join(best))
+                i += 1 if symbols[i + 1 : i + 3] == best else 2
+            else:
+                joined.append(symbols[i])
+                i += 1
+        merged[tuple(joined)] = count
+    return merged
+
+
+def merge_in_place(words):
+    best, merged = solution("02", "bpe_step")(words)
+    words.clear()
+    words.update(merged)
+    return best, words
+
+
+def pad(fill=None, left=False, T=max, mask_of=None, dtype=torch.int64):
+    def padded(sequences, pad):
+        width = T(len(s) for s in sequences)
+        value = pad if fill is None else fill
+        rows = [([value] * (width - len(s)) + s if left else s + [value] * (width - len(s)))[:width] for s in sequences]
+        ids = torch.tensor(rows, dtype=dtype)
+        real = torch.arange(width) < torch.tensor([[len(s)] for s in sequences])
+        return ids, real if mask_of is None else mask_of(ids, real, pad)
+
+    return padded
+
+
+def grams(tokens, n):
+    return Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+
+
+def precision(count=grams, most=lambda counts: counts[0] | counts[-1], clip=lambda mine, most: (mine & most).total()):
+    def clipped(hypothesis, references, n):
+        mine = count(hypothesis, n)
+        return clip(mine, most([count(reference, n) for reference in references])), mine.total()
+
+    return clipped
+
+
+def every_occurrence(hypothesis, references, n):
+    most = grams(references[0], n) | grams(references[-1], n)
+    mine = grams(hypothesis, n)
+    pieces = [tuple(hypothesis[i : i + n]) for i in range(len(hypothesis) - n + 1)]
+    return sum(min(mine[piece], most[piece]) for piece in pieces), len(pieces)
+
+
+def mean(divide):
+    def masked(vectors, mask):
+        real = mask.unsqueeze(-1)
+        return divide(vectors, real, (vectors * real).sum(1))
+
+    return masked
+
+
+BP, PRODUCT = math.exp(1 - 10 / 8), 6 / 8 * 2 / 7
+PLANTED = {
+    "bpe_step": [
+        ("weight each pair", bpe(lambda words: smallest(pair_counts(words, weighted=False)))),
+        ("never neighbours inside one word", bpe(lambda words: ("a", "l"))),
+        (
+            "another pair occurs more often",
+            bpe(lambda words: min(pair_counts(words).items(), key=lambda item: item[1])[0]),
+        ),
+        ("came back unmerged", bpe(rewrite=lambda words, best: words)),
+        ("not only the first", bpe(rewrite=lambda words, best: merge(words, best, first_only=True))),
+        ("used twice", bpe(rewrite=twice_used)),
+        ("merge from left to right", bpe(rewrite=from_the_right)),
+        ("compare whole symbols", bpe(rewrite=replace_in_string)),
+        ("no letter may be lost", bpe(rewrite=lambda words, best: merge(words, best, step=3))),
+        ("counts of the words changed", bpe(rewrite=lambda words, best: dict.fromkeys(merge(words, best), 1))),
+        ("on a tie take the smaller", bpe(lambda words: max((n, p) for p, n in pair_counts(words).items())[1])),
+        ("changes its argument", merge_in_place),
+        ("tuple (pair, words)", lambda words: merge(words, ("n", "o"))),
+        ("tuple of two strings", lambda words: ("no", words)),
+        ("dictionary from tuples", lambda words: (("n", "o"), {"no a h": 9})),
+    ],
+    "pad_and_mask": [
+        ("as its shortest sequence", pad(T=min)),
+        ("stands before the tokens", pad(left=True)),
+        ("not pad = 1", pad(fill=0)),
+        ("called with pad = 9", pad(fill=1)),
+        ("True at the padding", pad(mask_of=lambda ids, real, pad: ~real)),
+        ("True everywhere", pad(mask_of=lambda ids, real, pad: torch.ones_like(real))),
+        ("read off", pad(mask_of=lambda ids, real, pad: ids != pad)),
+        ("real tokens per row", pad(mask_of=lambda ids, real, pad: real.roll(1, dims=1))),
+        ("a mask is boolean", pad(mask_of=lambda ids, real, pad: real.float())),
+        ("must be torch.int64", pad(dtype=torch.float32)),
+        ("not where they belong", lambda s, pad_: pad()([row[::-1] for row in s], pad_)),
+        ("mask has shape (4, 5)", pad(mask_of=lambda ids, real, pad: real.T)),
+        ("ids has shape (4, 5)", lambda s, pad_: tuple(t.T for t in pad()(s, pad_))),
+        ("ids is a list", lambda s, pad_: (s, s)),
+        ("tuple (ids, mask)", lambda s, pad_: pad()(s, pad_)[0]),
+    ],
+    "masked_mean": [
+        ("not by T", mean(lambda vectors, real, total: total / vectors.shape[1])),
+        ("whatever its vector is", mean(lambda v, real, total: total / (v * real).ne(0).any(2).sum(1)[:, None])),
+        ("the mask is not used", mean(lambda vectors, real, total: vectors.mean(1))),
+        ("sum over the real tokens", mean(lambda vectors, real, total: total)),
+        ("of the whole batch", mean(lambda vectors, real, total: total / real.sum())),
+        ("averaged the padding", mean(lambda v, real, total: (v * ~real).sum(1) / (~real).sum(1).clamp(min=1))),
+        ("largest value", mean(lambda vectors, real, total: vectors.masked_fill(~real, -math.inf).amax(1))),
+        ("0 / 0", mean(lambda vectors, real, total: total / real.sum(1))),
+        ("not their mean", mean(lambda vectors, real, total: vectors[:, 0])),
+        ("the row with a single token", mean(lambda v, real, total: total / real.sum(1).clamp(min=2))),
+        ("must give zeros", mean(lambda v, real, total: torch.where(real.any(1), total / real.sum(1), v.mean(1)))),
+        ("has shape (3, 5)", mean(lambda vectors, real, total: vectors.mean(2))),
+        ("is a list", mean(lambda vectors, real, total: total.tolist())),
+    ],
+    "padding_shares": [
+        ("are percentages", (1100 / 28, 700 / 24, 3100 / 48)),
+        ("shares of real tokens", (17 / 28, 17 / 24, 17 / 48)),
+        ("divided the padding by the number of tokens", (11 / 17, 7 / 17, 31 / 17)),
+        ("pool the cells first", (0.35, 0.275, 31 / 48)),
+        ("'sorted by length' is not right", (11 / 28, 11 / 28, 31 / 48)),
+        ("'fixed length 12' is not right", (11 / 28, 7 / 24, 23 / 40)),
+        ("right to two digits", (0.39, 0.29, 0.65)),
+        ("got 2", (11 / 28, 7 / 24)),
+        ("got float", 11 / 28),
+        ("must be a number, got str", ("11/28", "7/24", "31/48")),
+    ],
+    "clipped_precision": [
+        ("clip each count", precision(clip=lambda mine, most: sum(n for g, n in mine.items() if g in most))),
+        ("(a set)", precision(clip=lambda mine, most: len(set(mine) & set(most)))),
+        ("swap them", lambda h, r, n: precision()(h, r, n)[::-1]),
+        ("over every occurrence", every_occurrence),
+        ("number of different unigrams", lambda h, r, n: (precision()(h, r, n)[0], len(grams(h, n)))),
+        ("the last n-gram is missing", precision(lambda t, n: Counter(tuple(t[i : i + n]) for i in range(len(t) - n)))),
+        ("shorter than n", precision(lambda t, n: Counter(tuple(t[i : i + n]) for i in range(len(t))))),
+        (
+            "not one joined string",
+            precision(lambda t, n: Counter("".join(t[i : i + n]) for i in range(len(t) - n + 1))),
+        ),
+        ("kept the best", lambda h, r, n: max(precision()(h, [one], n) for one in r)),
+        ("not the sum", precision(most=lambda counts: sum(counts, Counter()))),
+        ("only the second reference", precision(most=lambda counts: counts[0])),
+        ("only the first reference", precision(most=lambda counts: counts[-1])),
+        ("n is not used", lambda hypothesis, references, n: precision()(hypothesis, references, 1)),
+        ("to its own end", lambda h, r, n: precision(lambda t, n: grams(t[: len(h)], n))(h, r, n)),
+        ("a length of references", lambda h, r, n: (precision()(h, r, n)[0], len(r[-1]) - n + 1)),
+        ("overlapping ones included", precision(lambda t, n: Counter(zip(*[iter(t)] * n, strict=False)))),
+        ("do not divide yet", lambda h, r, n: precision()(h, r, n)[0] / 6),
+        ("has no 4-gram", lambda h, r, n: (precision()(h, r, n)[0], len(h) - n + 1)),
+        ("expected a tuple", lambda hypothesis, references, n: 4),
+        ("whole numbers, got", lambda hypothesis, references, n: (4.0, 6.0)),
+        ("count by hand", lambda h, r, n: precision()(h, r, n) if n != 3 else (0, 5)),
+    ],
+    "bleu_by_hand": [
+        ("the second is clipped", (7 / 8, 2 / 7, BP, 40.0)),
+        ("that is recall", (6 / 10, 2 / 7, BP, 40.0)),
+        ("p1: 0.625 of the 8", (5 / 8, 2 / 7, BP, 40.0)),
+        ("has 7 bigrams, not 8", (6 / 8, 2 / 8, BP, 40.0)),
+        ("p2: 0.429 of the 7", (6 / 8, 3 / 7, BP, 40.0)),
+        ("so there is a penalty", (6 / 8, 2 / 7, 1.0, 40.0)),
+        ("upside down", (6 / 8, 2 / 7, math.exp(1 - 8 / 10), 40.0)),
+        ("ratio of the lengths", (6 / 8, 2 / 7, 0.8, 40.0)),
+        ("is not exp(1 - r/c)", (6 / 8, 2 / 7, 0.5, 40.0)),
+        ("right as a fraction", (6 / 8, 2 / 7, BP, BP * PRODUCT**0.5)),
+        ("arithmetic mean", (6 / 8, 2 / 7, BP, 100 * BP * (6 / 8 + 2 / 7) / 2)),
+        ("takes the square root", (6 / 8, 2 / 7, BP, 100 * BP * PRODUCT)),
+        ("penalty is missing", (6 / 8, 2 / 7, BP, 100 * PRODUCT**0.5)),
+        ("is not 40.00", (6 / 8, 2 / 7, BP, 40.0)),
+        ("right to two digits", (0.75, 0.29, 0.78, 36)),
+        ("got 1", (0.36,)),
+        ("got float", 36.05),
+    ],
+}
+IDENTITY = {  # "returns its input"
+    "bpe_step": lambda words: words,
+    "pad_and_mask": lambda sequences, pad: (sequences, pad),
+    "masked_mean": lambda vectors, mask: vectors,
+    "clipped_precision": lambda hypothesis, references, n: (hypothesis, references),
+    "padding_shares": (1, 10, 2, 4),
+    "bleu_by_hand": (8, 10, 1, 0),
+}
+ZEROS = {
+    "bpe_step": lambda words: (("", ""), {(): 0}),
+    "pad_and_mask": lambda s, pad: (torch.zeros(5, 4, dtype=torch.int64), torch.zeros(5, 4, dtype=torch.bool)),
+    "masked_mean": lambda vectors, mask: torch.zeros(vectors.shape[0], vectors.shape[2], dtype=vectors.dtype),
+    "clipped_precision": lambda hypothesis, references, n: (0, 0),
+    "padding_shares": (0, 0, 0),
+    "bleu_by_hand": (0, 0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *VALUES])
+def test_reference_passes(name):
+    assert verdict(getattr(ch02, name), solution("02", VALUES.get(name, name))) == f"passed: {name}"
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_three_digits_are_enough(name):
+    rounded = tuple(float(f"{value:.3g}") for value in solution("02", VALUES[name]))
+    assert verdict(getattr(ch02, name), rounded) == f"passed: {name}"
+
+
+# Fails when a check insists on Python's own int and float.
+@pytest.mark.parametrize("kind", [tuple, torch.tensor, np.array, lambda v: [np.float32(x) for x in v]])
+def test_numbers_of_any_kind_are_welcome(kind):
+    assert verdict(ch02.bleu_by_hand, kind(solution("02", "parts"))) == "passed: bleu_by_hand"
+    shares = (Fraction(11, 28), Fraction(7, 24), Fraction(31, 48))
+    assert verdict(ch02.padding_shares, shares) == "passed: padding_shares"
+    right = solution("02", "clipped_precision")
+    assert verdict(ch02.clipped_precision, lambda *a: tuple(map(np.int64, right(*a)))) == "passed: clipped_precision"
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, i) for name, rows in PLANTED.items() for i in range(len(rows))])
+def test_planted_mistake_gets_its_message(name, number):
+    part, wrong = PLANTED[name][number]
+    message = verdict(getattr(ch02, name), wrong)
+    assert message.startswith("not yet: ")
+    assert part in message
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_mistake_has_a_message_of_its_own(name):
+    messages = [verdict(getattr(ch02, name), wrong) for _, wrong in PLANTED[name]]
+    assert len(set(messages)) == len(messages)
+
+
+@pytest.mark.parametrize("answers", [IDENTITY, ZEROS], ids=["its input", "zeros"])
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_laziest_answers_fail(name, answers):
+    assert verdict(getattr(ch02, name), answers[name]).startswith("not yet: ")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_untouched_is_not_attempted(name):
+    assert verdict(getattr(ch02, name), ...) == f"not attempted yet: {name}"
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_messages_do_not_show_the_solution(name):
+    # The reference's own lines must not stand in any diagnosis.
+    messages = " ".join(verdict(getattr(ch02, name), wrong) for _, wrong in PLANTED[name])
+    for line in ("clamp(min=1)", "most |=", "torch.full(", "step = 2"):
+        assert line not in messages

@@ -1,0 +1,311 @@
+"""The checks of chapter 03: the reference solutions pass, each usual mistake gets its own message.
+
+A test here fails when a check accepts a wrong answer, rejects the reference, or gives two
+different mistakes the same diagnosis.
+"""
+
+import pytest
+import torch
+
+from course_lib.exercises import ch03
+from course_lib.recurrent_models import LanguageModel
+from course_lib.rnn import RNN
+from tests.helpers.solutions import solution, verdict
+
+NAMES = ("rnn_forward", "quotation_weights", "stack_sizes", "summaries", "continue_text")
+
+
+# --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
+
+
+def elman(step, output=lambda h, z: h, finish=lambda states, h, h_0: (torch.stack(states, 1), h)):
+    """An answer to exercise 3.1 that differs in its step, in what it puts out, or at its end."""
+
+    def forward(x, h, weight_ih, weight_hh, bias):
+        h_0, states = h, []
+        for t in range(x.shape[1]):
+            h, z = step(x[:, t], h, h_0, weight_ih, weight_hh, bias)
+            states.append(output(h, z))
+        return finish(states, h, h_0)
+
+    return forward
+
+
+def right(x, h, h_0, weight_ih, weight_hh, bias):
+    z = x @ weight_ih.T + h @ weight_hh.T + bias
+    return torch.tanh(z), z
+
+
+def changed(edit):
+    """A step whose result is edited: edit(x, h, h_0, weight_ih, weight_hh, bias) -> new h."""
+    return lambda *parts: (edit(*parts), right(*parts)[1])
+
+
+def detached(x, h, weight_ih, weight_hh, bias):
+    output, h_n = elman(right)(x, h, weight_ih, weight_hh, bias)
+    return output.detach(), h_n.detach()
+
+
+def backwards(x, *rest):
+    output, h_n = elman(right)(x.flip(1), *rest)
+    return output.flip(1), h_n
+
+
+def ends(finish):
+    return elman(right, finish=finish)
+
+
+def bit(k=6.0, weight_ih=(1.0, 1.0), weight_hh=(0.5, -0.5), bias=(-0.5, -1.5), w_o=(0.5, -0.5), c=-0.5):
+    """The reference's two units, with parts replaced."""
+    return (
+        k * torch.tensor([[weight_ih[0]], [weight_ih[1]]]),
+        k * torch.tensor([weight_hh, weight_hh]),
+        k * torch.tensor(bias),
+        torch.tensor(w_o),
+        c,
+    )
+
+
+def one_unit(from_input, own, bias):
+    """Weights of a network whose second unit does nothing, without c."""
+    weight_hh = torch.tensor([[own, 0.0], [0.0, 0.0]])
+    return torch.tensor([[from_input], [0.0]]), weight_hh, torch.tensor([bias, 0.0]), torch.tensor([1.0, 0.0])
+
+
+ZERO_BIT = (torch.zeros(2, 1), torch.zeros(2, 2), torch.zeros(2), torch.zeros(2))
+
+
+def pick(forward, backward, swap=False):
+    """An answer to exercise 3.4 from the steps (B,) at which the halves are read."""
+
+    def read(output, lengths):
+        B, T, D = output.shape[0], output.shape[1], output.shape[2] // 2
+        f = output[torch.arange(B), forward(lengths, T), :D]
+        b = output[torch.arange(B), backward(lengths, T), D:]
+        return torch.cat([b, f] if swap else [f, b], 1)
+
+    return read
+
+
+def own(lengths, T):
+    return lengths - 1
+
+
+def start(lengths, T):
+    return torch.zeros_like(lengths)
+
+
+def last(lengths, T):
+    return torch.full_like(lengths, T - 1)
+
+
+def writer(first=lambda prompt: prompt, carry=True, reread=False, extra=0, result=lambda prompt, new: new):
+    def write(run, prompt, steps):
+        logits, state = run(torch.tensor([first(prompt)]), None)
+        new = [logits[0, -1].argmax().item()]
+        while len(new) < steps + extra:
+            logits, state = run(torch.tensor([[*prompt, *new] if reread else new[-1:]]), state if carry else None)
+            new.append(logits[0, -1].argmax().item())
+        return result(prompt, new)
+
+    return write
+
+
+def flat_ids(run, prompt, steps):
+    return run(torch.tensor(prompt), None)
+
+
+def sticky(run, prompt, steps):
+    """Reads the prompt, then keeps the state of the prompt for ever."""
+    logits, state = run(torch.tensor([prompt]), None)
+    new = [logits[0, -1].argmax().item()]
+    while len(new) < steps:
+        logits, _ = run(torch.tensor([new[-1:]]), state)
+        new.append(logits[0, -1].argmax().item())
+    return new
+
+
+PLANTED = {
+    "rnn_forward": [
+        ("what goes back into the loop", elman(lambda *p: (right(*p)[1],) * 2, output=lambda h, z: torch.tanh(z))),
+        ("the tanh is missing", elman(lambda *p: (right(*p)[1],) * 2)),
+        ("output holds the sums before tanh", elman(right, output=lambda h, z: z)),
+        ("never carried", elman(lambda x, h, h_0, *w: right(x, h_0, h_0, *w))),
+        ("taken to be zero", lambda x, h, *w: elman(right)(x, torch.zeros_like(h), *w)),
+        ("not through its transpose", lambda x, h, w_ih, w_hh, b: elman(right)(x, h, w_ih, w_hh.T, b)),
+        ("the bias is missing", lambda x, h, w_ih, w_hh, b: elman(right)(x, h, w_ih, w_hh, 0 * b)),
+        ("added twice", lambda x, h, w_ih, w_hh, b: elman(right)(x, h, w_ih, w_hh, 2 * b)),
+        (
+            "tanh is taken of each part",
+            elman(changed(lambda x, h, h_0, w, u, b: torch.tanh(x @ w.T + b) + torch.tanh(h @ u.T))),
+        ),
+        ("from the end to the beginning", backwards),
+        ("in the wrong places", ends(lambda states, h, h_0: (torch.stack(states).view(3, 5, 2), h))),
+        ("time stands first", ends(lambda states, h, h_0: (torch.stack(states), h))),
+        ("h_0 is in it", ends(lambda states, h, h_0: (torch.stack([h_0, *states], 1), h))),
+        ("state from before the first step", ends(lambda states, h, h_0: (torch.stack(states, 1), h_0))),
+        ("state after the first step", ends(lambda states, h, h_0: (torch.stack(states, 1), states[0]))),
+        ("not the state after the last step", ends(lambda states, h, h_0: (torch.stack(states, 1), 2 * h))),
+        ("no gradient reaches", detached),
+        ("h_n has shape", ends(lambda states, h, h_0: (torch.stack(states, 1), h[None]))),
+        ("expected a tuple", ends(lambda states, h, h_0: torch.stack(states, 1))),
+        ("output is a list", ends(lambda states, h, h_0: (states, h))),
+        ("the first step is right, the second", elman(changed(lambda x, h, h_0, *w: right(x, h + h - h_0, 0, *w)[0]))),
+        ("the first step is not", elman(changed(lambda *parts: -right(*parts)[0]))),
+    ],
+    "quotation_weights": [
+        ("is 0 at every step", (*ZERO_BIT, 0)),
+        ("upside down", bit(w_o=(-0.5, 0.5), c=0.5)),
+        ("at the marks only", bit(weight_hh=(0.0, 0.0), w_o=(0.5, 0.0), c=0.0)),
+        ("nothing ever closes it", (*one_unit(6.0, 3.0, -1.5), 0.0)),
+        ("before the first mark", (*ZERO_BIT, 1.0)),
+        ("does not open", (*ZERO_BIT, -1.0)),
+        ("does not last", bit(weight_hh=(0.3, -0.3))),
+        ("second mark does not close", (*one_unit(3.0, 0.9, 0.0), -0.45)),
+        ("right for the first 12", bit(k=1.8)),
+        ("the bit fades", bit(k=2.1)),
+        ("W_ih has shape (1, 2)", (torch.ones(1, 2), *bit()[1:])),
+        ("W_hh is a list", (bit()[0], [[1.0, 2.0], [3.0, 4.0]], *bit()[2:])),
+        ("got 4", bit()[:4]),
+        ("got Tensor", torch.ones(5)),
+        ("c is a str", (*bit()[:4], "-0.5")),
+    ],
+    "stack_sizes": [
+        ("they read both directions", (430, 10, 6, 10)),
+        ("one bias for each unit", (500, 10, 6, 10)),
+        ("the biases are missing", (470, 10, 6, 10)),
+        ("one direction only", (265, 10, 6, 10)),
+        ("layer 0 only", (190, 10, 6, 10)),
+        ("there are three", (360, 10, 6, 10)),
+        ("only layer 0 does", (570, 10, 6, 10)),
+        ("add them up", (531, 10, 6, 10)),
+        ("has not 5 columns", (530, 5, 6, 10)),
+        ("has not 12 columns", (530, 12, 6, 10)),
+        ("how wide is the output", (530, 20, 6, 10)),
+        ("is not 3", (530, 10, 3, 10)),
+        ("is not 12: count", (530, 10, 12, 10)),
+        ("is not 5: it has both", (530, 10, 6, 5)),
+        ("expected four numbers", (530, 10, 6)),
+        ("first size of h_n is a str", (530, 10, "6", 10)),
+    ],
+    "summaries": [
+        ("both halves are read at the last step", pick(last, last)),
+        ("has read that token only", pick(own, own)),
+        ("both halves are read at step 0", pick(start, start)),
+        ("the backward half comes first", pick(own, start, swap=True)),
+        ("read at T - 1", pick(last, start)),
+        ("one step too late", pick(lambda lengths, T: lengths % T, start)),
+        ("the two ends are swapped", pick(start, own)),
+        ("the two halves are swapped", lambda o, n: pick(own, start)(torch.cat(o.chunk(2, 2)[::-1], 2), n)),
+        ("(B, B, 2D)", lambda output, lengths: output[:, lengths - 1]),
+        ("has shape (4, 3)", lambda output, lengths: pick(own, start)(output, lengths)[:, :3]),
+        ("is a list", lambda output, lengths: pick(own, start)(output, lengths).tolist()),
+        ("each row's own last token", pick(lambda lengths, T: lengths // 2, start)),
+        ("the forward half is right; the backward", pick(own, last)),
+    ],
+    "continue_text": [
+        ("no state is handed back", writer(first=lambda prompt: prompt[-1:], carry=False)),
+        ("from a zero state", writer(carry=False)),
+        ("of the prompt only the last", writer(first=lambda prompt: prompt[-1:])),
+        ("never read", writer(first=lambda prompt: prompt[:-1])),
+        ("read twice", writer(first=lambda prompt: [*prompt, prompt[-1]])),
+        ("on top of a state", writer(reread=True)),
+        ("all of the text again", writer(reread=True, carry=False)),
+        ("part of what you return", writer(result=lambda prompt, new: prompt + new)),
+        ("7 tokens came back", writer(extra=1)),
+        ("holds tensors", writer(result=lambda prompt, new: [torch.tensor(token) for token in new])),
+        ("a list of ints", writer(result=lambda prompt, new: [float(token) for token in new])),
+        ("is a Tensor", writer(result=lambda prompt, new: torch.tensor(new))),
+        ("ids of shape (4,)", flat_ids),
+        ("the first 3 new tokens are right", sticky),
+        ("the first new token is wrong", writer(first=lambda prompt: prompt[::-1])),
+    ],
+}
+IDENTITY = {  # "returns its input"
+    "rnn_forward": lambda x, h, weight_ih, weight_hh, bias: (x, h),
+    "quotation_weights": (torch.ones(2, 1), torch.ones(2, 2), torch.ones(2), torch.ones(2), 1.0),
+    "stack_sizes": (12, 5, 3, 2),
+    "summaries": lambda output, lengths: output,
+    "continue_text": lambda run, prompt, steps: prompt,
+}
+ZEROS = {
+    "rnn_forward": lambda x, h, *weights: (torch.zeros(3, 5, 2, dtype=x.dtype), torch.zeros_like(h)),
+    "quotation_weights": (*ZERO_BIT, 0.0),
+    "stack_sizes": (0, 0, 0, 0),
+    "summaries": lambda output, lengths: torch.zeros_like(output[:, 0]),
+    "continue_text": lambda run, prompt, steps: [0] * steps,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reference_passes(name):
+    assert verdict(getattr(ch03, name), solution("03", name)) == f"passed: {name}"
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, i) for name, rows in PLANTED.items() for i in range(len(rows))])
+def test_planted_mistake_gets_its_message(name, number):
+    part, wrong = PLANTED[name][number]
+    message = verdict(getattr(ch03, name), wrong)
+    assert message.startswith("not yet: ")
+    assert part in message
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_mistake_has_a_message_of_its_own(name):
+    messages = [verdict(getattr(ch03, name), wrong) for _, wrong in PLANTED[name]]
+    assert len(set(messages)) == len(messages)
+
+
+@pytest.mark.parametrize("answers", [IDENTITY, ZEROS], ids=["its input", "zeros"])
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_laziest_answers_fail(name, answers):
+    assert verdict(getattr(ch03, name), answers[name]).startswith("not yet: ")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_untouched_is_not_attempted(name):
+    assert verdict(getattr(ch03, name), ...) == f"not attempted yet: {name}"
+
+
+# Fails when a check insists on one way of writing a right answer down.
+def test_other_right_answers_pass():
+    assert verdict(ch03.stack_sizes, torch.tensor([530, 10, 6, 10])) == "passed: stack_sizes"
+    assert verdict(ch03.quotation_weights, bit(k=40.0)) == "passed: quotation_weights"
+    swapped = (*(part.flip(0) for part in bit()[:1]), torch.tensor([[-3.0, 3.0], [-3.0, 3.0]]),
+               bit()[2].flip(0), torch.tensor([-0.5, 0.5]), torch.tensor(-0.5))  # fmt: skip
+    assert verdict(ch03.quotation_weights, swapped) == "passed: quotation_weights"
+
+
+# The numbers that stack_sizes wants are those of a real layer; fails if either changes.
+def test_stack_sizes_are_those_of_torch():
+    layer = torch.nn.RNN(12, 5, num_layers=3, bidirectional=True, batch_first=True)
+    output, h_n = layer(torch.zeros(2, 4, 12))
+    parameters = sum(p.numel() for p in layer.parameters())
+    wanted = (parameters, layer.weight_ih_l2_reverse.shape[1], h_n.shape[0], output.shape[2])
+    assert solution("03", "stack_sizes") == wanted
+
+
+# The reference summaries are h_n of a real layer on padded rows; fails if a half is read elsewhere.
+def test_summaries_are_the_last_states_of_a_real_layer():
+    layer = RNN(3, 4, bidirectional=True, dtype=torch.float64)
+    lengths = torch.tensor([5, 2, 6])
+    output, h_n = layer(torch.randn(3, 6, 3, dtype=torch.float64), lengths=lengths)
+    assert torch.equal(solution("03", "summaries")(output, lengths), torch.cat([h_n[0], h_n[1]], 1))
+
+
+# The reference writer gives what reading everything again gives, on a real model; fails if a token is lost.
+def test_continue_text_agrees_with_reading_everything_again():
+    torch.manual_seed(0)
+    model = LanguageModel(9, RNN(4, 6)).double()
+    ids = [3, 1, 8]
+    for _ in range(10):
+        ids.append(model(torch.tensor([ids]))[0, -1].argmax().item())
+    assert solution("03", "continue_text")(model.run, [3, 1, 8], 10) == ids[3:]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_messages_do_not_show_the_solution(name):
+    # The reference's own lines must not stand in any diagnosis.
+    messages = " ".join(verdict(getattr(ch03, name), wrong) for _, wrong in PLANTED[name])
+    for line in ("states.append", "torch.arange(len(output))", "torch.tensor([new[-1:]])", "-1.5"):
+        assert line not in messages

@@ -1,0 +1,332 @@
+"""The checks of chapter 06: the reference solutions pass, each usual mistake gets its own message.
+
+A test here fails when a check accepts a wrong answer, rejects the reference, or gives two
+different mistakes the same diagnosis.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from course_lib.exercises import ch06
+from tests.helpers.solutions import solution, verdict
+
+FUNCTIONS = ("shifted_loss", "greedy_decode", "beam_search", "additive_weights")
+VALUES = {"search_by_hand": "found"}  # check: the name of the student's answer
+
+
+# --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
+
+
+def nats(logits, wanted):
+    return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none").view(wanted.shape)
+
+
+def loss(mean, inputs=lambda target: target[:, :-1], wanted=lambda target: target[:, 1:]):
+    def of_batch(model, source, mask, target, pad):
+        return mean(nats(model(source, mask, inputs(target)), wanted(target)), wanted(target) != pad, target, pad)
+
+    return of_batch
+
+
+def whole(target):
+    return target
+
+
+def real_mean(values, real, target, pad):
+    return values[real].mean()
+
+
+def greedy(stop=True, keep=False, carry=True, feed=True, start=False, any_done=False, steps=0, choose=torch.argmax):
+    def decode(step, state, sos, eos, max_length):
+        tokens, rows = torch.full((len(state),), sos), [[sos] if start else [] for _ in state]
+        done = torch.zeros(len(state), dtype=torch.bool)
+        for _ in range(max_length + steps):
+            logits, following = step(tokens, state)
+            state = following if carry else state
+            chosen = choose(logits, dim=-1)
+            tokens = chosen if feed else tokens
+            for b, token in enumerate(chosen.tolist()):
+                if not stop or (not done[b] and (token != eos or keep)):
+                    rows[b].append(token)
+            done |= chosen == eos
+            if done.any() if any_done else done.all() and stop:
+                break
+        return rows
+
+    return decode
+
+
+def never_leaves(step, state, sos, eos, max_length):
+    rows = greedy(stop=False)(step, state, sos, eos, max_length)
+    return [row[: row.index(eos)] if eos in row else row for row in rows]
+
+
+def random_choice(logits, dim):
+    return (logits + torch.rand_like(logits) * 5).argmax(dim)
+
+
+def loops_for_ever(step, state, sos, eos, max_length):
+    tokens = torch.full((len(state),), sos)
+    while True:
+        logits, state = step(tokens, state)
+        tokens = logits.argmax(-1)
+
+
+def lp(length, alpha):
+    return ((5 + length) / 6) ** alpha
+
+
+def beam(
+    score=lambda tokens, log_p, alpha: log_p / lp(len(tokens), alpha),
+    returned=None,
+    value=float,
+    best=max,
+    of_each=None,
+    cut=True,
+    obey=True,
+    first=False,
+    both=False,
+    refill=False,
+    shown=lambda tokens: tokens,
+    longer=0,
+):
+    def search(step, eos, size, max_length, alpha):
+        unfinished, finished = [((), 0.0)], []
+        for _ in range(max_length + longer):
+            candidates = []
+            for tokens, log_p in unfinished:
+                grown = [((*tokens, i), log_p + value(q)) for i, q in enumerate(step(tokens).tolist())]
+                grown.sort(key=lambda c: -c[1])
+                candidates += grown[: of_each(size, tokens)] if of_each else grown
+            candidates.sort(key=lambda c: -c[1])
+            kept = candidates[: size if refill else size - len(finished)] if cut else candidates
+            finished += [c for c in kept if c[0][-1] == eos]
+            unfinished = [c for c in kept if c[0][-1] != eos or not obey]
+            if not unfinished or (first and finished):
+                break
+        if not obey:
+            finished = unfinished
+        tokens, log_p = best(finished + unfinished if both else finished or unfinished, key=lambda c: score(*c, alpha))
+        return shown(tokens), (returned or score)(tokens, log_p, alpha)
+
+    return search
+
+
+def additive(weights, scored=None):
+    def of(query, keys, W_q, W_k, v, mask):
+        q, k = (query @ W_q.T)[:, None], keys @ W_k.T
+        scores = (scored or (lambda q, k, v: torch.tanh(q + k) @ v))(q, k, v)
+        return weights(scores, mask)
+
+    return of
+
+
+def hidden(scores, mask):
+    return scores.masked_fill(~mask, -math.inf)
+
+
+def right_weights(scores, mask):
+    return hidden(scores, mask).softmax(1)
+
+
+def own_softmax(scores, mask):
+    e = scores.exp() * mask
+    return e / e.sum(1, keepdim=True)
+
+
+GREEDY, BEST, SCORE, ALPHA = 0.22, 0.324, -1.6 * 6 / 11, math.log(4 / 3) / math.log(11 / 7)
+PLANTED = {
+    "shifted_loss": [
+        ("both bugs", loss(lambda v, real, t, pad: v.mean(), whole, whole)),
+        ("it can copy", loss(real_mean, whole, whole)),
+        ("3 of 12 places", loss(lambda v, real, t, pad: v.mean())),
+        ("shift goes the wrong way", loss(real_mean, lambda t: t[:, 1:], lambda t: t[:, :-1])),
+        ("grows with the batch", loss(lambda v, real, t, pad: v[real].sum())),
+        ("number of sentences", loss(lambda v, real, t, pad: v[real].sum() / len(t))),
+        ("within each sentence", loss(lambda v, real, t, pad: ((v * real).sum(1) / real.sum(1)).mean())),
+        ("whose input is padding", loss(lambda v, real, t, pad: v[t[:, :-1] != pad].mean())),
+        ("never learn to stop", loss(lambda v, real, t, pad: v[real & (t[:, 1:] != 3)].mean())),
+        ("number that you divide by", loss(lambda v, real, t, pad: v[real].sum() / real.numel())),
+        ("use the id that was passed", loss(lambda v, real, t, pad: v[t[:, 1:] != 1].mean())),
+        ("return the tensor", loss(lambda v, real, t, pad: v[real].mean().item())),
+        ("did not get the source's mask", lambda model, s, mask, t, pad: loss(real_mean)(model, s, None, t, pad)),
+        ("never called", lambda model, source, mask, target, pad: torch.tensor(1.0)),
+        ("is not", loss(lambda v, real, t, pad: v[real].mean() + 1)),
+        ("is a list", lambda *a: [loss(real_mean)(*a)]),
+    ],
+    "greedy_decode": [
+        ("goes on after <eos>", greedy(stop=False)),
+        ("still hold their <eos>", greedy(keep=True)),
+        ("begin with <sos>", greedy(start=True)),
+        ("one step short", greedy(steps=-1)),
+        ("when one row", greedy(any_done=True)),
+        ("hand the state", greedy(carry=False)),
+        ("fed <sos> at every step", greedy(feed=False)),
+        ("least likely", greedy(choose=torch.argmin)),
+        ("in place of the argument", lambda step, state, sos, eos, *a: greedy()(step, state, 2, 3, *a)),
+        ("though max_length is", greedy(steps=2)),
+        ("leave the loop then", never_leaves),
+        ("two calls", greedy(choose=random_choice)),
+        ("one after the other", lambda *a: [row[::-1] for row in greedy()(*a)]),
+        ("a loop that never ends", loops_for_ever),
+        ("got a tensor", lambda step, state, *rest: state),
+        ("got a dict", lambda *a: dict(enumerate(greedy()(*a)))),
+        ("each row must be a list", lambda *a: [str(row) for row in greedy()(*a)]),
+        ("raised AttributeError", lambda step, state, *rest: state.tolist().decode()),
+    ],
+    "search_by_hand": [
+        ("with its <eos>", (0.55, BEST, SCORE, ALPHA)),
+        ("never gets to it", (BEST, BEST, SCORE, ALPHA)),
+        ("you added", (0.95, BEST, SCORE, ALPHA)),
+        ("largest number at every step", (0.1, BEST, SCORE, ALPHA)),
+        ("without its end", (GREEDY, 0.405, SCORE, ALPHA)),
+        ("greedy's sentence", (GREEDY, GREEDY, SCORE, ALPHA)),
+        ("List the paths", (GREEDY, 0.5, SCORE, ALPHA)),
+        ("sign is lost", (GREEDY, BEST, -SCORE, ALPHA)),
+        ("you multiplied", (GREEDY, BEST, -1.6 * 11 / 6, ALPHA)),
+        ("mean log-probability", (GREEDY, BEST, -1.6 / 6, ALPHA)),
+        ("the 6 below", (GREEDY, BEST, -1.6 / 11, ALPHA)),
+        ("score of X", (GREEDY, BEST, -1.2 * 6 / 7, ALPHA)),
+        ("is not -2", (GREEDY, BEST, -2, ALPHA)),
+        ("upside down", (GREEDY, BEST, SCORE, 1 / ALPHA)),
+        ("ratio 6 / 2", (GREEDY, BEST, SCORE, math.log(4 / 3) / math.log(3))),
+        ("take logarithms", (GREEDY, BEST, SCORE, 4 / 3 / (11 / 7))),
+        ("no tie", (GREEDY, BEST, SCORE, 1.0)),
+        ("right to two digits", (0.22, 0.32, -0.87, 0.64)),
+        ("got 2", (GREEDY, BEST)),
+        ("got float", GREEDY),
+        ("greedy must be a number, got str", ("0.22", BEST, SCORE, ALPHA)),
+    ],
+    "beam_search": [
+        ("which holds <eos>", beam(obey=False, shown=lambda tokens: (1, 0))),
+        ("goes on after <eos>", lambda step, *a: ((1, 0, 2, 0), step(()).sum())),
+        ("not 1 for each hypothesis", lambda step, eos, size, *a: beam()(step, eos, size + 1, *a)),
+        ("not 2 for each hypothesis", beam(of_each=lambda size, tokens: size, cut=False)),
+        ("of all hypotheses together", beam(of_each=lambda size, tokens: 1 if tokens else 99)),
+        ("add their logarithms", beam(value=math.exp)),
+        ("compared by log P alone", beam(score=lambda t, p, a: p, returned=lambda t, p, a: p / lp(len(t), a))),
+        ("as soon as a hypothesis is finished", beam(first=True)),
+        ("keeps its place", beam(refill=True)),
+        ("still open at the end", beam(both=True)),
+        ("leaves out the <eos>", beam(score=lambda t, p, a: p / lp(len(t) - 1, a))),
+        ("you divide by |Y|^alpha", beam(score=lambda t, p, a: p / len(t) ** a)),
+        ("you multiply", beam(score=lambda t, p, a: p * lp(len(t), a))),
+        ("the score is not: the finished", beam(returned=lambda t, p, a: p)),
+        ("|Y| = ", beam(returned=lambda t, p, a: math.exp(p))),
+        ("lack their <eos>", beam(shown=lambda tokens: tokens[:-1] if tokens[-1] == 0 else tokens)),
+        ("wide enough", beam(best=min)),
+        ("eos = 0, max_length = 4 and alpha = 1", lambda step, eos, *a: beam()(step, 0, *a)),
+        ("the score is not 0.000", beam(returned=lambda t, p, a: p / lp(len(t), a) if a else 0.0)),
+        ("another beam search", lambda step, eos, size, *a: beam()(step, eos, min(size, 2) if size < 9 else size, *a)),
+        ("asked for token number 5", beam(longer=1)),
+        ("never called", lambda step, *a: ((0,), 0.0)),
+        ("wanted a pair", lambda *a: beam()(*a)[0][0]),
+        ("must be a tuple or a list", beam(shown=str)),
+        ("the score is a str", beam(returned=lambda t, p, a: str(p))),
+    ],
+    "additive_weights": [
+        ("mask is not used: padding", additive(lambda scores, mask: scores.softmax(1))),
+        ("masked after the softmax", additive(lambda scores, mask: scores.softmax(1) * mask)),
+        ("e^0 = 1", additive(lambda scores, mask: scores.masked_fill(~mask, 0).softmax(1))),
+        ("lie on the padding", additive(lambda scores, mask: right_weights(scores, ~mask))),
+        ("over the batch: softmax", additive(lambda scores, mask: hidden(scores, mask).softmax(0))),
+        ("over the batch, and the mask", additive(lambda scores, mask: scores.softmax(0))),
+        ("the softmax is missing", additive(hidden)),
+        ("without mask and softmax", additive(lambda scores, mask: scores)),
+        ("the tanh is missing", additive(right_weights, lambda q, k, v: (q + k) @ v)),
+        ("tanh comes before v", additive(right_weights, lambda q, k, v: torch.tanh((q + k) @ v))),
+        ("query has no influence", additive(right_weights, lambda q, k, v: torch.tanh(k) @ v)),
+        ("square root", additive(right_weights, lambda q, k, v: torch.tanh(q + k) @ v / 2**0.5)),
+        ("the scores are not used", additive(lambda scores, mask: mask / mask.double().sum(1, keepdim=True))),
+        ("exp overflows", additive(own_softmax)),
+        ("must sum to 1", additive(lambda scores, mask: right_weights(scores, mask) * 2)),
+        ("check each product", additive(right_weights, lambda q, k, v: torch.tanh(q - k) @ v)),
+        ("some weights are nan", additive(lambda scores, mask: scores * math.nan)),
+        ("that is the context", lambda query, keys, *rest: keys.mean(1)),
+        ("there is one weight for each key", lambda q, keys, W_q, W_k, v, mask: keys @ W_k.T * v),
+        ("is a list", additive(lambda scores, mask: right_weights(scores, mask).tolist())),
+    ],
+}  # fmt: skip
+IDENTITY = {  # "returns its input"
+    "shifted_loss": lambda model, source, mask, target, pad: target,
+    "greedy_decode": lambda step, state, sos, eos, max_length: state,
+    "search_by_hand": (1.2, 1.6, 2, 6),
+    "beam_search": lambda step, eos, size, max_length, alpha: (eos, size),
+    "additive_weights": lambda query, keys, W_q, W_k, v, mask: query,
+}
+ZEROS = {
+    "shifted_loss": lambda model, source, mask, target, pad: torch.tensor(0.0),
+    "greedy_decode": lambda step, state, sos, eos, max_length: [[0] * max_length for _ in state],
+    "search_by_hand": (0, 0, 0, 0),
+    "beam_search": lambda step, eos, size, max_length, alpha: ((0,), 0.0),
+    "additive_weights": lambda query, keys, W_q, W_k, v, mask: torch.zeros(keys.shape[:2], dtype=keys.dtype),
+}
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *VALUES])
+def test_reference_passes(name):
+    assert verdict(getattr(ch06, name), solution("06", VALUES.get(name, name))) == f"passed: {name}"
+
+
+@pytest.mark.parametrize("kind", [tuple, torch.tensor, np.array])
+def test_three_digits_of_any_kind_are_enough(kind):
+    """Fails when a check insists on Python's own float or on more digits than it asks for."""
+    rounded = [float(f"{value:.3g}") for value in solution("06", "found")]
+    assert verdict(ch06.search_by_hand, kind(rounded)) == "passed: search_by_hand"
+
+
+def test_other_right_ways_are_welcome():
+    """Fails when a check insists on the reference's own way: logits cut instead of inputs, tensors of ids, a list."""
+
+    def cut_the_logits(model, source, mask, target, pad):
+        return real_mean(nats(model(source, mask, target)[:, :-1], target[:, 1:]), target[:, 1:] != pad, target, pad)
+
+    decode, search = solution("06", "greedy_decode"), solution("06", "beam_search")
+
+    def rows_of_tensors(*arguments):
+        return tuple(torch.tensor(row, dtype=torch.int64) for row in decode(*arguments))
+
+    def tensors(*arguments):
+        tokens, score = search(*arguments)
+        return torch.tensor(tokens), torch.tensor(score)
+
+    assert verdict(ch06.shifted_loss, cut_the_logits) == "passed: shifted_loss"
+    assert verdict(ch06.greedy_decode, rows_of_tensors) == "passed: greedy_decode"
+    assert verdict(ch06.beam_search, tensors) == "passed: beam_search"
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, i) for name, rows in PLANTED.items() for i in range(len(rows))])
+def test_planted_mistake_gets_its_message(name, number):
+    part, wrong = PLANTED[name][number]
+    message = verdict(getattr(ch06, name), wrong)
+    assert message.startswith("not yet: ")
+    assert part in message
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_mistake_has_a_message_of_its_own(name):
+    messages = [verdict(getattr(ch06, name), wrong) for _, wrong in PLANTED[name]]
+    assert len(set(messages)) == len(messages)
+
+
+@pytest.mark.parametrize("answers", [IDENTITY, ZEROS], ids=["its input", "zeros"])
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_laziest_answers_fail(name, answers):
+    assert verdict(getattr(ch06, name), answers[name]).startswith("not yet: ")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_untouched_is_not_attempted(name):
+    assert verdict(getattr(ch06, name), ...) == f"not attempted yet: {name}"
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_messages_do_not_show_the_solution(name):
+    # The reference's own lines must not stand in any diagnosis.
+    messages = " ".join(verdict(getattr(ch06, name), wrong) for _, wrong in PLANTED[name])
+    for line in ("ignore_index", "target[:, :-1]", "argmax", "masked_fill", "unsqueeze", "0.324", "0.637", "sorted("):
+        assert line not in messages

@@ -1,0 +1,256 @@
+"""The checks of chapter 07: the reference solutions pass, each usual mistake gets its own message.
+
+A test here fails when a check accepts a wrong answer, rejects the reference, or gives two
+different mistakes the same diagnosis.
+"""
+
+import math
+
+import pytest
+import torch
+
+from course_lib.exercises import ch07
+from tests.helpers.solutions import solution, verdict
+
+FUNCTIONS = ("dot_product_attention", "split", "merge", "stack_maps")
+VALUES = {"numbers_by_hand": "numbers", "shapes": "arrows"}  # check: the name of the student's answer
+
+
+# --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
+
+
+def attend(
+    score=lambda q, k, v: q @ k.mT / math.sqrt(q.shape[-1]),
+    weigh=lambda scores, visible: scores.masked_fill(~visible, -math.inf).softmax(-1).masked_fill(~visible, 0.0),
+    triangle=lambda ones, T, S: ones.tril(S - T),
+    join=lambda mask, causal: mask & causal,
+    invert=False,
+    out=lambda weights, v: weights @ v,
+):
+    def attention(q, k, v, mask=None, causal=False):
+        scores = score(q, k, v)
+        T, S = scores.shape[-2:]
+        ones = torch.ones(T, S, dtype=torch.bool)
+        visible = triangle(ones, T, S) if causal else ones
+        if mask is not None:
+            mask = ~mask if invert else mask
+            visible = join(mask, visible) if causal else mask
+        return out(weigh(scores, visible.expand(scores.shape)), v)
+
+    return attention
+
+
+def filled(value):
+    return lambda scores, visible: scores.masked_fill(~visible, value).softmax(-1)
+
+
+def only_whole_masks(q, k, v, mask=None, causal=False):
+    if mask is not None and mask.ndim == 2 and q.ndim == 4:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+    return attend()(q, k, v, mask, causal)
+
+
+def causal_with_whole_masks(q, k, v, mask=None, causal=False):
+    return attend()(q, k, v, mask, causal and (mask is None or mask.ndim == 3))
+
+
+def any_row_empties_all(q, k, v, mask=None, causal=False):
+    found = attend()(q, k, v, mask, causal)
+    return found * 0 if mask is not None and not mask.any(-1).all() else found
+
+
+def maps(
+    in_weights=True, in_layer=True, residual=True, first=True, move=True, invert=False, shown=lambda w: w, end=list
+):
+    def run(layers, x, mask):
+        mask, found = ~mask if invert else mask, []
+        for layer in layers:
+            new = layer(x, mask=mask if in_layer else None)
+            new = (x + new if residual else new) if move else x
+            found.append(shown(layer.attention_weights(x if first else new, mask=mask if in_weights else None)))
+            x = new
+        return end(found)
+
+    return run
+
+
+def heads(x, H):
+    return x.unflatten(-1, (H, -1)).transpose(1, 2)
+
+
+G = math.exp(math.sqrt(3))
+WEIGHT, LENGTH, VARIANCE, SLOPE = G / (2 * G + 2), math.sqrt(3) * math.log(27) / 10, 36.0, -0.14
+ARROWS = {
+    "queries": (8, 6, 17, 16),
+    "keys": (8, 6, 21, 16),
+    "weights": (8, 6, 17, 21),
+    "output": (8, 17, 96),
+    "in_proj_weight": (288, 96),
+    "numbers": 17136,
+}
+PLANTED = {
+    "dot_product_attention": [
+        ("add up to 1 over the queries", attend(weigh=lambda s, visible: s.softmax(-2))),
+        ("not divided by sqrt(K)", attend(lambda q, k, v: q @ k.mT)),
+        ("divided by K;", attend(lambda q, k, v: q @ k.mT / q.shape[-1])),
+        ("root of the values' width", attend(lambda q, k, v: q @ k.mT / math.sqrt(v.shape[-1]))),
+        ("root of S", attend(lambda q, k, v: q @ k.mT / math.sqrt(k.shape[-2]))),
+        ("multiplied by sqrt(K)", attend(lambda q, k, v: q @ k.mT * math.sqrt(q.shape[-1]))),
+        ("there is no softmax", attend(weigh=lambda s, visible: s)),
+        ("divide the exponentials", attend(weigh=lambda s, visible: s.exp())),
+        ("these are weights", attend(out=lambda weights, v: weights)),
+        ("returns a tuple", attend(out=lambda weights, v: (weights @ v, weights))),
+        ("the mask changes nothing", lambda q, k, v, mask=None, causal=False: attend()(q, k, v, None, causal)),
+        ("the wrong way round", attend(invert=True)),
+        ("set to zero after the softmax", attend(weigh=lambda s, visible: s.softmax(-1) * visible)),
+        ("e^0 = 1", attend(weigh=lambda s, visible: (s * visible).softmax(-1))),
+        ("added as a number", attend(weigh=lambda s, visible: (s + visible).softmax(-1))),
+        ("must expand", only_whole_masks),
+        ("causal=True changes nothing", lambda q, k, v, mask=None, causal=False: attend()(q, k, v, mask)),
+        ("the other one", attend(triangle=lambda ones, T, S: ones.triu(S - T))),
+        ("its own position", attend(triangle=lambda ones, T, S: ones.tril(S - T - 1))),
+        ("one key too many", attend(triangle=lambda ones, T, S: ones.tril(S - T + 1))),
+        ("stands top left", attend(triangle=lambda ones, T, S: ones.tril())),
+        ("the causality is lost", attend(join=lambda mask, causal: mask)),
+        ("but not one of shape (S,)", causal_with_whole_masks),
+        ("the mask is lost", attend(join=lambda mask, causal: causal)),
+        ("joined them with or", attend(join=lambda mask, causal: mask | causal)),
+        ("gives nan", attend(weigh=filled(-math.inf))),
+        ("mean of all hidden values", attend(weigh=filled(-1e9))),
+        ("changes the other rows", any_row_empties_all),
+    ],
+    "split": [
+        ("only renames", lambda x, H: x.view(x.shape[0], H, x.shape[1], -1)),
+        ("now put the heads", lambda x, H: x.unflatten(-1, (H, -1))),
+        ("every third entry", lambda x, H: x.unflatten(-1, (-1, H)).permute(0, 3, 1, 2)),
+        ("reverse order", lambda x, H: heads(x, H).flip(1)),
+    ],
+    "merge": [
+        ("reshape without transpose", lambda x: x.reshape(x.shape[0], x.shape[2], -1)),
+        ("interleaved", lambda x: x.permute(0, 2, 3, 1).flatten(2)),
+        ("reverse order", lambda x: x.flip(1).transpose(1, 2).flatten(2)),
+        ("has shape", lambda x: x.transpose(1, 2)),
+    ],
+    "stack_maps": [
+        ("as it was", maps(in_layer=False)),
+        ("computed without it", maps(in_weights=False)),
+        ("neither", maps(in_weights=False, in_layer=False)),
+        ("to be added", maps(residual=False)),
+        ("from what the layer reads", maps(first=False)),
+        ("must go on through", maps(move=False)),
+        ("inverted", maps(invert=True)),
+        ("keep the heads apart", maps(shown=lambda w: w.mean(1))),
+        ("got one tensor for all", maps(end=torch.stack)),
+        ("one map for each of the 3", maps(end=lambda found: found[-1:])),
+    ],
+    "numbers_by_hand": [
+        ("what keys 3 and 4 get together", (2 * WEIGHT, LENGTH, VARIANCE, SLOPE)),
+        ("divide it by sqrt(3)", (math.exp(3) / (2 * math.exp(3) + 2), LENGTH, VARIANCE, SLOPE)),
+        ("key 4 has the same score", (G / (G + 3), LENGTH, VARIANCE, SLOPE)),
+        ("e^0 is 1", (0.5, LENGTH, VARIANCE, SLOPE)),
+        ("left out the division", (WEIGHT, math.log(27) / 10, VARIANCE, SLOPE)),
+        ("three other keys", (WEIGHT, math.sqrt(3) * math.log(9) / 10, VARIANCE, SLOPE)),
+        ("the score that is needed", (WEIGHT, math.log(27), VARIANCE, SLOPE)),
+        ("entries of variance 1", (WEIGHT, LENGTH, 16, SLOPE)),
+        ("standard deviation", (WEIGHT, LENGTH, 6, SLOPE)),
+        ("added the two variances", (WEIGHT, LENGTH, 148, SLOPE)),
+        ("think of the sign", (WEIGHT, LENGTH, VARIANCE, 0.14)),
+        ("its own score", (WEIGHT, LENGTH, VARIANCE, 0.21)),
+        ("two digits", (0.42, 0.57, 36, -0.14)),
+        ("uniform weights", (0.25, LENGTH, VARIANCE, SLOPE)),
+        ("two things", (WEIGHT, math.log(9) / 10, VARIANCE, SLOPE)),
+        ("w_2 w_3", (WEIGHT, LENGTH, VARIANCE, -0.02)),
+        ("i and j differ here", (WEIGHT, LENGTH, VARIANCE, -0.112)),
+    ],
+    "shapes": [
+        ("another order", ARROWS | {"queries": (8, 17, 6, 16)}),
+        ("other language", ARROWS | {"keys": (8, 6, 17, 16)}),
+        ("not D", ARROWS | {"queries": (8, 6, 17, 96)}),
+        ("where is H", ARROWS | {"weights": (8, 17, 21)}),
+        ("self-attention", ARROWS | {"weights": (8, 6, 17, 17)}),
+        ("English asks", ARROWS | {"output": (8, 21, 96)}),
+        ("outputs are stacked", ARROWS | {"in_proj_weight": (96, 288)}),
+        ("one sentence", ARROWS | {"numbers": 17136 // 8}),
+        ("one head", ARROWS | {"numbers": 17136 // 6}),
+        ("the layer's parameters", ARROWS | {"numbers": 4 * 96 * 96}),
+        ("side by side again", ARROWS | {"output": (8, 6, 17, 16)}),
+        ("no entry 'weights'", {name: shape for name, shape in ARROWS.items() if name != "weights"}),
+    ],
+}
+IDENTITY = {  # "returns its input"
+    "dot_product_attention": lambda q, k, v, mask=None, causal=False: q,
+    "split": lambda x, H: x,
+    "merge": lambda x: x,
+    "stack_maps": lambda layers, x, mask: x,
+    "numbers_by_hand": 1.0,
+    "shapes": (8, 6, 17, 16),
+}
+ZEROS = {
+    "dot_product_attention": lambda q, k, v, mask=None, causal=False: q @ torch.zeros(q.shape[-1], v.shape[-1]).to(q),
+    "split": lambda x, H: torch.zeros_like(heads(x, H)),
+    "merge": lambda x: torch.zeros_like(x.transpose(1, 2).flatten(2)),
+    "stack_maps": maps(shown=torch.zeros_like),
+    "numbers_by_hand": (0, 0, 0, 0),
+    "shapes": dict.fromkeys(ARROWS, (0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *VALUES])
+def test_reference_passes(name):
+    """Fails if a check rejects the chapter's own solution."""
+    assert verdict(getattr(ch07, name), solution("07", VALUES.get(name, name))) == f"passed: {name}"
+
+
+@pytest.mark.parametrize(("name", "part", "answer"), [(n, *case) for n, cases in PLANTED.items() for case in cases])
+def test_planted_mistake_gets_its_message(name, part, answer):
+    """Fails if a mistake passes, or is diagnosed as another one."""
+    found = verdict(getattr(ch07, name), answer)
+    assert found.startswith("not yet: ")
+    assert part in found
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_messages_differ(name):
+    """Fails if two different mistakes are told the same."""
+    found = [verdict(getattr(ch07, name), answer) for _, answer in PLANTED[name]]
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("answers", [IDENTITY, ZEROS], ids=["its input", "zeros"])
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_laziest_answers_fail(name, answers):
+    """Fails if an answer that computes nothing passes, or could not be examined."""
+    found = verdict(getattr(ch07, name), answers[name])
+    assert found.startswith("not yet: ")
+    assert "could not be examined" not in found
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *VALUES])
+def test_not_attempted(name):
+    """Fails if an untouched exercise is called wrong."""
+
+    def untouched(*arguments, **options):
+        raise NotImplementedError
+
+    answer = untouched if name in FUNCTIONS else ...
+    assert verdict(getattr(ch07, name), answer) == f"not attempted yet: {name}"
+
+
+def test_other_right_answers_pass():
+    """Fails if a check insists on one way: another softmax, an einsum, a tuple of maps, lists of sizes."""
+
+    def with_einsum(q, k, v, mask=None, causal=False):
+        scores = torch.einsum("...tk,...sk->...ts", q, k) * k.shape[-1] ** -0.5
+        T, S = scores.shape[-2:]
+        if causal:
+            place = torch.arange(T).unsqueeze(1) + S - T
+            scores = scores.masked_fill(torch.arange(S) > place, -math.inf)
+        if mask is not None:
+            scores = torch.where(mask, scores, -math.inf)
+        return scores.softmax(-1).nan_to_num() @ v
+
+    assert verdict(ch07.dot_product_attention, with_einsum) == "passed: dot_product_attention"
+    assert verdict(ch07.stack_maps, maps(end=tuple)) == "passed: stack_maps"
+    as_lists = {name: list(value) if isinstance(value, tuple) else value for name, value in ARROWS.items()}
+    assert verdict(ch07.shapes, as_lists) == "passed: shapes"
+    assert verdict(ch07.numbers_by_hand, torch.tensor([0.425, 0.571, 36.0, -0.14])) == "passed: numbers_by_hand"

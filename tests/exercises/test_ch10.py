@@ -1,0 +1,189 @@
+"""The checks of chapter 10: the reference solutions pass, each usual mistake gets its own message.
+
+A test here fails when a check accepts a wrong answer, rejects the reference, or gives two
+different mistakes the same diagnosis.
+"""
+
+import pytest
+import torch
+
+from course_lib.exercises import ch10
+from tests.helpers.solutions import solution, verdict
+
+FUNCTIONS = ("attention_operations", "cross_operations", "positions_seen")
+VALUES = {"crossovers": "lengths_of_equality", "parameters_by_hand": "by_hand"}  # check: the student's name for it
+
+
+# --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
+
+
+def operations(projections=4.0, quadratic=2.0, heads=lambda H: 1, scale=1):
+    def count(B, T, D, H):
+        return scale * (projections * 2 * B * T * D * D + quadratic * heads(H) * 2 * B * T * T * D)
+
+    return count
+
+
+def cross(keys=True, heads=True, factor=True):
+    def count(B, T, S, D, H, F):
+        read = S if keys else T
+        width = D // H if heads else D
+        return 4 * B * (T + read) * D * D + 4 * B * H * T * S * width + (4 if factor else 2) * B * T * D * F
+
+    return count
+
+
+def seen(reduce, select=lambda out: out[:, -1], number=None):
+    def positions(model, x):
+        x = x.detach().requires_grad_()
+        chosen = select(model(x))
+        direction = torch.randn(chosen.shape, generator=torch.Generator().manual_seed(0), dtype=chosen.dtype)
+        loss = (chosen * direction).sum() if number is None else number(chosen)
+        return reduce(torch.autograd.grad(loss, x)[0])
+
+    return positions
+
+
+def right(gradient):
+    return (gradient != 0).any(-1).any(0)
+
+
+PLANTED = {
+    "attention_operations": [
+        ("you counted them as 1", operations(scale=0.5)),
+        ("only the projections are there", operations(quadratic=0)),
+        ("the four projections are missing", operations(projections=0)),
+        ("one projection is missing", operations(projections=3)),
+        ("or its factor 2, is missing", operations(quadratic=1)),
+        ("you have half of that", operations(projections=2)),
+        ("they serve all heads", lambda B, T, D, H: operations(projections=4 / H)(B, T, D, H)),
+        ("you count everything H times", lambda B, T, D, H: H * operations()(B, T, D, H)),
+        ("adding a bias is no matrix product", lambda B, T, D, H: operations()(B, T, D, H) + 4 * B * T * D),
+        ("adding a bias is no matrix product", lambda B, T, D, H: operations()(B, T, D, H) + 8 * B * T * D),
+        ("that is the number of parameters", lambda B, T, D, H: 4 * D * D + 4 * D),
+        ("that is the number of weights", lambda B, T, D, H: 4 * D * D),
+        ("work on B T vectors", lambda B, T, D, H: operations(projections=4 / B)(B, T, D, H)),
+        ("scores of its own", lambda B, T, D, H: operations(quadratic=2 / B)(B, T, D, H)),
+        ("you count the quadratic part H times", operations(heads=lambda H: H)),
+        ("you count the quadratic part of one", operations(heads=lambda H: 1 / H)),
+        ("D by D for all heads together", lambda B, T, D, H: operations(projections=4 * H)(B, T, D, H)),
+        ("the batch is missing", lambda B, T, D, H: operations()(1, T, D, H)),
+        ("nothing was added up", lambda B, T, D, H: 0),
+        ("is not the count of this layer's six products", lambda B, T, D, H: B),
+        ("the count is a str", lambda B, T, D, H: "many"),
+    ],
+    "cross_operations": [
+        ("1 of the 3 bugs left; look here: keys and values", cross(keys=False)),
+        ("1 of the 3 bugs left; look here: a head has width D / H", cross(heads=False)),
+        ("1 of the 3 bugs left; look here: in the feed-forward network", cross(factor=False)),
+        ("2 of the 3 bugs left; look here: a head has", cross(heads=False, factor=False)),
+        ("2 of the 3 bugs left; look here: keys and values", cross(keys=False, factor=False)),
+        ("3 of the 3 bugs left; look here: keys and values", cross(False, False, False)),
+        ("three projections read the S vectors", lambda *n: cross()(*n) + 2 * n[0] * (n[2] - n[1]) * n[3] ** 2),
+        ("all projections read the S vectors", lambda *n: cross()(*n) + 4 * n[0] * (n[2] - n[1]) * n[3] ** 2),
+        ("you have half of their operations", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) - 2 * B * T * S * D),
+        ("not four", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * T * D * F),
+        ("the batch is missing", lambda B, *n: cross()(1, *n)),
+        ("torch counts", lambda B, T, S, D, H, F: 0),
+        ("torch counts", lambda B, T, S, D, H, F: B),
+    ],
+    "positions_seen": [
+        ("what the first output depends on", seen(right, select=lambda out: out[:, 0])),
+        ("you differentiate all outputs at once", seen(right, select=lambda out: out)),
+        ("the order is turned round", seen(lambda g: right(g).flip(0))),
+        ("add up to 0, like a LayerNorm's", seen(right, number=torch.sum)),
+        ("a gradient of 1e-12 is a gradient", seen(lambda g: (g.abs() > 1e-6).any(-1).any(0))),
+        ("in any row of the batch counts", seen(lambda g: (g != 0).any(-1)[0])),
+        ("in any row of the batch counts: you looked at one row, or asked", seen(lambda g: (g != 0).any(-1).all(0))),
+        ("you looked at one entry, or asked", seen(right, number=lambda out: out[:, 0].sum())),
+        ("you looked at one entry, or asked", seen(lambda g: (g != 0).all(-1).any(0))),
+        ("wanted bool", seen(lambda g: g.abs().sum((0, 2)))),
+        ("has shape (3, 7)", seen(lambda g: (g != 0).any(-1))),
+        ("add up to 0, like a LayerNorm's", lambda model, x: torch.zeros(x.shape[1], dtype=torch.bool)),
+        ("has shape (3, 7, 2)", lambda model, x: x),
+    ],
+    "crossovers": [
+        ("leaves attention's projections out", (1536, 1024, 2048)),
+        ("(a) that comes of four gates", (1024, 1024, 2048)),
+        ("(a) a projection is missing", (768, 1024, 2048)),
+        ("(a) the factor 2 is on one side only", (2048, 1024, 2048)),
+        ("is two of the four", (512, 512, 2048)),
+        ("(b) the quadratic part has two products", (512, 2048, 2048)),
+        ("(b) the output projection is missing", (512, 768, 2048)),
+        ("(c) that is for F = 4 D", (512, 1024, 3072)),
+        ("(c) the rest has two parts", (512, 1024, 1024)),
+        ("(c) the feed-forward network has two matrices", (512, 1024, 1536)),
+        ("(c) a projection is missing", (512, 1024, 1792)),
+        ("(c) the quadratic part has two products", (512, 1024, 4096)),
+        ("(b) that is T / D", (512, 2, 2048)),
+        ("(c) at T = 2049 the two sides are not equal", (512, 1024, 2049)),
+        ("(a) at T = 0", (0, 0, 0)),
+        ("expected 3 numbers", (512, 1024)),
+    ],
+    "parameters_by_hand": [
+        ("the biases are missing", (3_147_776, 0, 0, 0)),
+        ("biases of queries, keys and values", (3_150_848, 0, 0, 0)),
+        ("biases of the feed-forward network", (3_149_824, 0, 0, 0)),
+        ("these are the large matrices", (3_145_728, 0, 0, 0)),
+        ("the biases of one of the two attentions", (3_152_384, 4_201_984, 0, 0)),
+        ("there are two norms", (3_151_360, 0, 0, 0)),
+        ("the norms' (each a gain and a shift), or the projections' biases", (3_150_336, 0, 0, 0)),
+        ("eight of them need", (3_152_384 + 7 * 1_050_624, 0, 0, 0)),
+        ("an attention has four projections", (3_152_384 - 512 * 513, 0, 0, 0)),
+        ("the feed-forward network has two matrices", (3_152_384 - 2048 * 512 - 512, 0, 0, 0)),
+        ("that is an encoder layer", (3_152_384, 3_152_384, 0, 0)),
+        ("a third sublayer needs a third norm", (3_152_384, 4_203_008, 0, 0)),
+        ("the cross-attention's own projections are missing", (3_152_384, 3_153_408, 0, 0)),
+        ("there are six", (3_152_384, 4_204_032, 7_356_416, 0)),
+        ("larger than the encoder's", (3_152_384, 4_204_032, 12 * 3_152_384, 0)),
+        ("not in the paper's model", (3_152_384, 4_204_032, 44_140_544, 0)),
+        ("the table of embeddings is missing", (3_152_384, 4_204_032, 44_138_496, 44_138_496)),
+        ("share one table", (3_152_384, 4_204_032, 44_138_496, 44_138_496 + 3 * 18_944_000)),
+        ("has no bias", (3_152_384, 4_204_032, 44_138_496, 63_082_496 + 37_000)),
+        ("all digits are wanted", (3_150_000, 0, 0, 0)),
+        ("all digits are wanted", (0, 0, 0, 0)),
+        ("expected 4 numbers", 63e6),
+    ],
+}
+MISTAKES = [(name, part, wrong) for name, found in PLANTED.items() for part, wrong in found]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_reference_passes(name):
+    assert verdict(getattr(ch10, name), solution("10", name)) == f"passed: {name}"
+
+
+@pytest.mark.parametrize(("name", "value"), VALUES.items())
+def test_the_reference_value_passes(name, value):
+    assert verdict(getattr(ch10, name), solution("10", value)) == f"passed: {name}"
+
+
+@pytest.mark.parametrize(("name", "part", "wrong"), MISTAKES, ids=[f"{n}-{p[:25]}" for n, p, _ in MISTAKES])
+def test_a_usual_mistake_gets_its_own_message(name, part, wrong):
+    found = verdict(getattr(ch10, name), wrong)
+    assert found.startswith("not yet: ")
+    assert part in found
+    others = [other for other, _ in PLANTED[name] if other not in part and part not in other]
+    assert not [other for other in others if other in found]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *VALUES])
+def test_nothing_is_not_an_attempt(name):
+    assert verdict(getattr(ch10, name), ...) == f"not attempted yet: {name}"
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *VALUES])
+def test_three_hints(name, capsys):
+    for number in (1, 2, 3):
+        getattr(ch10, name).hint(number)
+    assert len(set(capsys.readouterr().out.splitlines())) == 3
+
+
+def test_a_finer_way_passes_too():
+    """Fails if a sum of squares, or asking for each sequence alone, is rejected though it finds the dependence."""
+
+    def one_by_one(model, x):
+        return torch.stack([seen(right)(model, x[b : b + 1]) for b in range(len(x))]).any(0)
+
+    assert verdict(ch10.positions_seen, one_by_one) == "passed: positions_seen"
+    assert verdict(ch10.positions_seen, seen(right, number=lambda out: out.square().sum())).startswith("passed")

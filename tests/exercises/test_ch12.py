@@ -1,0 +1,285 @@
+"""The checks of chapter 12: the reference solutions pass, each usual mistake gets its own message.
+
+A test here fails when a check accepts a wrong answer, rejects the reference, or gives two
+different mistakes the same diagnosis.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from course_lib.bert import BERT, BERTConfig, join_pair
+from course_lib.exercises import ch12
+from course_lib.text import pad_batch
+from course_lib.utils import number_of_parameters
+from tests.helpers.solutions import solution, verdict
+
+SOLUTIONS = {
+    "hide": "hide",
+    "shares": "changed_and_suspect",
+    "blank_loss": "blank_loss",
+    "pair_batch": "pair_batch",
+    "wordpiece": "wordpiece",
+    "bert_parameters": "bert_parameters",
+}
+
+# --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
+
+
+def hidden(below=0.8, upto=0.9, everything=False, swap=False, targets=None):
+    """Masking with mistakes to choose from."""
+
+    def hide(ids, maskable, choose, fate, others, mask_id):
+        chosen = (maskable | everything) & (choose < 0.15)
+        first, second = (others, mask_id) if swap else (mask_id, others)
+        inputs = torch.where(chosen & (fate < below), first, ids)
+        inputs = torch.where(chosen & (fate >= below) & (fate < upto), second, inputs)
+        wanted = ids.masked_fill(~chosen, -100)
+        return inputs, wanted if targets is None else targets(ids, inputs, chosen, fate)
+
+    return hide
+
+
+def late(ids, maskable, choose, fate, others, mask_id):
+    """The library's order: the random token above 0.9, not below."""
+    inputs, targets = hidden(upto=0.8)(ids, maskable, choose, fate, others, mask_id)
+    return torch.where((targets != -100) & (fate >= 0.9), others, inputs), targets
+
+
+def going_back(word, vocab, mark=""):
+    """Any cut into known pieces: it goes back where the longest piece leads nowhere."""
+    for end in range(len(word), 0, -1):
+        if mark + word[:end] in vocab:
+            rest = [] if end == len(word) else going_back(word[end:], vocab, "##")
+            if rest != ["[UNK]"]:
+                return [mark + word[:end], *rest]
+    return ["[UNK]"]
+
+
+def paired(last=True, early=False, flat=False, pad_segment=0, pad=None, flip=False, full=False, order=False):
+    """A batch of pairs with mistakes to choose from."""
+
+    def pair_batch(pairs, cls_id, sep_id, pad_id):
+        rows, kinds = [], []
+        for first, second in pairs:
+            row = [cls_id, *(second if order else first), sep_id, *(first if order else second)] + [sep_id] * last
+            n = len(first) + (1 if early else 2)
+            rows.append(row)
+            kinds.append([0] * n + [0 if flat else 1] * (len(row) - n))
+        ids, mask = pad_batch(rows)
+        ids[~mask] = pad_id if pad is None else pad
+        segments = pad_batch(kinds)[0].masked_fill(~mask, pad_segment)
+        return ids, ~mask if flip else mask | full, segments
+
+    return pair_batch
+
+
+def loss(targets_as=None, divide=None, sign=1):
+    def blank_loss(logits, targets):
+        asked = targets != -100
+        if targets_as == "zero":
+            return F.cross_entropy(logits.flatten(0, 1), targets.clamp(min=0).flatten())
+        if targets_as == "half mended":
+            return loss("zero")(logits, targets) * targets.numel() / asked.sum()
+        if targets_as == "logits":
+            return -logits[asked].gather(1, targets[asked][:, None]).mean()
+        if targets_as == "rows":
+            rows = [F.cross_entropy(x, t) for x, t in zip(logits, targets, strict=True)]
+            return torch.stack(rows).mean()
+        total = F.cross_entropy(logits[asked], targets[asked], reduction="sum")
+        return sign * total / {None: asked.sum(), "all": targets.numel(), "one": 1, "rows": len(targets)}[divide]
+
+    return blank_loss
+
+
+def counted(**wrong):
+    return lambda V, L, D, N, F: ch12._parameters(V, L, D, N, F, **wrong)
+
+
+def less(amount):
+    return lambda V, L, D, N, F: ch12._parameters(V, L, D, N, F) - amount(V, L, D, N, F)
+
+
+def pieces(longest=True, marks=True, unknown=True, strip=False, last=True):
+    def wordpiece(word, vocab):
+        found = ch12._pieces(word, vocab, longest, marks, unknown)
+        found = found if last or found == ["[UNK]"] else found[:-1]
+        return [piece.removeprefix("##") for piece in found] if strip else found
+
+    return wordpiece
+
+
+PLANTED = {
+    "hide": [
+        ("not maskable", hidden(everything=True)),
+        ("all chosen tokens became", hidden(below=1.1)),
+        ("no chosen token stays", hidden(upto=1.1)),
+        ("no token becomes another", hidden(upto=0.8)),
+        ("changed places", hidden(swap=True)),
+        ("targets are the ids everywhere", hidden(targets=lambda ids, inputs, chosen, fate: ids)),
+        ("itself is to be predicted", hidden(targets=lambda ids, inputs, chosen, fate: inputs.where(chosen, -100))),
+        ("only the masked places", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(inputs == 4, -100))),
+        ("must be predicted like", hidden(targets=lambda ids, inputs, c, fate: ids.where(c & (fate < 0.9), -100))),
+        ("are 0, which is a token", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(chosen, 0))),
+        ("the targets are wrong", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(chosen, 7))),
+        ("stands above 0.9", late),
+        ("use the id that was passed", lambda ids, m, c, f, others, mask_id: hidden()(ids, m, c, f, others, 4)),
+        ("not at 0.15", lambda ids, m, c, f, *rest: hidden(below=0.8 + 1e-9)(ids, m, c, f, *rest)),
+        ("the input is", hidden(below=0.5)),
+        ("wanted a tuple", lambda ids, *others: ids),
+    ],
+    "shares": [
+        ("share of chosen", (0.15, 0.0216)),
+        ("sometimes the old one", (0.135, 0.0216)),
+        ("masks alone", (0.12, 0.0216)),
+        ("share of the chosen", (0.875, 0.0216)),
+        ("changed is 0.5", (0.5, 0.0216)),
+        ("looks the same too", (0.131, 0.015 / 0.865)),
+        ("suspect is 0.02168", (0.13125, 0.01875 / 0.865)),
+        ("divide by", (0.131, 0.01875)),
+        ("before anything", (0.131, 0.15)),
+        ("suspect is 0.5", (0.131, 0.5)),
+        ("got 3", (0.131, 0.0216, 1.0)),
+    ],
+    "blank_loss": [
+        ("counted as token 0", loss("zero")),
+        ("divided by all places", loss(divide="all")),
+        ("the sum is not", loss("half mended")),
+        ("that is the sum", loss(divide="one")),
+        ("rows' means", loss("rows")),
+        ("sign is wrong", loss(sign=-1)),
+        ("softmax is missing", loss("logits")),
+        ("number of rows", loss(divide="rows")),
+        ("a size is written", lambda logits, targets: loss()(logits, targets) * 3 / len(logits)),
+        ("got 5.0000", lambda logits, targets: 5.0),
+    ],
+    "pair_batch": [
+        ("last [SEP] is missing", paired(last=False)),
+        ("padding is not", paired(pad=0)),
+        ("wrong way round", paired(flip=True)),
+        ("True at padding", paired(full=True)),
+        ("second text's segments", paired(flat=True)),
+        ("belongs to the first text", paired(early=True)),
+        ("padding has segment 1", paired(pad_segment=1)),
+        ("their order is not", paired(order=True)),
+        ("[CLS] is missing", lambda *given: tuple(x[:, 1:] for x in paired()(*given))),
+        ("wanted a tuple", lambda pairs, *ids: pad_batch([first for first, _ in pairs])[0]),
+        ("dtype torch.int64; wanted torch.bool", lambda *given: (*paired()(*given)[::2], paired()(*given)[1])),
+    ],
+    "wordpiece": [
+        ("shortest", pieces(longest=False)),
+        ("without ##", pieces(marks=False)),
+        ("becomes one [UNK]", pieces(unknown=False)),
+        ("## was lost", pieces(strip=True)),
+        ("last piece", pieces(last=False)),
+        ("became ['[UNK]']", lambda word, vocab: ["[UNK]"]),
+        ("no way back", going_back),
+        (
+            "cannot be cut to its end",
+            lambda word, vocab: [p for p in ch12._pieces(word, vocab, unknown=False) if p != "[UNK]"],
+        ),
+        ("is a tuple", lambda word, vocab: tuple(ch12._pieces(word, vocab))),
+    ],
+    "bert_parameters": [
+        ("pooler is missing", counted(pooler=False)),
+        ("segments' table", less(lambda V, L, D, N, F: 2 * D)),
+        ("positions' table", less(lambda V, L, D, N, F: L * D)),
+        ("4 D a layer", less(lambda V, L, D, N, F: 4 * D * N)),
+        ("2 D a layer", less(lambda V, L, D, N, F: 2 * D * N)),
+        ("a scale and a shift: 2 D", less(lambda V, L, D, N, F: 2 * D * N + D)),
+        ("need not be 4 D", lambda V, L, D, N, F: ch12._parameters(V, L, D, N, 4 * D)),
+        ("all LayerNorms", counted(norms=False)),
+        ("biases are missing", counted(biases=False)),
+        ("fourth matrix", counted(qkv=3)),
+        ("one layer", lambda V, L, D, N, F: ch12._parameters(V, L, D, 1, F)),
+        ("embeddings are missing", counted(embeddings=False)),
+        ("output layer", less(lambda V, L, D, N, F: -V * D)),
+        ("wrong for BERT-base", lambda V, L, D, N, F: ch12._parameters(V, 13, D, N, F)),
+        ("you count 1;", lambda V, L, D, N, F: 1),
+    ],
+}
+IDENTITY = {
+    "hide": lambda ids, *others: (ids, ids),
+    "shares": (0.15, 4),
+    "blank_loss": lambda logits, targets: logits,
+    "pair_batch": lambda pairs, *ids: pairs,
+    "wordpiece": lambda word, vocab: word,
+    "bert_parameters": lambda V, L, D, N, F: V,
+}
+ZEROS = {
+    "hide": lambda ids, *others: (torch.zeros_like(ids), torch.zeros_like(ids)),
+    "shares": (0, 0),
+    "blank_loss": lambda logits, targets: logits.sum() * 0,
+    "pair_batch": lambda pairs, *ids: [torch.zeros(3, 9, dtype=torch.int64)] * 3,
+    "wordpiece": lambda word, vocab: [],
+    "bert_parameters": lambda V, L, D, N, F: 0,
+}
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_reference_passes(name):
+    """Fails if the notebook's own solution is rejected."""
+    assert verdict(getattr(ch12, name), solution("12", SOLUTIONS[name])) == f"passed: {name}"
+
+
+def test_other_right_ways_are_welcome():
+    """Fails if a check insists on the reference's own way: the library's code, torch's loss."""
+
+    def joined(pairs, cls_id, sep_id, pad_id):
+        rows, kinds = zip(*[join_pair(*pair, cls_id, sep_id) for pair in pairs], strict=True)
+        ids, mask = pad_batch(rows)
+        segments = pad_batch(kinds)[0].masked_fill(~mask, 0)
+        return ids.masked_fill(~mask, pad_id), mask, segments
+
+    def torch_loss(logits, targets):
+        return F.cross_entropy(logits.transpose(1, 2), targets)
+
+    assert verdict(ch12.pair_batch, joined) == "passed: pair_batch"
+    assert verdict(ch12.blank_loss, torch_loss) == "passed: blank_loss"
+    assert verdict(ch12.hide, hidden()) == "passed: hide"
+    assert verdict(ch12.shares, torch.tensor([0.131, 0.0216])) == "passed: shares"
+
+
+def test_parameters_are_those_of_a_real_model():
+    """Fails if the check's own count is not that of the network it speaks of."""
+    sizes = {"V": 11, "L": 13, "D": 8, "N": 3, "F": 14}
+    model = BERT(BERTConfig(11, max_len=13, d_model=8, num_layers=3, num_heads=2, dim_feedforward=14))
+    assert number_of_parameters(model) == ch12._parameters(**sizes)
+    assert ch12._parameters(30522, 512, 768, 12, 3072) == 109_482_240
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, i) for name, rows in PLANTED.items() for i in range(len(rows))])
+def test_planted_mistake_gets_its_message(name, number):
+    """Fails if a planted mistake passes or gets another diagnosis."""
+    part, wrong = PLANTED[name][number]
+    message = verdict(getattr(ch12, name), wrong)
+    assert message.startswith("not yet: ")
+    assert part in message
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_mistake_has_a_message_of_its_own(name):
+    """Fails if two different mistakes are told the same."""
+    messages = [verdict(getattr(ch12, name), wrong) for _, wrong in PLANTED[name]]
+    assert len(set(messages)) == len(messages)
+
+
+@pytest.mark.parametrize("answers", [IDENTITY, ZEROS], ids=["its input", "zeros"])
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_laziest_answers_fail(name, answers):
+    """Fails if returning the input, or zeros, is enough."""
+    assert verdict(getattr(ch12, name), answers[name]).startswith("not yet: ")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_untouched_is_not_attempted(name):
+    """Fails if an empty answer is called wrong."""
+    assert verdict(getattr(ch12, name), ...) == f"not attempted yet: {name}"
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_messages_do_not_show_the_solution(name):
+    """Fails if a line of the reference stands in a diagnosis."""
+    messages = " ".join(verdict(getattr(ch12, name), wrong) for _, wrong in PLANTED[name])
+    for line in ("torch.where", "masked_fill", "log_softmax(", "gather", "range(len", "torch.full", "D * F", "0.875"):
+        assert line not in messages

@@ -1,0 +1,64 @@
+"""Gates at a marked token and two forms of the GRU, at tiny sizes."""
+
+import random
+
+import pytest
+import torch
+
+from course_lib import datasets
+from course_lib.experiments import gates
+
+
+def test_marked_recall_has_one_mark():
+    """Fails if a mark is missing or doubled or not before the answer, or the question is overwritten."""
+    x, y, where = gates.marked_recall(300, 5, torch.Generator().manual_seed(0))
+    rows = torch.arange(300)
+    assert (x == gates.MARK).sum(1).tolist() == [1] * 300
+    assert torch.equal(x[rows, where - 1], torch.full((300,), gates.MARK))
+    assert torch.equal(x[rows, where], y)
+    assert (x[:, -1] == 0).all()
+    assert set(where.tolist()) == {1, 2, 3}
+    assert set(y.tolist()) == set(range(1, 9))
+
+
+def test_gate_statistics_by_hand():
+    """Fails if offsets are shifted, the question counts, or units are not averaged."""
+    gate = torch.tensor(
+        [[[0.0, 0.2], [0.8, 1.0], [0.2, 0.4], [1.0, 1.0]], [[0.0, 0.0], [0.4, 0.4], [0.6, 0.8], [1.0, 1.0]]]
+    )
+    trace = {"i": gate, "f": 2 * gate, "o": 3 * gate}
+    row = gates.gate_statistics(trace, torch.tensor([1, 2]), reach=1)
+    assert row["offsets"] == [-1, 0, 1]
+    assert row["input_gate_by_offset"] == pytest.approx([(0.1 + 0.4) / 2, (0.9 + 0.7) / 2, 0.3])
+    assert row["input_gate_marked"] == pytest.approx(0.8)
+    assert row["forget_gate_before"] == pytest.approx(2 * (0.1 + 0.0 + 0.4) / 3)
+    assert row["output_gate_after"] == pytest.approx(3 * 0.3)
+    assert row["output_gate_elsewhere"] == pytest.approx(3 * (0.1 + 0.3 + 0.0 + 0.4) / 4)
+
+
+def test_gate_activations_finds_the_input_gate():
+    """Fails if the LSTM does not learn the task, or what is recorded does not come from the trained one."""
+    torch.manual_seed(0)
+    row = gates.gate_activations(seed=0, length=8, steps=400, reach=3, test_size=300)["results"]["marked token"]
+    assert row["accuracy"] > 0.95
+    assert row["steps"] <= 400
+    assert row["input_gate_marked"] > row["input_gate_elsewhere"] + 0.1
+    assert len(row["input_gate_by_offset"]) == len(row["offsets"]) == 7
+
+
+def test_gru_reset_records_both_forms(monkeypatch):
+    """Fails if a variant or metric is missing or the two forms differ in size."""
+    text = "".join(random.Random(0).choice(("to ", "be ", "not ")) for _ in range(400))
+    monkeypatch.setattr(datasets, "tiny_shakespeare", lambda: text)
+    sizes = {"lags": (2, 3), "steps": 20, "width": 8, "hidden": 6, "epochs": 3, "length": 8, "streams": 4, "timed": 1}
+    outcome = gates.gru_reset(seed=0, batch_size=8, characters=300, test_size=30, **sizes)
+    results, history = outcome["results"], outcome["history"]
+    both = [f"{task}, reset {when}" for task in ("recall", "characters") for when in ("after", "before")]
+    assert set(results) == {*both, "time"}
+    assert results["recall, reset before"]["lags"] == [2, 3]
+    assert len(results["recall, reset before"]["accuracy"]) == 2
+    rows = [results[f"characters, reset {when}"] for when in ("after", "before")]
+    assert rows[0]["parameters"] == rows[1]["parameters"]
+    assert rows[0]["valid_nats"] != rows[1]["valid_nats"]
+    assert all(value > 0 for value in results["time"].values())
+    assert set(history) == set(both[2:])

@@ -1,0 +1,1031 @@
+"""Right answers in other styles than the course's own: what honest students write, and what must get its points.
+
+Data for `test_right_answers.py`. Each entry answers one exercise that is graded by machine.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Right:
+    """A right answer.
+
+    Args:
+        exercise: such as "ex05-1-lstm-cell".
+        styles: what is unusual about it.
+        answer: source of the answer's own cell.
+        before: sources of the student's own cells in front of it.
+        after: sources of own cells between it and the check.
+        needs: packages that it imports beside those of the course; Colab has them.
+        jupyter: whether only Jupyter can read it (magics, `?`, top-level await), not Python.
+    """
+
+    exercise: str
+    styles: str
+    answer: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    jupyter: bool = False
+
+    @property
+    def grade_id(self):
+        """The id of the check's cell."""
+        return f"{self.exercise}-check"
+
+    @property
+    def chapter(self):
+        """Such as "05"."""
+        return self.exercise[2:4]
+
+
+STYLES = (  # each of these must occur
+    "NumPy array for a tensor", "NumPy numbers", "NumPy array for numbers", "float32", "half precision", "Fraction",
+    "Decimal", "0-d tensors", "Python loops", "einsum", "einops", "scipy", "scikit-learn", "recursion", "generator",
+    "lambda", "partial", "lru_cache", "decorator", "instance with __call__", "nn.Module instance", "classmethod",
+    "helper cell", "own class", "dataclass", "NamedTuple", "Enum", "jacrev", "vmap", "torch.func.grad", "annotations",
+    "no_grad", "keyword-only", "*args", "walrus", "match", "getsource", "innocent names", "compared with torch's own",
+    "line magic", "cell magic", "help with ?", "shell", "display", "continuation lines", "text like magics",
+    "last expression", "await", "prints", "plots", "list for tuple", "tuple for list", "bool tensor", "int for float",
+    "not contiguous", "requires_grad", "negative zero", "Parameter", "own cells that fail", "progress bar",
+)  # fmt: skip
+
+RIGHT = [
+    # --- 01 ---------------------------------------------------------------------------------
+    Right("ex01-1-ar-forecast", "generator, helper cell, Python loops", '''\
+def ar_forecast(past, weights, bias, horizon):
+    values = islice(forecasts(past.tolist(), weights.tolist(), bias), horizon)
+    return torch.tensor(list(values), dtype=past.dtype)
+''', before=('''\
+from collections import deque
+from itertools import islice
+
+def forecasts(past, weights, bias):
+    """All values to come, one after the other."""
+    window = deque(past, maxlen=len(weights))
+    while True:
+        window.append(bias + sum(w * x for w, x in zip(weights, reversed(window))))
+        yield window[-1]
+''', "list(islice(forecasts([1.0, 2.0], [0.5, 0.5], 0.0), 3))")),
+    Right("ex01-2-sine-weights", "NumPy array for a tensor, line magic, plots", '''\
+%matplotlib inline
+import matplotlib.pyplot as plt
+import numpy as np
+sine_weights = np.array([2 * np.cos(2 * np.pi / 12), -1])
+plt.plot(np.sin(2 * np.pi * np.arange(24) / 12))
+plt.show()
+%time np.sin(1.0)
+''', before=("%load_ext autoreload\n%autoreload 2\n%config InlineBackend.figure_format = 'retina'\n!pip install einops",
+            "%%bash\nls -l\necho done"), after=("%%capture said\nprint(sine_weights)",), jupyter=True),
+    Right("ex01-3-perplexity-of-four", "NumPy numbers", '''\
+import numpy as np
+perplexity_of_four = np.exp(-np.log([1/2, 1/4, 1/8, 1/8]).mean())
+'''),
+    Right("ex01-3-perplexity-of-four", "scipy, NumPy numbers", '''\
+from scipy.stats import gmean
+perplexity_of_four = gmean([2, 4, 8, 8])
+''', needs=("scipy",)),
+    Right("ex01-4-corpus-perplexity", "NumPy numbers, display", '''\
+import numpy as np
+
+display(np.exp(0.0))
+
+def corpus_perplexity(nll, mask):
+    return np.exp(nll.numpy()[mask.numpy()].mean())
+''', before=("from IPython.display import Markdown\nMarkdown('**My notes**')",),
+          after=("%timeit -n 1 -r 1 corpus_perplexity(torch.ones(2, 3), torch.ones(2, 3).bool())",), jupyter=True),
+    Right("ex01-4-corpus-perplexity", "half precision", '''\
+def corpus_perplexity(nll, mask):
+    return nll[mask].mean().exp().half()
+'''),
+    Right("ex01-5-bigram-probs", "NumPy array for a tensor", '''\
+import numpy as np
+
+def bigram_probs(ids, vocab_size, k):
+    table = np.full((vocab_size, vocab_size), float(k))
+    np.add.at(table, (ids[:-1].numpy(), ids[1:].numpy()), 1)
+    return table / table.sum(axis=1, keepdims=True)
+'''),
+    Right("ex01-5-bigram-probs", "scikit-learn, Python loops", '''\
+from sklearn.preprocessing import normalize
+
+def bigram_probs(ids, vocab_size, k):
+    pairs = list(zip(ids.tolist(), ids[1:].tolist()))
+    rows = [[pairs.count((u, v)) + k for v in range(vocab_size)] for u in range(vocab_size)]
+    return torch.from_numpy(normalize(rows, norm="l1"))
+''', needs=("sklearn",)),
+    Right("ex01-6-causal-conv", "einsum, help with ?, last expression", '''\
+torch.nn.functional.conv1d?
+def causal_conv(x, weight, bias):
+    n = weight.shape[-1]
+    padded = torch.cat([x.new_zeros(len(x), n - 1, x.shape[2]), x], dim=1)
+    return torch.einsum("btdn,fdn->btf", padded.unfold(1, n, 1), weight) + bias
+
+causal_conv(torch.ones(1, 4, 2), torch.ones(3, 2, 2), torch.zeros(3)).shape
+''', jupyter=True),
+    Right("ex01-6-causal-conv", "nn.Module instance, own class", '''\
+class CausalConv(torch.nn.Module):
+    def forward(self, x, weight, bias):
+        time_last = torch.nn.functional.pad(x.mT, (weight.size(-1) - 1, 0))
+        return torch.nn.functional.conv1d(time_last, weight, bias).mT
+
+causal_conv = CausalConv()
+'''),
+    Right("ex01-7-fair-comparison", "NumPy array for a tensor, float32", '''\
+import numpy as np
+fair_comparison = np.array([np.log2(692) / 5.7, np.log2(10.5), np.exp(5.1) / 27], dtype=np.float32)
+fair_comparison.round(2)
+'''),
+    Right("ex01-7-fair-comparison", "half precision", '''\
+fair_comparison = torch.tensor([692, 10.5]).log2().half() / torch.tensor([5.7, 1]).half()
+fair_comparison = torch.cat([fair_comparison, (torch.tensor([5.1]).exp() / 27).half()])
+'''),
+    # --- 02 ---------------------------------------------------------------------------------
+    Right("ex02-1-bpe-step", "recursion, match, annotations, helper cell", '''\
+from __future__ import annotations
+
+def bpe_step(words: dict[tuple[str, ...], int]) -> tuple[tuple[str, str], dict[tuple[str, ...], int]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for word, times in words.items():
+        for pair in zip(word, word[1:]):
+            counts[pair] += times
+    best = max(sorted(counts), key=counts.get)
+    return best, {joined(word, best): times for word, times in words.items()}
+''', before=('''\
+def joined(word, pair):
+    match word:
+        case (a, b, *rest) if (a, b) == pair:
+            return (a + b, *joined(tuple(rest), pair))
+        case (a, *rest):
+            return (a, *joined(tuple(rest), pair))
+    return ()
+''',)),
+    Right("ex02-2-pad-and-mask", "NumPy array for a tensor, not contiguous, list for tuple", '''\
+from itertools import zip_longest
+import numpy as np
+
+def pad_and_mask(sequences, pad):
+    ids = np.array(list(zip_longest(*sequences, fillvalue=pad))).T
+    lengths = np.array([len(s) for s in sequences])
+    return [ids, np.arange(ids.shape[1]) < lengths[:, None]]
+'''),
+    Right("ex02-3-masked-mean", "NumPy array for a tensor", '''\
+import numpy as np
+
+def masked_mean(vectors, mask):
+    hidden = np.broadcast_to(~mask.numpy()[..., None], vectors.shape)
+    return np.ma.array(vectors.numpy(), mask=hidden).mean(axis=1).filled(0.0)
+'''),
+    Right("ex02-3-masked-mean", "einsum, innocent names", '''\
+def masked_mean(vectors, mask):
+    attention = mask.to(vectors.dtype)  # 1 for a real token
+    return torch.einsum("btd,bt->bd", vectors, attention) / torch.maximum(attention.sum(1), torch.tensor(1))[:, None]
+'''),
+    Right("ex02-4-padding-shares", "Fraction, list for tuple", '''\
+from fractions import Fraction
+shares = [Fraction(28 - 17, 28), Fraction(24 - 17, 24), Fraction(48 - 17, 48)]
+'''),
+    Right("ex02-6-clipped-precision", "NumPy numbers, keyword-only", '''\
+import numpy as np
+
+def clipped_precision(hypothesis, references, n, *, dtype=int):
+    def grams(tokens):
+        return [tuple(tokens[i:i + n]) for i in range(len(tokens) - n + 1)]
+
+    mine = grams(hypothesis)
+    kinds = sorted(set(mine))
+    said = np.array([mine.count(kind) for kind in kinds], dtype=dtype)
+    most = np.array([[grams(r).count(kind) for kind in kinds] for r in references], dtype=dtype).max(axis=0)
+    return np.minimum(said, most).sum(), said.sum()
+'''),
+    Right("ex02-6-clipped-precision", "0-d tensors, list for tuple", '''\
+def clipped_precision(hypothesis, references, n):
+    def count(tokens):
+        return Counter(zip(*(tokens[i:] for i in range(n))))
+
+    mine = count(hypothesis)
+    clipped = [min(times, max(count(r)[gram] for r in references)) for gram, times in mine.items()]
+    return [torch.tensor(clipped, dtype=torch.int64).sum(), torch.tensor(max(len(hypothesis) - n + 1, 0))]
+'''),
+    Right("ex02-7-bleu-by-hand", "Decimal", '''\
+from decimal import Decimal
+p1, p2 = Decimal(6) / 8, Decimal(2) / 7
+BP = (1 - Decimal(10) / 8).exp()
+parts = (p1, p2, BP, 100 * BP * (p1 * p2).sqrt())
+'''),
+    Right("ex02-7-bleu-by-hand", "NumPy numbers, shell", '''\
+!echo thinking
+import numpy as np
+p = np.array([6 / 8, 2 / 7])
+BP = np.exp(1 - 10 / 8)
+parts = (*p, BP, 100 * BP * np.sqrt(p.prod()))
+''', jupyter=True),
+    # --- 03 ---------------------------------------------------------------------------------
+    Right("ex03-1-rnn-forward", "lambda, innocent names, compared with torch's own", '''\
+from itertools import accumulate
+
+def rnn_forward(x, h, weight_ih, weight_hh, bias):
+    rnn_step = lambda h, x_t: (x_t @ weight_ih.T + h @ weight_hh.T + bias).tanh()
+    scan = list(accumulate(x.unbind(1), rnn_step, initial=h))[1:]
+    return torch.stack(scan, 1), scan[-1]
+''', after=('''\
+layer = nn.RNN(2, 3, batch_first=True)
+x = torch.randn(4, 5, 2)
+wanted = layer(x)[0]
+got = rnn_forward(x, torch.zeros(4, 3), layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0 + layer.bias_hh_l0)[0]
+assert torch.allclose(got, wanted, atol=1e-6)
+''',)),
+    Right("ex03-2-quotation-weights", "Parameter, requires_grad, no_grad", '''\
+two = nn.RNN(1, 2)
+with torch.no_grad():
+    two.weight_ih_l0.copy_(torch.full((2, 1), 8.0))
+    two.weight_hh_l0.copy_(torch.tensor([[4.0, -4.0]]).expand(2, 2))
+    two.bias_ih_l0.copy_(torch.tensor([-4.0, -12.0]))
+quotation_weights = (two.weight_ih_l0, two.weight_hh_l0, two.bias_ih_l0, nn.Parameter(torch.tensor([1.0, -1.0])), -1)
+'''),
+    Right("ex03-2-quotation-weights", "NumPy array for a tensor, NumPy numbers", '''\
+import numpy as np
+k = 7
+quotation_weights = (k * np.ones((2, 1)), k / 2 * np.array([[1, -1], [1, -1]]), k * np.array([-0.5, -1.5]),
+                     np.array([1, -1]), np.float32(-1))
+'''),
+    Right("ex03-3-stack-sizes", "NumPy array for numbers, innocent names", '''\
+import numpy as np
+stack = nn.RNN(input_size=12, hidden_size=5, num_layers=3, bidirectional=True)
+number_of_parameters = sum(p.numel() for p in stack.parameters())
+output, h_n = stack(torch.zeros(4, 2, 12))
+stack_sizes = np.array([number_of_parameters, stack.weight_ih_l2_reverse.size(1), len(h_n), output.size(-1)])
+'''),
+    Right("ex03-4-summaries", "cell magic, Python loops", '''\
+%%time
+def summaries(output, lengths):
+    D = output.shape[-1] // 2
+    return torch.stack([torch.cat([row[n - 1, :D], row[0, D:]]) for row, n in zip(output, lengths)])
+''', after=("%%time\n_ = summaries(torch.ones(2, 3, 4), torch.tensor([1, 3]))",), jupyter=True),
+    Right("ex03-5-continue-text", "NumPy numbers, generator", '''\
+import numpy as np
+
+def continue_text(run, prompt, steps):
+    def write():
+        ids, state = prompt, None
+        while True:
+            logits, state = run(torch.tensor([ids]), state)
+            ids = [np.argmax(logits[0, -1].numpy())]
+            yield ids[0]
+
+    return [word for word, _ in zip(write(), range(steps))]
+'''),
+    # --- 04 ---------------------------------------------------------------------------------
+    Right("ex04-1-three-steps", "0-d tensors, requires_grad", '''\
+w_hx, w_hh, w_qh = (torch.tensor(w, requires_grad=True) for w in (1.0, 0.5, 2.0))
+h, L = torch.tensor(0.0), 0
+for t, (x_t, y_t) in enumerate(zip([2, 0, 1], [1, 2, 0])):
+    h = w_hx * x_t + w_hh * h
+    if t == 0:
+        h_1 = h
+        h_1.retain_grad()
+    L = L + (w_qh * h - y_t) ** 2 / 2 / 3
+L.backward()
+on_paper = (h_1.grad, w_hx.grad, w_hh.grad, w_qh.grad)
+on_paper
+'''),
+    Right("ex04-1-three-steps", "half precision, helper cell", '''\
+on_paper = rounded([2.5, 7, 4, 3.5])
+''', before=('''\
+def rounded(numbers):
+    return torch.tensor(numbers).half()
+
+torch.randn(3).half() @ torch.randn(3).half()
+''',)),
+    Right("ex04-2-expanded-gradient", "NumPy array for a tensor", '''\
+import numpy as np
+
+def expanded_gradient(do, W_hh, W_qh, t):
+    do, W_hh, W_qh = do.numpy(), W_hh.numpy(), W_qh.numpy()
+    return sum(do[:, k - 1] @ W_qh @ np.linalg.matrix_power(W_hh, k - t) for k in range(t, do.shape[1] + 1))
+'''),
+    Right("ex04-3-leaky-backward", "NumPy array for a tensor, list for tuple, innocent names", '''\
+import numpy as np
+
+def leaky_backward(do, x, h, c, W_hh, W_qh, alpha):
+    do, x, h, c, W_hh, W_qh = (a.numpy() for a in (do, x, h, c, W_hh, W_qh))
+    backward, inside = np.zeros_like(h[:, 0]), np.zeros_like(c)
+    for t in reversed(range(x.shape[1])):
+        dh = do[:, t] @ W_qh + backward
+        inside[:, t] = alpha * dh * (1 - c[:, t] ** 2)
+        backward = inside[:, t] @ W_hh + (1 - alpha) * dh
+    return [np.tensordot(inside, x, axes=([0, 1], [0, 1])), np.tensordot(inside, h[:, :-1], axes=([0, 1], [0, 1])),
+            np.tensordot(do, h[:, 1:], axes=([0, 1], [0, 1])), inside.sum((0, 1))]
+'''),
+    Right("ex04-4-kept-pairs", "NumPy numbers", '''\
+import numpy as np
+shares = tuple(np.mean([t // 4 == (t - k) // 4 for t in range(k, 12)]) for k in (1, 3, 4))
+'''),
+    Right("ex04-4-kept-pairs", "negative zero, NumPy array for numbers, float32", '''\
+import numpy as np
+shares = np.array([9 / 11, 1 / 3, -0.0], dtype="float32")
+'''),
+    Right("ex04-5-window-backward", "0-d tensors, walrus, prints", '''\
+def window_backward(layer, loss_fn, x, y, window):
+    total, state, start = torch.zeros(()), None, 0
+    while (part := x[:, start:start + window]).shape[1]:
+        state = state if state is None else state.detach()
+        steps = [((out := layer(step, state)), state := out[1])[0][0] for step in part.split(1, dim=1)]
+        loss = loss_fn(torch.cat(steps, 1), y[:, start:start + window])
+        loss.backward()
+        total = total + loss.detach()
+        start += window
+    print(f"{total:.2f}")
+    return total
+'''),
+    Right("ex04-6-clip-gradients", "NamedTuple, tuple for list, 0-d tensors, compared with torch's own", '''\
+from typing import NamedTuple
+
+class Clipped(NamedTuple):
+    gradients: tuple
+    norm: torch.Tensor
+
+def clip_gradients(gradients, max_norm):
+    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    factor = (max_norm / norm).clamp(max=1) if norm else 1
+    return Clipped(tuple(g * factor for g in gradients), norm)
+''', after=('''\
+weight = nn.Parameter(torch.ones(3))
+weight.grad = torch.tensor([3.0, 0.0, 4.0])
+mine = clip_gradients((weight.grad.clone(),), 1.0)[0][0]
+nn.utils.clip_grad_norm_([weight], 1.0)
+assert torch.allclose(weight.grad, mine, atol=1e-5)
+''',)),
+    # --- 05 ---------------------------------------------------------------------------------
+    Right("ex05-1-lstm-cell", "instance with __call__, own class, helper cell, compared with torch's own", '''\
+lstm_cell = LSTMCell()
+''', before=('''\
+class LSTMCell:
+    """My own, without nn.LSTMCell."""
+
+    def __call__(self, x, h, c, weight_ih, weight_hh, bias):
+        i, f, g, o = self.gates(x, h, weight_ih, weight_hh, bias)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+    def gates(self, x, h, weight_ih, weight_hh, bias):
+        return (F.linear(x, weight_ih) + F.linear(h, weight_hh, bias)).chunk(4, -1)
+''',), after=('''\
+theirs = nn.LSTMCell(3, 5)
+x, h, c = torch.randn(2, 3), torch.randn(2, 5), torch.randn(2, 5)
+mine = lstm_cell(x, h, c, theirs.weight_ih, theirs.weight_hh, theirs.bias_ih + theirs.bias_hh)
+for a, b in zip(mine, theirs(x, (h, c))):
+    assert torch.allclose(a, b, atol=1e-6)
+''',)),
+    Right("ex05-1-lstm-cell", "not contiguous, list for tuple, help with ?, innocent names", '''\
+?torch.chunk
+def lstm_cell(x, h, c, weight_ih, weight_hh, bias):
+    LSTM = torch.cat([x, h], 1) @ torch.cat([weight_ih, weight_hh], 1).T + bias
+    gated = LSTM.unflatten(1, (4, -1)).permute(2, 0, 1)  # (D, B, 4)
+    shares, g = gated[..., [0, 1, 3]].sigmoid(), gated[..., 2].tanh()
+    new = shares[..., 1] * c.T + shares[..., 0] * g
+    return [(shares[..., 2] * new.tanh()).T, new.T]
+''', jupyter=True),
+    Right("ex05-2-along-the-cell", "NumPy numbers", '''\
+import numpy as np
+left = (np.prod([0.8, 0.6, 0.7]), np.prod([0.6, 0.7]), -np.log(2**0.01 - 1))
+'''),
+    Right("ex05-2-along-the-cell", "scipy, list for tuple", '''\
+from scipy.special import logit
+left = [0.8 * 0.6 * 0.7, 0.6 * 0.7, logit(0.5 ** 0.01)]
+''', needs=("scipy",)),
+    Right("ex05-3-gru-cell", "einsum, annotations, innocent names", '''\
+from __future__ import annotations
+from torch import Tensor
+
+def gru_cell(x: Tensor, h: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor) -> Tensor:
+    gated = torch.einsum("bi,gi->bg", x, weight_ih) + bias_ih
+    LSTM = torch.einsum("bd,gd->bg", h, weight_hh) + bias_hh  # not really
+    D = h.size(1)
+    r, z = torch.sigmoid(gated[:, :2 * D] + LSTM[:, :2 * D]).split(D, 1)
+    n = torch.tanh(gated[:, 2 * D:] + r * LSTM[:, 2 * D:])
+    return torch.lerp(n, h, z)
+'''),
+    Right("ex05-4-gru-weights", "recursion, own cells that fail", '''\
+def gru_weights(z):
+    if len(z) == 0:
+        return z.new_ones(1, z.shape[1])
+    return torch.cat([gru_weights(z[:-1]) * z[-1], 1 - z[-1:]])
+
+gru_weights(z_T)  # a slip: there is no z_T
+''', after=("assert gru_weights(torch.rand(3, 2)).sum() == 1", "plt.plot(", "gru_weights(torch.rand(3, 2)).sum(0)"),
+          jupyter=True),
+    Right("ex05-5-parameter-counts", "NumPy array for numbers, innocent names", '''\
+import numpy as np
+
+def gate(I, D, biases=2):
+    return D * I + D * D + biases * D
+
+number_of_parameters = 4 * gate(10, 20)
+numbers = np.array([number_of_parameters, 3 * gate(10, 20), 8 * (gate(10, 20) + gate(40, 20)), 4 * 20, 2 * 20])
+'''),
+    Right("ex05-7-review-classifier", "helper cell, annotations, innocent names", '''\
+class ReviewClassifier(nn.Module):
+    def __init__(self, vocab_size: int, embedding_dim: int, hidden_size: int, num_classes: int):
+        super().__init__()
+        self.D = hidden_size
+        self.embedding = nn.Embedding(vocab_size, embedding_dim)
+        self.gates = nn.Linear(embedding_dim + hidden_size, 4 * hidden_size)
+        self.output = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        LSTM = self.embedding(ids).unbind(1)  # only a name
+        h = c = LSTM[0].new_zeros(len(ids), self.D)
+        for t, x in enumerate(LSTM):
+            new = step(self.gates(torch.cat([x, h], 1)), c)
+            going = (lengths > t)[:, None]  # a row that has ended keeps its state
+            h, c = torch.where(going, new[0], h), torch.where(going, new[1], c)
+        return self.output(h)
+''', before=('''\
+def step(gated, c):
+    i, f, g, o = gated.tensor_split(4, dim=-1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+''',)),
+    Right("ex05-7-review-classifier", "own class", '''\
+class ReviewClassifier(Recurrent):
+    def forward(self, ids, lengths):
+        last = [self.read(row[:n]) for row, n in zip(ids, lengths.tolist())]  # one review after the other
+        return self.output(torch.stack(last))
+''', before=('''\
+class Recurrent(nn.Module):
+    def __init__(self, vocab_size, embedding_dim, hidden_size, num_classes):
+        super().__init__()
+        self.output = nn.Linear(hidden_size, num_classes)
+        self.gates = nn.Linear(hidden_size + embedding_dim, hidden_size * 4)
+        self.embedding = nn.Embedding(vocab_size, embedding_dim)
+
+    def read(self, tokens):
+        h = c = torch.zeros_like(self.output.weight[0])
+        for x in self.embedding(tokens):
+            i, f, g, o = self.gates(torch.cat([x, h])).view(4, -1)
+            c = c * f.sigmoid() + g.tanh() * i.sigmoid()
+            h = c.tanh() * o.sigmoid()
+        return h
+''',)),
+    Right("ex05-7-review-classifier", "einops", '''\
+from einops import rearrange, repeat
+
+class ReviewClassifier(nn.Module):
+    def __init__(self, vocab_size, embedding_dim, hidden_size, num_classes):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, embedding_dim)
+        self.gates = nn.Linear(embedding_dim + hidden_size, 4 * hidden_size)
+        self.output = nn.Linear(hidden_size, num_classes)
+
+    def forward(self, ids, lengths):
+        h = c = torch.zeros(ids.size(0), self.output.in_features).to(self.output.weight)
+        states = []
+        for x in rearrange(self.embedding(ids), "b t i -> t b i"):
+            i, f, g, o = rearrange(self.gates(torch.hstack([x, h])), "b (four d) -> four b d", four=4)
+            c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
+            h = o.sigmoid() * c.tanh()
+            states.append(h)
+        ends = repeat(lengths - 1, "b -> 1 b d", d=h.size(1))
+        return self.output(torch.stack(states).gather(0, ends)[0])
+''', needs=("einops",)),
+    # --- 06 ---------------------------------------------------------------------------------
+    Right("ex06-1-shifted-loss", "partial", '''\
+import functools
+
+nats = functools.partial(F.cross_entropy, reduction="none")
+
+def shifted_loss(model, source, mask, target, pad):
+    said, wanted = target[:, :-1], target[:, 1:]
+    return nats(model(source, mask, said).mT, wanted)[wanted.ne(pad)].mean()
+'''),
+    Right("ex06-2-greedy-decode", "tuple for list, no_grad, decorator", '''\
+from itertools import takewhile
+
+@torch.no_grad()
+def greedy_decode(step, state, sos, eos, max_length):
+    said = [torch.full((len(state),), sos)]
+    ended = torch.zeros(len(state), dtype=torch.bool)
+    while len(said) <= max_length and not ended.all():
+        logits, state = step(said[-1], state)
+        said.append(logits.argmax(1))
+        ended |= said[-1] == eos
+    return tuple(tuple(takewhile(lambda t: t != eos, row)) for row in torch.stack(said[1:], 1).tolist())
+'''),
+    Right("ex06-3-search-by-hand", "half precision", '''\
+a, b = torch.tensor([0.55, 0.45], dtype=torch.half)
+found = torch.stack([a * 0.4, b * 0.9 * 0.8, torch.tensor(-1.6).half() * 6 / 11,
+                     torch.tensor(4 / 3).half().log() / torch.tensor(11 / 7).half().log()])
+'''),
+    Right("ex06-4-beam-search", "dataclass, helper cell, list for tuple, 0-d tensors", '''\
+from heapq import nlargest
+
+def beam_search(step, eos, size, max_length, alpha):
+    alive, done = [Hypothesis([], torch.tensor(0.0))], []
+    while alive and len(alive[0].tokens) < max_length:
+        longer = [one.extended(i, value) for one in alive for i, value in enumerate(step(one.tokens))]
+        best = nlargest(size - len(done), longer, key=lambda one: one.log_p)
+        done += (one for one in best if one.tokens[-1] == eos)
+        alive = [one for one in best if one.tokens[-1] != eos]
+    winner = max(done or alive, key=lambda one: one.score(alpha))
+    return [winner.tokens, winner.score(alpha)]
+''', before=('''\
+from dataclasses import dataclass
+
+@dataclass
+class Hypothesis:
+    tokens: list[int]
+    log_p: torch.Tensor
+
+    def extended(self, token, log_p):
+        return Hypothesis([*self.tokens, token], self.log_p + log_p)
+
+    def score(self, alpha):
+        return self.log_p / ((5 + len(self.tokens)) / 6) ** alpha
+''',)),
+    Right("ex06-5-additive-weights", "vmap, help with ?", '''\
+def additive_weights(query, keys, W_q, W_k, v, mask):
+    def row(query, keys, mask):
+        scores = torch.tanh(W_q @ query + keys @ W_k.T) @ v
+        return torch.where(mask, scores, -torch.inf).softmax(0)
+
+    return torch.func.vmap(row)(query, keys, mask)
+
+torch.func.vmap?
+''', jupyter=True),
+    # --- 07 ---------------------------------------------------------------------------------
+    Right("ex07-1-numbers-by-hand", "jacrev, 0-d tensors", '''\
+keys = torch.tensor([[10.0, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]])
+weight = (keys @ torch.tensor([0, 0, 0.3]) / 3**0.5).softmax(0)[2]
+slopes = torch.func.jacrev(lambda a: a.softmax(0))(torch.tensor([0.7, 0.2, 0.1]).log())
+numbers = (weight, math.log(27) * 3**0.5 / 10, 16 * 0.25 * 9, slopes[0, 1])
+numbers
+'''),
+    Right("ex07-2-dot-product-attention", "einsum, keyword-only, innocent names", '''\
+def dot_product_attention(q, k, v, *, mask=None, causal=False):
+    attention_scores = torch.einsum("...tk,...sk->...ts", q, k) * q.shape[-1] ** -0.5
+    T, S = attention_scores.shape[-2:]
+    if causal:
+        causal_mask = torch.arange(S) <= torch.arange(S - T, S)[:, None]
+        mask = causal_mask if mask is None else mask & causal_mask
+    if mask is not None:
+        attention_scores = torch.where(mask, attention_scores, -torch.inf)
+    attention_weights = attention_scores.softmax(-1).nan_to_num(0.0)
+    return torch.einsum("...ts,...se->...te", attention_weights, v)
+'''),
+    Right("ex07-3-split", "innocent names, not contiguous", '''\
+def split(x, H):
+    split_heads = x.chunk(H, dim=-1)
+    return torch.stack(split_heads).transpose(0, 1)
+'''),
+    Right("ex07-3-split", "einops, lambda", '''\
+import einops
+split = lambda x, H: einops.rearrange(x, "b t (h k) -> b h t k", h=H)
+''', needs=("einops",)),
+    Right("ex07-3-merge", "lambda, *args", '''\
+merge = lambda *args: torch.cat(args[0].unbind(1), -1)
+'''),
+    Right("ex07-4-shapes", "list for tuple, NumPy numbers, own class", '''\
+import numpy as np
+q, k = torch.empty(8, 6, 17, 96 // 6), torch.empty(8, 6, 21, 96 // 6)
+arrows = dict(queries=q.shape, keys=list(k.shape), weights=(q @ k.mT).size(), output=np.array([8, 17, 96]),
+              in_proj_weight=nn.MultiheadAttention(96, 6).in_proj_weight.shape, numbers=np.prod((8, 6, 17, 21)))
+'''),
+    Right("ex07-5-stack-maps", "tuple for list, generator", '''\
+def stack_maps(layers, x, mask):
+    def walk(x):
+        for layer in layers:
+            yield layer.attention_weights(x, mask=mask)
+            x = x + layer(x, mask=mask)
+
+    return (*walk(x),)
+'''),
+    # --- 08 ---------------------------------------------------------------------------------
+    Right("ex08-1-equivariant", "bool tensor", '''\
+def is_equivariant(layer, x, order):
+    return (layer(x[:, order]) - layer(x)[:, order]).abs().max() < 1e-6
+'''),
+    Right("ex08-2-position-table", "lru_cache, decorator, NumPy array for a tensor, innocent names", '''\
+from functools import lru_cache
+import numpy as np
+
+@lru_cache(maxsize=None)
+def position_table(length, width):
+    sinusoidal_table = np.empty((length, width))
+    angles = np.outer(np.arange(length), 10000.0 ** (-np.arange(0, width, 2) / width))
+    sinusoidal_table[:, 0::2] = np.sin(angles)
+    sinusoidal_table[:, 1::2] = np.cos(angles)
+    return sinusoidal_table
+'''),
+    Right("ex08-3-shift-matrix", "Python loops, float32", '''\
+def shift_matrix(k, width):
+    M = torch.zeros(width, width)
+    for j in range(0, width, 2):
+        b = k / 10000 ** (j / width)
+        M[j, j] = M[j + 1, j + 1] = math.cos(b)
+        M[j, j + 1], M[j + 1, j] = -math.sin(b), math.sin(b)
+    return M
+'''),
+    Right("ex08-3-shift-matrix", "scipy, NumPy array for a tensor", '''\
+import numpy as np
+from scipy.linalg import block_diag
+
+def shift_matrix(k, width):
+    angles = k / 10000 ** (np.arange(0, width, 2) / width)
+    return block_diag(*[[[np.cos(b), -np.sin(b)], [np.sin(b), np.cos(b)]] for b in angles])
+''', needs=("scipy",)),
+    Right("ex08-4-rotate", "not contiguous", '''\
+def rotate(x, offset):
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    speeds = 10000.0 ** (-torch.arange(pairs.shape[-1]) / pairs.shape[-1])
+    turns = torch.exp(1j * (offset + torch.arange(x.shape[-2]))[:, None] * speeds)
+    return torch.view_as_real(pairs * turns).flatten(-2)
+'''),
+    Right("ex08-5-alibi-bias", "Python loops, float32, negative zero", '''\
+def alibi_bias(num_heads, T, S):
+    return torch.tensor([[[-abs(j - i) * 2 ** (-8 * h / num_heads) for j in range(S)] for i in range(S - T, S)]
+                         for h in range(1, num_heads + 1)])
+'''),
+    Right("ex08-7-scores-with-cache", "einsum, list for tuple", '''\
+def scores_with_cache(q, k, cache, rotate):
+    P, K = cache.shape[-2:]
+    keys = torch.cat((cache, rotate(k, P)), -2)
+    return [torch.einsum("bhtk,bhsk->bhts", rotate(q, P), keys) / K**0.5, keys]
+'''),
+    # --- 09 ---------------------------------------------------------------------------------
+    Right("ex09-1-layer-norm", "Python loops, float32, compared with torch's own", '''\
+def layer_norm(x, weight, bias, eps):
+    out = torch.empty(x.shape)
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            v = x[b, t]
+            out[b, t] = weight * (v - v.mean()) / (v.var(unbiased=False) + eps) ** 0.5 + bias
+    return out
+
+''', after=('''\
+x = torch.randn(2, 3, 4)
+assert torch.allclose(layer_norm(x, torch.ones(4), torch.zeros(4), 1e-5), F.layer_norm(x, (4,)), atol=1e-5)
+''',)),
+    Right("ex09-1-layer-norm", "NumPy array for a tensor", '''\
+def layer_norm(x, weight, bias, eps):
+    x, weight, bias = x.numpy(), weight.numpy(), bias.numpy()
+    return weight * (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + eps) ** 0.5 + bias
+'''),
+    Right("ex09-2-residuals-by-hand", "NumPy numbers, helper cell", '''\
+first_entries = tuple(form[0] for form in (norm(x + f(x)), x + f(norm(x)), x + 0.5 * f(x), norm(x) + f(norm(x))))
+''', before=('''\
+import numpy as np
+x = np.array([6, 0, 0])
+f = lambda u: 2 * u
+norm = lambda x: (x - x.mean()) / x.std()
+''',)),
+    Right("ex09-3-encoder-block", "einsum, innocent names, helper cell", '''\
+def encoder_block(x, mask, p, num_heads):
+    multi_head, split_heads = [], (F.linear(x, p["in_proj_weight"], p["in_proj_bias"])
+                                   .unflatten(-1, (3, num_heads, -1)).permute(2, 3, 0, 1, 4))
+    for q, k, v in zip(*split_heads):
+        scores = torch.einsum("btk,bsk->bts", q, k) / q.shape[-1] ** 0.5
+        scores[~mask[:, None].expand_as(scores)] = float("-inf")
+        multi_head.append(scores.softmax(-1) @ v)
+    x = normed(x + F.linear(torch.cat(multi_head, -1), p["out_weight"], p["out_bias"]), p["gain1"], p["offset1"])
+    hidden = torch.relu(F.linear(x, p["weight1"], p["bias1"]))
+    return normed(x + F.linear(hidden, p["weight2"], p["bias2"]), p["gain2"], p["offset2"])
+''', before=('''\
+def normed(x, gain, offset, eps=1e-5):
+    x = x - x.mean(-1, keepdim=True)
+    return gain * x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() + offset
+''',)),
+    Right("ex09-3-encoder-block", "einops", '''\
+from einops import rearrange
+
+def encoder_block(x, mask, p, num_heads):
+    qkv = F.linear(x, p["in_proj_weight"], p["in_proj_bias"])
+    q, k, v = rearrange(qkv, "b t (three h k) -> three b h t k", three=3, h=num_heads)
+    scores = torch.einsum("bhtk,bhsk->bhts", q, k) / q.shape[-1] ** 0.5
+    scores = scores.masked_fill(rearrange(~mask, "b s -> b 1 1 s"), -torch.inf)
+    heads = rearrange(scores.softmax(-1) @ v, "b h t k -> b t (h k)")
+    x = F.layer_norm(x + F.linear(heads, p["out_weight"], p["out_bias"]), x.shape[-1:], p["gain1"], p["offset1"])
+    y = F.linear(F.relu(F.linear(x, p["weight1"], p["bias1"])), p["weight2"], p["bias2"])
+    return F.layer_norm(x + y, x.shape[-1:], p["gain2"], p["offset2"])
+''', needs=("einops",)),
+    Right("ex09-4-pre-ln-block", "lambda", '''\
+from functools import reduce
+pre_ln_block = lambda x, attend, feed_forward, norm1, norm2: reduce(
+    lambda x, part: x + part[0](part[1](x)), [(attend, norm1), (feed_forward, norm2)], x)
+'''),
+    Right("ex09-5-cross-attention", "classmethod, own class", '''\
+class CrossAttention:
+    @classmethod
+    def apply(cls, x, memory, memory_mask, W_q, W_k, W_v):
+        return F.scaled_dot_product_attention(
+            F.linear(x, W_q), F.linear(memory, W_k), F.linear(memory, W_v), attn_mask=memory_mask[:, None]
+        )
+
+cross_attention = CrossAttention.apply
+'''),
+    Right("ex09-6-continue-greedily", "recursion", '''\
+def continue_greedily(model, prompt, stop, max_new):
+    if max_new == 0:
+        return []
+    word = int(model(torch.tensor(prompt)[None])[0, -1].argmax())
+    return [] if word == stop else [word, *continue_greedily(model, [*prompt, word], stop, max_new - 1)]
+'''),
+    Right("ex09-6-continue-greedily", "NumPy array for numbers, text like magics", '''\
+NOTES = """
+%time is not needed here
+!and this is a note
+"""
+
+def continue_greedily(model, prompt, stop, max_new):
+    import numpy as np
+    text = np.array(prompt)
+    while len(text) < len(prompt) + max_new:
+        word = model(torch.from_numpy(text)[None]).numpy()[0, -1].argmax()
+        if word == stop:
+            break
+        text = np.append(text, word)
+    return text[len(prompt):]
+
+assert NOTES.count("\\n%time") == 1 and "\\n!and" in NOTES
+'''),
+    # --- 10 ---------------------------------------------------------------------------------
+    Right("ex10-1-attention-operations", "lru_cache, decorator, Enum, innocent names, helper cell", '''\
+import functools
+
+@functools.lru_cache
+def attention_operations(B, T, D, H):
+    K = D // H
+    multi_head = 4 * [(B * T, D, D)] + [(B * H * T, K, T), (B * H * T, T, K)]
+    return Cost.TERM * sum(map(math.prod, multi_head))
+''', before=('''\
+from enum import IntEnum
+
+class Cost(IntEnum):
+    TERM = 2  # a multiplication and its addition
+''',)),
+    Right("ex10-2-crossovers", "scipy, list for tuple", '''\
+from scipy.optimize import brentq
+D = 512
+quadratic = lambda T: 4 * T**2 * D
+lengths_of_equality = [brentq(lambda T: quadratic(T) + 8 * T * D**2 - 12 * T * D**2, 1, 1e5),
+                       brentq(lambda T: quadratic(T) - 8 * T * D**2, 1, 1e5),
+                       brentq(lambda T: quadratic(T) - 16 * T * D**2, 1, 1e5)]
+''', needs=("scipy",)),
+    Right("ex10-2-crossovers", "NumPy array for numbers, float32", '''\
+import numpy as np
+lengths_of_equality = 512 * np.float32([1, 2, 4])
+'''),
+    Right("ex10-3-cross-operations", "NumPy numbers, innocent names", '''\
+import numpy as np
+
+def cross_operations(B, T, S, D, H, F):
+    """2 for each multiplication with its addition; no FlopCounterMode."""
+    count_operations = np.array([2 * T * D * D, 2 * S * D * D, 2 * T * S * D, 2 * T * D * F])
+    return 2 * B * count_operations.sum()
+'''),
+    Right("ex10-4-parameters-by-hand", "NumPy array for numbers, compared with torch's own", '''\
+import numpy as np
+D, F_, layers = 512, 2048, 6
+attention_ = 4 * D * (D + 1)
+network = D * F_ + F_ + F_ * D + D
+encoder, decoder = attention_ + network + 4 * D, 2 * attention_ + network + 6 * D
+by_hand = np.cumsum([encoder, decoder - encoder, layers * (encoder + decoder) - decoder, 37_000 * D])
+assert sum(p.numel() for p in nn.TransformerEncoderLayer(D, 8, F_).parameters()) == encoder
+'''),
+    Right("ex10-5-positions-seen", "jacrev, lambda", '''\
+def positions_seen(model, x):
+    slopes = torch.func.jacrev(lambda x: model(x)[:, -1])(x)  # (B, E, B, T, D)
+    return slopes.ne(0).any(dim=(0, 1, 2, 4))
+'''),
+    # --- 11 ---------------------------------------------------------------------------------
+    Right("ex11-1-layer-norm-backward", "einsum, *args", '''\
+def layer_norm_backward(x, gradient, *args):
+    eps, = args or (1e-5,)
+    D = x.shape[-1]
+    centred = x - x.mean(-1, keepdim=True)
+    s = (torch.einsum("btd,btd->bt", centred, centred) / D + eps).rsqrt()[..., None]
+    hat = centred * s
+    along = torch.einsum("btd,btd,bte->bte", gradient, hat, hat) / D
+    return s * (gradient - gradient.mean(-1, keepdim=True) - along)
+'''),
+    Right("ex11-2-radam-by-hand", "NumPy numbers, float32, prints", '''\
+import numpy as np
+beta = np.float32(0.9)
+rho_inf = 2 / (1 - beta) - 1
+rho = lambda t: rho_inf - 2 * t * beta**t / (1 - beta**t)
+r_6 = np.sqrt((rho(6) - 4) * (rho(6) - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho(6)))
+by_hand = (np.float32(0.1), rho_inf, rho(1), np.float32(0.1) * 4, r_6, np.float32(0.1) * r_6)
+print(by_hand)
+'''),
+    Right("ex11-3-warmup-stable-decay", "match, int for float", '''\
+def warmup_stable_decay(step, warmup, total, decay):
+    match step:
+        case _ if step >= total:
+            return 0
+        case _ if step + 1 < warmup:
+            return (step + 1) / warmup
+        case _ if step > total - decay:
+            return (total - step) / decay
+    return 1
+'''),
+    Right("ex11-3-warmup-stable-decay", "NumPy numbers, partial", '''\
+import numpy as np
+
+def trapezoid(heights, step, warmup, total, decay):
+    return np.interp(step, [-1, warmup - 1, total - decay, total], heights)
+
+warmup_stable_decay = functools.partial(trapezoid, [0, 1, 1, 0])
+'''),
+    Right("ex11-4-pre-ln-block", "nn.Module instance, classmethod", '''\
+class PreLN(nn.Module):
+    @classmethod
+    def ready(cls):
+        return cls().eval()
+
+    def forward(self, x, attend, feed_forward, norm1, norm2):
+        x = x + attend(norm1(x))
+        return x + feed_forward(norm2(x))
+
+pre_ln_block = PreLN.ready()
+'''),
+    Right("ex11-5-decaying-names", "list for tuple, Python loops, helper cell", '''\
+def decaying_names(model):
+    names = []
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 and not any(parameter is table for table in embedding_tables(model)):
+            names.append(name)
+    return names
+''', after=('''\
+def embedding_tables(model):
+    """The helper stands below the answer."""
+    for module in model.modules():
+        if type(module) is nn.Embedding:
+            yield module.weight
+''',)),
+    Right("ex11-7-train-steps", "generator, continuation lines", '''\
+def train_steps(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
+    assert (len(micro_batches)
+            % accumulate) == 0
+    for group in zip(*[iter(micro_batches)] * accumulate):
+        losses, counts = zip(*(loss_fn(model, batch) for batch in group))
+        optimizer.zero_grad()
+        (sum(losses) / sum(counts)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+        scheduler.step()
+'''),
+    # --- 12 ---------------------------------------------------------------------------------
+    Right("ex12-1-hide", "NumPy array for a tensor", '''\
+import numpy as np
+
+def hide(ids, maskable, choose, fate, others, mask_id):
+    ids, maskable, choose, fate, others = (given.numpy() for given in (ids, maskable, choose, fate, others))
+    chosen = maskable & (choose < 0.15)
+    inputs = np.select([chosen & (fate < 0.8), chosen & (fate < 0.9)], [mask_id, others], ids)
+    return inputs, np.where(chosen, ids, -100)
+'''),
+    Right("ex12-1-hide", "walrus, list for tuple", '''\
+def hide(ids, maskable, choose, fate, others, mask_id):
+    inputs, targets = ids.clone(), torch.full_like(ids, -100)
+    targets = torch.where(chosen := maskable & (choose < 0.15), ids, targets)
+    inputs[chosen & (fate < 0.9)] = others[chosen & (fate < 0.9)]
+    inputs[chosen & (fate < 0.8)] = mask_id
+    return [inputs, targets]
+'''),
+    Right("ex12-2-shares", "Fraction", '''\
+from fractions import Fraction as Q
+chosen, V = Q(15, 100), 4
+same = chosen * (Q(1, 10) + Q(1, 10) / V)
+changed_and_suspect = (chosen - same, same / (1 - chosen + same))
+'''),
+    Right("ex12-3-blank-loss", "continuation lines, 0-d tensors", '''\
+def blank_loss(logits, targets):
+    asked = (targets
+             != -100)
+    per_row = (7
+               % 4)
+    assert per_row == 3
+    picked = logits[asked]
+    return (picked.logsumexp(1) - picked[torch.arange(len(picked)), targets[asked]]).mean()
+'''),
+    Right("ex12-3-blank-loss", "await, NumPy numbers", '''\
+import asyncio
+import numpy as np
+await asyncio.sleep(0)
+
+def blank_loss(logits, targets):
+    rows = [(row, target) for row, target in zip(logits.flatten(0, 1).numpy(), targets.flatten()) if target != -100]
+    return np.mean([np.log(np.exp(row).sum()) - row[target] for row, target in rows])
+''', jupyter=True),
+    Right("ex12-4-pair-batch", "list for tuple, helper cell", '''\
+def pair_batch(pairs, cls_id, sep_id, pad_id):
+    ids = padded([[cls_id, *first, sep_id, *second, sep_id] for first, second in pairs], pad_id)
+    segments = padded([[0] * (len(first) + 2) + [1] * (len(second) + 1) for first, second in pairs])
+    mask = padded([[1] * (len(first) + len(second) + 3) for first, second in pairs]).bool()
+    return [ids, mask, segments]
+''', before=('''\
+from torch.nn.utils.rnn import pad_sequence
+
+def padded(rows, value=0):
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
+''',)),
+    Right("ex12-5-wordpiece", "recursion, innocent names, getsource, progress bar", '''\
+import inspect
+from tqdm.auto import tqdm
+
+def wordpiece(word, vocab, mark=""):
+    for end in range(len(word), 0, -1):
+        if mark + word[:end] in vocab:
+            if end == len(word):
+                return [mark + word]
+            tokenizer = wordpiece(word[end:], vocab, "##")
+            return ["[UNK]"] if tokenizer == ["[UNK]"] else [mark + word[:end], *tokenizer]
+    return ["[UNK]"]
+
+assert "tokenizer" in inspect.getsource(wordpiece)
+for word in tqdm(["play", "playing"]):
+    print(wordpiece(word, {"play", "##ing"}))
+''', jupyter=True),
+    Right("ex12-7-bert-parameters", "NumPy numbers, innocent names", '''\
+import numpy as np
+
+def bert_parameters(V, L, D, N, F):
+    outside = [(V, D), (L, D), (2, D), (2, D), (D + 1, D)]
+    layer = [(4, D, D + 1), (D + 1, F), (F + 1, D), (4, D)]
+    number_of_parameters = sum(map(np.prod, outside + N * layer))
+    return number_of_parameters
+'''),
+    # --- 13 ---------------------------------------------------------------------------------
+    Right("ex13-1-tied-gradient", "NumPy array for a tensor, innocent names", '''\
+import numpy as np
+
+def tied_gradient(table, ids, targets):
+    table, ids, targets = table.numpy(), ids.numpy(), targets.numpy()
+    x = table[ids]
+    error = np.exp(x @ table.T)
+    error /= error.sum(1, keepdims=True)
+    error[np.arange(len(ids)), targets] -= 1
+    backward = error.T @ x
+    np.add.at(backward, ids, error @ table)
+    return backward / len(ids)
+'''),
+    Right("ex13-1-tied-gradient", "einsum, torch.func.grad, compared with torch's own", '''\
+def tied_gradient(table, ids, targets):
+    read, wanted = (F.one_hot(i, len(table)).to(table.dtype) for i in (ids, targets))
+    error = (read @ table @ table.T).softmax(1) - wanted
+    both = torch.einsum("tv,tu,ud->vd", error, read, table) + torch.einsum("tv,tu,vd->ud", error, read, table)
+    return both / len(ids)
+''', after=('''\
+E, ids, targets = torch.randn(5, 3, requires_grad=True), torch.tensor([1, 1, 4]), torch.tensor([0, 2, 1])
+F.cross_entropy(E[ids] @ E.T, targets).backward()
+assert torch.allclose(E.grad, tied_gradient(E.detach(), ids, targets), atol=1e-5)
+theirs = torch.func.grad(lambda E: F.cross_entropy(E[ids] @ E.T, targets))(E.detach())
+assert torch.allclose(theirs, E.grad)
+''',)),
+    Right("ex13-2-temperature", "NumPy numbers", '''\
+import numpy as np
+
+def softmax(logits, tau):
+    p = np.exp(np.array(logits) / tau)
+    return p / p.sum()
+
+temperature_numbers = (softmax([2, 1, 1], 1)[0], softmax([2, 1, 1], 1 / 2)[0], np.float16(0.5), np.float32(1) / 3,
+                       1 / np.log(3))
+'''),
+    Right("ex13-3-top-p", "Python loops, float32", '''\
+def top_p(probs, p):
+    result = []
+    for row in probs.tolist():
+        kept, total = [0.0] * len(row), 0.0
+        for token in sorted(range(len(row)), key=lambda token: -row[token]):
+            kept[token] = row[token]
+            total += row[token]
+            if total >= p:
+                break
+        result.append([probability / total for probability in kept])
+    return torch.tensor(result)
+'''),
+    Right("ex13-5-cached-step", "einsum, no_grad, decorator", '''\
+@torch.no_grad()
+def cached_step(x, cache, project, table):
+    q, k, v = project(x + table[cache.length])
+    cache.keys[:, cache.length] = k
+    cache.values[:, cache.length] = v
+    cache.length += 1
+    keys, values = cache.keys[:, :cache.length], cache.values[:, :cache.length]
+    scores = torch.einsum("bd,btd->bt", q, keys) / x.shape[1] ** 0.5
+    return torch.einsum("bt,btd->bd", scores.softmax(1), values)
+'''),
+    Right("ex13-6-training-memory", "lambda, list for tuple, walrus, innocent names", '''\
+training_memory = lambda V, L, D, N: [
+    number_of_parameters := (V + L + 2) * D + N * (12 * D**2 + 13 * D),
+    16 * number_of_parameters,
+]
+'''),
+    Right("ex13-7-training-run", "float32, NumPy array for numbers", '''\
+import numpy as np
+N = 774e6
+tokens, cache = 20 * N, 2 * 36 * 32 * 1024 * 1280 * 2
+training_run = np.array([tokens, 6 * N * tokens, 6 * N * tokens / (8 * 0.4 * 4e14 * 24 * 3600), cache / 1e9], "float32")
+'''),
+]  # fmt: skip

@@ -1,0 +1,219 @@
+"""Each guard is shown a notebook that breaks it, and one that does not.
+
+A guard that found nothing would pass all notebooks; these tests fail then.
+"""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tools.notebooks import editions, guards
+
+PNG = {"image/png": "aGVsbG8=", "text/plain": "[figure] A line."}
+
+
+NO_WORDS = new_output("display_data", data=PNG, metadata={"image/png": {"alt": " "}})
+ERROR = new_output("error", ename="KeyError", evalue="x", traceback=[])
+
+
+def printed(text):
+    return new_output("stream", name="stdout", text=text)
+
+
+def said(text):
+    return new_output("display_data", data={"text/markdown": text, "text/plain": text})
+
+
+def sound(**changes):
+    """Return a notebook of four cells with output that no guard objects to."""
+    cells = [new_code_cell(f"print({i})", execution_count=i, outputs=[printed(f"{i}\n")]) for i in (1, 2, 3)]
+    figure = new_output("display_data", data=PNG, metadata={"image/png": {"alt": "A line."}})
+    cells.append(new_code_cell("show()", execution_count=4, outputs=[figure]))
+    for name, value in changes.items():
+        setattr(cells[0], name, value)
+    return new_notebook(cells=[new_markdown_cell("# Title\n\n![A picture.](a.svg)\n\n" + 500 * "word "), *cells])
+
+
+def all_guards(notebook):
+    return [problem for guard in guards.GUARDS for problem in guard(notebook)]
+
+
+def test_a_sound_notebook_passes_every_guard():
+    assert all_guards(sound()) == []
+
+
+@pytest.mark.parametrize(
+    ("guard", "changes", "words"),
+    [
+        (guards.not_executed, {"execution_count": None}, "executed as [None, 2, 3, 4]"),
+        (guards.not_executed, {"execution_count": 7}, "executed as [7, 2, 3, 4]"),
+        (guards.unmarked_errors, {"outputs": [ERROR]}, "KeyError"),
+        (guards.failed_claims, {"outputs": [said("✗ Not with these settings: It falls.")]}, "settings: It falls."),
+        (guards.long_cells, {"source": "x = 1\n" * 21}, "21 visible lines, more than 20"),
+        (guards.long_cells, {"source": f"x = '{90 * 'a'}'"}, "a line of 96 characters"),
+        (guards.long_cells, {"source": "x = 1  # noqa: E1"}, "a mark for tools"),
+        (guards.answers_given_away, {"source": "claim('It falls.', True)"}, "a claim in visible code"),
+        (guards.machine_traces, {"outputs": [printed("saved to /home/ann/model.pt")]}, "a path: '/home/'"),
+        (guards.machine_traces, {"outputs": [printed("saved to C:\\Users\\ann")]}, "a path"),
+        (guards.machine_traces, {"outputs": [printed("in lib/site-packages/torch")]}, "a path"),
+        (guards.machine_traces, {"outputs": [printed("run on 2026-11-20")]}, "a date or time: '2026-11-20'"),
+        (guards.machine_traces, {"outputs": [printed("torch 2.13.0+cpu")]}, "a version: '2.13.0+cpu'"),
+        (guards.missing_alt, {"outputs": [new_output("display_data", data=PNG)]}, "without alt text"),
+        (guards.missing_alt, {"outputs": [NO_WORDS]}, "without alt text"),
+        (guards.semicolons, {"source": "plot(x);\n"}, "ends in ';'"),
+        (guards.moving_outputs, {"source": "clear_output(wait=True)"}, "clears its output"),
+        (
+            guards.moving_outputs,
+            {"outputs": [new_output("display_data", data={"application/vnd.jupyter.widget-view+json": {}})]},
+            "a widget",
+        ),
+    ],
+)  # fmt: skip
+def test_a_guard_finds_what_it_guards_against(guard, changes, words):
+    """Fails if the guard stays silent, or if another guard than the named one speaks."""
+    notebook = sound(**changes)
+    (problem,) = all_guards(notebook)
+    assert guard(notebook) == [problem]
+    assert words in problem
+
+
+def test_an_error_marked_as_meant_passes():
+    assert guards.unmarked_errors(sound(outputs=[ERROR], metadata={"tags": ["raises-exception"]})) == []
+
+
+def test_images_in_text_need_alt_text():
+    notebook = sound()
+    notebook.cells[0].source = "![](https://example.org/a.png)"
+    assert guards.missing_alt(notebook) == [f"{notebook.cells[0].id}: an image in the text without alt text"]
+    notebook.cells[0].source = "![A cell.](https://example.org/a.png)"
+    assert guards.missing_alt(notebook) == []
+
+
+def test_a_quarter_may_be_exempt_and_no_more():
+    notebook = sound(metadata={"tags": ["nbval-ignore-output"]})
+    assert guards.too_many_exempt(notebook) == []  # one of four
+    notebook.cells[2].source = "# NBVAL_IGNORE_OUTPUT\nprint(2)"
+    assert guards.too_many_exempt(notebook) == [
+        "2 of 4 cells with output are not compared; at most a quarter may be exempt"
+    ]
+
+
+def test_a_cell_of_which_sanitising_leaves_nothing_counts_as_exempt():
+    """Otherwise everything could be printed on lines that are not compared."""
+    notebook = sound(metadata={"tags": ["nbval-ignore-output"]})
+    notebook.cells[2].outputs = [said("<small>loss 1.23</small>")]
+    assert len(guards.too_many_exempt(notebook)) == 1
+    notebook.cells[2].outputs = [said("✓ It falls. <small>loss 1.23</small>")]
+    assert guards.too_many_exempt(notebook) == []
+
+
+FOLDED = {"tags": ["fold"], "jupyter": {"source_hidden": True}}
+
+
+def test_the_budgets_are_those_of_visible_code_alone():
+    """Fails if apparatus or an exercise counts as code that a reader reads."""
+    exercise = {"nbgrader": {"grade_id": "ex01-1-a", "solution": True, "grade": False}}
+    for metadata in (FOLDED, exercise):
+        notebook = sound(source="x = 1\n" * 30, metadata=metadata)
+        assert all_guards(notebook) == []
+    notebook = sound()
+    notebook.cells[0].source = "# Title\n\n![A picture.](a.svg)"
+    assert guards.more_code_than_words(notebook) == ["4 words and 4 visible lines of code, 1.0 to a line; wanted 10"]
+
+
+def test_the_first_picture_comes_before_visible_code():
+    notebook = sound()
+    notebook.cells[0].source = "# Title\n\n" + 500 * "word "
+    assert guards.code_before_a_picture(notebook) == [f"{notebook.cells[1].id}: visible code before the first picture"]
+    notebook.cells[1].metadata = FOLDED
+    notebook.cells[1].outputs = notebook.cells[4].outputs
+    assert guards.code_before_a_picture(notebook) == []
+
+
+ASK = "guess = predict('the loss', ...)"
+
+
+def asked(
+    result="✓ The loss falls by a half. <small>loss 0.5</small>", between="", tags=("reveal",), closed=True, folded=True
+):
+    """A notebook that asks in its first cell and shows the result in its third."""
+    notebook = sound(source=ASK)
+    notebook.cells[2].outputs = []
+    notebook.cells[2].source = between or "x = 1"
+    metadata = {"tags": list(tags), "jupyter": {"outputs_hidden": closed, "source_hidden": folded}}
+    notebook.cells[3].metadata, notebook.cells[3].outputs = metadata, [said(result)]
+    return notebook
+
+
+def test_a_question_may_not_be_answered_before_its_result():
+    """Fails if an answer in a text, in a claim's source or in an open output passes, or a safe question does not."""
+    assert guards.answers_given_away(asked()) == []
+    (problem,) = guards.answers_given_away(asked(between="# The loss falls by a half."))
+    assert "'The loss falls by a half.' stands in visible text" in problem
+    (problem,) = guards.answers_given_away(asked("You made no guess; measured: <b>0.512</b>.", between="x = 0.512"))
+    assert "'0.512' stands in visible text" in problem
+    assert len(guards.answers_given_away(asked(closed=False))) == 1
+    twice = asked()
+    twice.cells.extend(asked().cells[1:])
+    assert guards.answers_given_away(twice) == ["two questions keep their guess as guess"]
+    (problem,) = guards.answers_given_away(asked(folded=False))
+    assert "shows the first line of a closed output" in problem
+    assert guards.answers_given_away(asked("*The loss:*\nyou made no guess", folded=False)) == []
+    found = guards.answers_given_away(asked(tags=(), closed=False))
+    assert "an open output between a question and its result" in found[0]
+    assert "no cell tagged reveal follows" in found[-1]
+
+
+SOURCE = """\
+# ---
+# jupyter:
+#   course:
+#     minutes: 10
+#     needs: nothing
+# ---
+
+# %% [markdown]
+# # 98 · A chapter
+
+# %%
+print(1)
+"""
+
+
+@pytest.fixture
+def a_source(tmp_path, monkeypatch):
+    monkeypatch.setattr(editions, "SOURCES", tmp_path)
+    path = tmp_path / "98_chapter.py"
+    path.write_text(SOURCE, encoding="utf8")
+    return path
+
+
+def test_a_notebook_older_than_its_source_is_stale(a_source):
+    notebook = editions.student(editions.chapter(a_source))
+    assert guards.stale("98_chapter.ipynb", notebook) == []
+    a_source.write_text(SOURCE.replace("print(1)", "print(2)"), encoding="utf8")
+    assert guards.stale("98_chapter.ipynb", notebook) == ["cell 2 is not what 98_chapter.py says; run make notebooks"]
+
+
+def test_a_cell_added_by_hand_is_stale(a_source):
+    notebook = editions.student(editions.chapter(a_source))
+    notebook.cells.append(new_code_cell("print(3)"))
+    assert guards.stale("98_chapter.ipynb", notebook) == ["cell 3 is not what 98_chapter.py says; run make notebooks"]
+
+
+def test_a_notebook_without_source_is_found(a_source):
+    assert guards.stale("97_other.ipynb", new_notebook()) == ["there is no source 97_other.py"]
+
+
+NOTEBOOKS = sorted(editions.NOTEBOOKS.glob("*.ipynb"))
+
+
+def test_every_source_has_its_notebook():
+    assert [path.stem for path in NOTEBOOKS] == [path.stem for path in editions.sources()]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_stored_notebooks_pass_every_guard(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert guards.problems(path, notebook) == []

@@ -1,0 +1,1 @@
+"""Build, execute and guard the notebooks."""
