@@ -182,4 +182,4 @@ def test_a_chapter_leads_from_section_to_section(page, address):
     assert not page.locator("details.hide.above-input pre").first.is_visible()
     page.locator("a.right-next").click()
     page.wait_for_url("**/05_lstm_and_gru-1-*")
-    assert page.locator("h1").inner_text().startswith("05.1 · ")
+    assert page.locator("article h1").inner_text().startswith("05.1 · ")
