@@ -49,7 +49,7 @@ def begins_a_page(title, before):
 
 def contents(sections):
     """Return the list of a chapter's pages, as a table of contents that the theme shows beside them too."""
-    entries = "\n".join(f"{title.replace('`', '')} <{page}>" for page, title in sections)
+    entries = "\n".join(f"{re.sub('[`*]', '', title)} <{page}>" for page, title in sections)
     return f"```{{toctree}}\n:caption: The sections\n:maxdepth: 1\n\n{entries}\n```"
 
 

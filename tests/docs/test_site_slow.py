@@ -180,6 +180,8 @@ def test_a_chapter_leads_from_section_to_section(page, address):
     titles = page.locator("details.hide.above-input summary .collapsed").all_inner_texts()
     assert "Imports" in titles
     assert not page.locator("details.hide.above-input pre").first.is_visible()
+    closed = page.locator("details.hide.below-input summary .collapsed").all_inner_texts()
+    assert set(closed) == {"Show the result"}
     page.locator("a.right-next").click()
     page.wait_for_url("**/05_lstm_and_gru-1-*")
     assert page.locator("article h1").inner_text().startswith("05.1 · ")
