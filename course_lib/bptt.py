@@ -1,7 +1,7 @@
 r"""Backpropagation through time: the backward pass of a recurrent network by hand, and what can go wrong in it.
 
-Data are rows, as in torch; books that write data as columns have $W_{hx} x_t + W_{hh} h_{t-1}$: the same matrices, and
-in the gradients the transposes change places. I is the width of the input, D of the state, Q of the output.
+Data are rows, as in torch; books that write data as columns have $W_{ih} x_t + W_{hh} h_{t-1}$: the same matrices, and
+in the gradients the transposes change places. I is the width of the input, D of the state, V of the output.
 """
 
 import math
@@ -24,82 +24,82 @@ from course_lib.utils.validate import (
 class Cache(NamedTuple):
     """What the forward pass keeps for the backward pass."""
 
-    x: torch.Tensor  # (B, T, I) inputs: for the gradient of W_hx
-    h: torch.Tensor  # (B, T + 1, D) states, h[:, 0] the initial one: for those of W_hh and W_qh, and for tanh'
-    o: torch.Tensor  # (B, T, Q) outputs: for the gradient of the loss
+    x: torch.Tensor  # (B, T, I) inputs: for the gradient of W_ih
+    h: torch.Tensor  # (B, T + 1, D) states, h[:, 0] the initial one: for those of W_hh and W_ho, and for tanh'
+    o: torch.Tensor  # (B, T, V) outputs: for the gradient of the loss
 
 
 class Gradients(NamedTuple):
     """The gradients of the loss with respect to the weights and to every state."""
 
-    W_hx: torch.Tensor  # (D, I)
+    W_ih: torch.Tensor  # (D, I)
     W_hh: torch.Tensor  # (D, D)
-    W_qh: torch.Tensor  # (Q, D)
+    W_ho: torch.Tensor  # (V, D)
     h: torch.Tensor  # (B, T + 1, D)
 
 
-def forward_pass(x, W_hx, W_hh, W_qh, h_0=None, *, nonlinearity="linear", window=None):
+def forward_pass(x, W_ih, W_hh, W_ho, h_0=None, *, nonlinearity="linear", window=None):
     r"""Run a recurrent network over a batch of sequences and keep what the backward pass needs.
 
-    $$ h_t = \phi(x_t W_{hx}^T + h_{t-1} W_{hh}^T), \qquad o_t = h_t W_{qh}^T $$
+    $$ h_t = \phi(x_t W_{ih}^T + h_{t-1} W_{hh}^T), \qquad o_t = h_t W_{ho}^T $$
 
-    x is (B, T, I), W_hx (D, I), W_hh (D, D), W_qh (Q, D), h_0 (B, D) or None for zeros. A bias is a column of W_hx for
+    x is (B, T, I), W_ih (D, I), W_hh (D, D), W_ho (V, D), h_0 (B, D) or None for zeros. A bias is a column of W_ih for
     a 1 at the end of every x_t. With a `window` the state is detached after every so many steps: the outputs stay, the
     gradients that autograd finds are truncated.
 
     >>> forward_pass(torch.ones(1, 3, 1), torch.ones(1, 1), torch.tensor([[0.5]]), torch.ones(1, 1)).h.flatten()
     tensor([0.0000, 1.0000, 1.5000, 1.7500])
     """
-    check_network(x, W_hh, W_qh, nonlinearity, window)
-    check_tensor("W_hx", W_hx, (len(W_hh), x.shape[2]))
+    check_network(x, W_hh, W_ho, nonlinearity, window)
+    check_tensor("W_ih", W_ih, (len(W_hh), x.shape[2]))
     h = [x.new_zeros(len(x), len(W_hh)) if h_0 is None else h_0]
     check_tensor("h_0", h[0], (len(x), len(W_hh)))
     for t in range(x.shape[1]):
         before = h[t].detach() if window and t > 0 and t % window == 0 else h[t]
-        a = x[:, t] @ W_hx.T + before @ W_hh.T  # (B, D)
+        a = x[:, t] @ W_ih.T + before @ W_hh.T  # (B, D)
         h.append(torch.tanh(a) if nonlinearity == "tanh" else a)
     h = torch.stack(h, dim=1)  # (B, T + 1, D)
-    return Cache(x, h, h[:, 1:] @ W_qh.T)
+    return Cache(x, h, h[:, 1:] @ W_ho.T)
 
 
 def squared_loss(o, y):
-    """Half the squared error of (B, T, Q) outputs, averaged over steps and sequences, and its gradient (B, T, Q)."""
+    """Half the squared error of (B, T, V) outputs, averaged over steps and sequences, and its gradient (B, T, V)."""
     check_floats(o=o)
     check_tensor("y", y, tuple(o.shape))
     steps = o.shape[0] * o.shape[1]
     return (o - y).square().sum() / (2 * steps), (o - y) / steps
 
 
-def backward_pass(do, cache, W_hh, W_qh, *, nonlinearity="linear", window=None):
+def backward_pass(do, cache, W_hh, W_ho, *, nonlinearity="linear", window=None):
     r"""Backpropagation through time: all gradients from those of the outputs, in one walk from T to 1 (Werbos 1990).
 
     $$ \frac{\partial L}{\partial h_t} = \frac{\partial L}{\partial a_{t+1}} W_{hh}
-       + \frac{\partial L}{\partial o_t} W_{qh}, \qquad
+       + \frac{\partial L}{\partial o_t} W_{ho}, \qquad
        \frac{\partial L}{\partial a_t} = \frac{\partial L}{\partial h_t} \odot \phi'(a_t) $$
 
     with $a_t$ what stands inside $\phi$. Each weight is used at every step, so its gradient is a sum over the steps.
     With a `window`, no gradient passes from step n * window + 1 to the state before it.
 
-    >>> W_hh, W_qh, do = torch.tensor([[0.5]]), torch.tensor([[2.0]]), torch.tensor([[[0.0], [0.0], [1.0]]])
-    >>> cache = forward_pass(torch.ones(1, 3, 1), torch.ones(1, 1), W_hh, W_qh)
-    >>> backward_pass(do, cache, W_hh, W_qh).h.flatten()  # only the last output counts
+    >>> W_hh, W_ho, do = torch.tensor([[0.5]]), torch.tensor([[2.0]]), torch.tensor([[[0.0], [0.0], [1.0]]])
+    >>> cache = forward_pass(torch.ones(1, 3, 1), torch.ones(1, 1), W_hh, W_ho)
+    >>> backward_pass(do, cache, W_hh, W_ho).h.flatten()  # only the last output counts
     tensor([0.2500, 0.5000, 1.0000, 2.0000])
     """
-    check_network(cache.x, W_hh, W_qh, nonlinearity, window)
+    check_network(cache.x, W_hh, W_ho, nonlinearity, window)
     check_tensor("do", do, tuple(cache.o.shape))
     x, h, _ = cache
     slope = 1 - h.square() if nonlinearity == "tanh" else torch.ones_like(h)  # (B, T + 1, D): phi' from phi's value
     dh = torch.zeros_like(h)  # (B, T + 1, D)
     da = torch.zeros_like(h)  # (B, T + 1, D); step 0 has none
     for t in range(do.shape[1], 0, -1):
-        dh[:, t] += do[:, t - 1] @ W_qh
+        dh[:, t] += do[:, t - 1] @ W_ho
         da[:, t] = dh[:, t] * slope[:, t]
         if not (window and t > 1 and (t - 1) % window == 0):
             dh[:, t - 1] = da[:, t] @ W_hh
     return Gradients(
-        W_hx=torch.einsum("btd,bti->di", da[:, 1:], x),
+        W_ih=torch.einsum("btd,bti->di", da[:, 1:], x),
         W_hh=torch.einsum("btd,bte->de", da[:, 1:], h[:, :-1]),
-        W_qh=torch.einsum("btq,btd->qd", do, h[:, 1:]),
+        W_ho=torch.einsum("btv,btd->vd", do, h[:, 1:]),
         h=dh,
     )
 
@@ -344,11 +344,11 @@ def truncation_bias(layer, loss_fn, x, y, windows, state=None):
     return found
 
 
-def check_network(x, W_hh, W_qh, nonlinearity, window):
+def check_network(x, W_hh, W_ho, nonlinearity, window):
     """What the passes by hand have in common: shapes, nonlinearity, window."""
     check_choice("nonlinearity", nonlinearity, ("linear", "tanh"))
-    check_floats(x=x, W_hh=W_hh, W_qh=W_qh)
+    check_floats(x=x, W_hh=W_hh, W_ho=W_ho)
     check_sizes(window=1 if window is None else window)
     check_tensor("x", x, ("B", "T", "I"))
     check_tensor("W_hh", W_hh, (len(W_hh), len(W_hh)))
-    check_tensor("W_qh", W_qh, ("Q", len(W_hh)))
+    check_tensor("W_ho", W_ho, ("Q", len(W_hh)))

@@ -434,6 +434,7 @@ HEADLINES = (
     "nats",
     "perplexity",
     "mse",
+    "mae",
     "loss",
     "valid_accuracy",
     "valid_loss",

@@ -60,24 +60,39 @@ def right_bpe_step(words):
     return pair, sorted([list(merged(word, pair)), count] for word, count in words), sorted(words)
 
 
-def draw_pad_and_mask(draw):
-    B, T = draw.sizes(2)
-    B = draw.choice([1, B, B])
-    pad = draw.choice([0, 1, 3, 50256])  # the small ones are real tokens, too
-    return [[*draw.ids(9, draw.randint(1, T)).tolist(), pad] for _ in range(B)], pad
+def draw_padded_batches(draw):
+    tokens = ["<pad>", *"abcdefg"][: draw.randint(3, 8)]
+    names = draw.sample(range(20), len(tokens) + 1)
+    stoi = dict(zip(["<unk>", *tokens], names, strict=True))
+    count, batch_size = draw.sizes(2, low=2, high=9)
+    texts = [" ".join(draw.choices([*tokens, "unheard"], k=draw.randint(1, 7))) for _ in range(count)]
+    return texts, stoi, draw.choice([batch_size, batch_size, 1]), draw.randint(2, 8)
 
 
-def right_pad_and_mask(sequences, pad):
-    rows = [torch.tensor(row) for row in sequences]
-    ones = [torch.ones(len(row), dtype=torch.bool) for row in sequences]
-    return pad_sequence(rows, batch_first=True, padding_value=pad), pad_sequence(ones, batch_first=True)
+def probe_padded_batches(answer, texts, stoi, batch_size, max_len):
+    found = answer(texts, stoi, batch_size, max_len)
+    return [[ids, real, [int(i) for i in where]] for ids, real, where in found]
 
 
-def judge_pad_and_mask(got, wanted):
+def right_padded_batches(texts, stoi, batch_size, max_len):
+    """By pad_sequence, with the texts of each length picked in turn."""
+    rows = [torch.tensor([stoi[t] if t in stoi else stoi["<unk>"] for t in text.split()][:max_len]) for text in texts]
+    waiting = [i for length in range(1, max_len + 1) for i, row in enumerate(rows) if len(row) == length]
+    found = []
+    while waiting:
+        where, waiting = waiting[:batch_size], waiting[batch_size:]
+        ids = pad_sequence([rows[i] for i in where], batch_first=True, padding_value=stoi["<pad>"])
+        real = pad_sequence([torch.ones_like(rows[i], dtype=torch.bool) for i in where], batch_first=True)
+        found.append([ids, real, where])
+    return found
+
+
+def judge_padded_batches(got, wanted):
     """Compare the numbers, and the types as well."""
     agree(got, wanted)
-    if got[0].dtype != torch.int64:
-        raise Wrong(f"ids has dtype {got[0].dtype}; wanted torch.int64")
+    for ids, _, _ in got:
+        if ids.dtype != torch.int64:
+            raise Wrong(f"ids has dtype {ids.dtype}; wanted torch.int64")
 
 
 def draw_masked_mean(draw):
@@ -89,13 +104,22 @@ def draw_masked_mean(draw):
     return vectors, torch.arange(T) < lengths[:, None]
 
 
+def probe_masked_mean(answer, vectors, mask):
+    vectors.requires_grad_()
+    means = answer(vectors, mask)
+    means.square().sum().backward()
+    return means.detach(), vectors.grad
+
+
 def right_masked_mean(vectors, mask):
     means = torch.zeros(len(vectors), vectors.shape[2], dtype=vectors.dtype)
+    slopes = torch.zeros_like(vectors)
     for b, row in enumerate(vectors.tolist()):
         kept = [vector for vector, keep in zip(row, mask[b].tolist(), strict=True) if keep]
         for d, column in enumerate(zip(*kept, strict=True)):
             means[b, d] = math.fsum(column) / len(kept)
-    return means
+            slopes[b, mask[b], d] = 2 * means[b, d] / len(kept)
+    return means, slopes
 
 
 def right_padding_shares():
@@ -143,14 +167,16 @@ def right_bleu_by_hand():
 TESTS = [
     Hidden("ex02-1-bpe-step-check", "bpe_step", draw_bpe_step, right_bpe_step, probe_bpe_step, cases=40),
     Hidden(
-        "ex02-2-pad-and-mask-check",
-        "pad_and_mask",
-        draw_pad_and_mask,
-        right_pad_and_mask,
-        judge=judge_pad_and_mask,
-        cases=10,
+        "ex02-2-padded-batches-check",
+        "padded_batches",
+        draw_padded_batches,
+        right_padded_batches,
+        probe_padded_batches,
+        judge_padded_batches,
+        without=("numericalize", "pad_batch", "length_mask", "bucket_batches"),
+        cases=20,
     ),
-    Hidden("ex02-3-masked-mean-check", "masked_mean", draw_masked_mean, right_masked_mean),
+    Hidden("ex02-3-masked-mean-check", "masked_mean", draw_masked_mean, right_masked_mean, probe_masked_mean),
     on_paper("ex02-4-padding-shares-check", "shares", right_padding_shares),
     Hidden(
         "ex02-6-clipped-precision-check",

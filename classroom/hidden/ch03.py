@@ -1,4 +1,4 @@
-"""Hidden tests of chapter 03: torch's layer and its gradients, every string of ten marks, a toy model's own tables."""
+"""Hidden tests of chapter 03: torch's layers and their gradients, every string of ten marks, a toy model's tables."""
 
 import torch
 from torch import nn
@@ -132,6 +132,40 @@ def judge_continue_text(got, wanted):
         raise Wrong(f"{got[1]} tokens were read, some of them twice; there are {wanted[1]}")
 
 
+def draw_two_directions(draw):
+    B, T, inputs, D = draw.sizes(4)
+    lengths = draw.ids(T + 1, B, low=1)
+    x = draw.normal(B, T, inputs)
+    x[torch.arange(T) >= lengths[:, None]] = 1e3  # whatever stands at the padding
+    ahead, behind = ([draw.normal(D, inputs), draw.normal(D, D), draw.normal(D)] for _ in range(2))
+    return x, lengths, ahead, behind
+
+
+def probe_two_directions(answer, x, lengths, ahead, behind):
+    import torch
+
+    weights = [weight.requires_grad_() for weight in (*ahead, *behind)]
+    output, summary = answer(x, lengths, tuple(weights[:3]), tuple(weights[3:]))
+    pull = torch.linspace(-1, 2, output.numel(), dtype=torch.float64).reshape(output.shape)
+    return output, summary, torch.autograd.grad((output * pull).sum() + summary.sum(), weights)
+
+
+def right_two_directions(x, lengths, ahead, behind):
+    D = len(ahead[2])
+    layer = nn.RNN(x.shape[2], D, batch_first=True, bidirectional=True).double()
+    zero = torch.zeros(D, dtype=torch.float64)
+    for parameter, value in zip(layer.parameters(), (*ahead, zero, *behind, zero), strict=True):
+        parameter.data = value
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    output, h_n = layer(packed)
+    output, _ = nn.utils.rnn.pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
+    summary = torch.cat([h_n[0], h_n[1]], 1)
+    pull = torch.linspace(-1, 2, output.numel(), dtype=torch.float64).reshape(output.shape)
+    parameters = list(layer.parameters())
+    trained = [*parameters[:3], *parameters[4:7]]
+    return output, summary, torch.autograd.grad((output * pull).sum() + summary.sum(), trained)
+
+
 READY = (
     "RNN", "RNNCell", "RNNBase", "rnn_tanh", "rnn_tanh_cell", "rnn_relu", "rnn_relu_cell",
     "rnn_step", "rnn_loop", "scan", "Recurrent",
@@ -151,5 +185,13 @@ TESTS = [
         probe_continue_text,
         judge_continue_text,
         cases=8,
+    ),
+    Hidden(
+        "ex03-7-two-directions-check",
+        "two_directions",
+        draw_two_directions,
+        right_two_directions,
+        probe_two_directions,
+        without=READY,
     ),
 ]

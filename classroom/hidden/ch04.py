@@ -1,4 +1,4 @@
-"""Hidden tests of chapter 04: every gradient by autograd along another way, pairs and norms by counting."""
+"""Hidden tests of chapter 04: every gradient by autograd along another way, pairs by counting."""
 
 import math
 
@@ -11,13 +11,13 @@ from classroom.own_code import BY_AUTOGRAD
 
 
 def right_three_steps():
-    w_hx, w_hh, w_qh, h = (torch.tensor(w, dtype=torch.float64, requires_grad=True) for w in (1.0, 0.5, 2.0, 0.0))
+    w_ih, w_hh, w_ho, h = (torch.tensor(w, dtype=torch.float64, requires_grad=True) for w in (1.0, 0.5, 2.0, 0.0))
     states, loss = [], 0.0
     for x, y in zip((2, 0, 1), (1, 2, 0), strict=True):
-        h = w_hx * x + w_hh * h
+        h = w_ih * x + w_hh * h
         states.append(h)
-        loss = loss + (w_qh * h - y) ** 2 / 2 / 3
-    return [slope.item() for slope in torch.autograd.grad(loss, [states[0], w_hx, w_hh, w_qh])]
+        loss = loss + (w_ho * h - y) ** 2 / 2 / 3
+    return [slope.item() for slope in torch.autograd.grad(loss, [states[0], w_ih, w_hh, w_ho])]
 
 
 def draw_expanded_gradient(draw):
@@ -26,26 +26,26 @@ def draw_expanded_gradient(draw):
     return draw.normal(B, T, Q), draw.normal(D, D), draw.normal(Q, D)
 
 
-def probe_expanded_gradient(answer, do, W_hh, W_qh):
-    return [answer(do, W_hh, W_qh, t) for t in range(1, do.shape[1] + 1)]
+def probe_expanded_gradient(answer, do, W_hh, W_ho):
+    return [answer(do, W_hh, W_ho, t) for t in range(1, do.shape[1] + 1)]
 
 
-def right_expanded_gradient(do, W_hh, W_qh):
+def right_expanded_gradient(do, W_hh, W_ho):
     """The gradient of h_t is that of a zero which is added to it."""
     added = torch.zeros(len(do), do.shape[1], len(W_hh), dtype=do.dtype, requires_grad=True)
     h, loss = added[:, 0] * 0, 0.0
     for t in range(do.shape[1]):
         h = F.linear(h, W_hh) + added[:, t]
-        loss = loss + (do[:, t] * F.linear(h, W_qh)).sum()
+        loss = loss + (do[:, t] * F.linear(h, W_ho)).sum()
     return list(torch.autograd.grad(loss, added)[0].unbind(dim=1))
 
 
 def draw_leaky_backward(draw):
     B, T, inputs, D, Q = draw.sizes(5)
     alpha = draw.choice([0.0, 1.0, 0.25, draw.random(), draw.random()])
-    x, h, c, W_hx, W_hh, b = draw.normal(B, T, inputs), [draw.normal(B, D)], [], *half_normal(draw, D, inputs)
+    x, h, c, W_ih, W_hh, b = draw.normal(B, T, inputs), [draw.normal(B, D)], [], *half_normal(draw, D, inputs)
     for t in range(T):
-        c.append(torch.tanh(x[:, t] @ W_hx.T + h[-1] @ W_hh.T + b))
+        c.append(torch.tanh(x[:, t] @ W_ih.T + h[-1] @ W_hh.T + b))
         h.append((1 - alpha) * h[-1] + alpha * c[-1])
     return draw.normal(B, T, Q), x, torch.stack(h, 1), torch.stack(c, 1), W_hh, draw.normal(Q, D), alpha
 
@@ -62,20 +62,20 @@ def probe_leaky_backward(answer, *given):
         return answer(*given), given
 
 
-def right_leaky_backward(do, x, h, c, W_hh, W_qh, alpha):
-    """Autograd; W_hx and b are unknown, so changes of them, which are 0, are added to what stood inside tanh.
+def right_leaky_backward(do, x, h, c, W_hh, W_ho, alpha):
+    """Autograd; W_ih and b are unknown, so changes of them, which are 0, are added to what stood inside tanh.
 
     What was given must come back as it was.
     """
-    W_hx, b = torch.zeros(len(W_hh), x.shape[2], dtype=x.dtype), torch.zeros(len(W_hh), dtype=x.dtype)
-    weights = [weight.requires_grad_() for weight in (W_hx, W_hh, W_qh, b)]
-    rest = torch.atanh(c) - h[:, :-1] @ W_hh.T.detach()  # x W_hx^T + b
+    W_ih, b = torch.zeros(len(W_hh), x.shape[2], dtype=x.dtype), torch.zeros(len(W_hh), dtype=x.dtype)
+    weights = [weight.requires_grad_() for weight in (W_ih, W_hh, W_ho, b)]
+    rest = torch.atanh(c) - h[:, :-1] @ W_hh.T.detach()  # x W_ih^T + b
     state, loss = h[:, 0], 0.0
     for t in range(x.shape[1]):
-        inside = rest[:, t] + x[:, t] @ W_hx.T + state @ W_hh.T + b
+        inside = rest[:, t] + x[:, t] @ W_ih.T + state @ W_hh.T + b
         state = torch.lerp(state, inside.tanh(), alpha)
-        loss = loss + (do[:, t] * (state @ W_qh.T)).sum()
-    return torch.autograd.grad(loss, weights), (do, x, h, c, W_hh, W_qh, alpha)
+        loss = loss + (do[:, t] * (state @ W_ho.T)).sum()
+    return torch.autograd.grad(loss, weights), (do, x, h, c, W_hh, W_ho, alpha)
 
 
 def right_kept_pairs():
@@ -127,31 +127,38 @@ def right_window_backward(kind, weights, before, x, y, window):
     return loss.item(), False, [old + new for old, new in zip(before, slopes, strict=True)]
 
 
-def draw_clip_gradients(draw):
-    a, b, c = draw.sizes(3)
-    gradients = [draw.normal(a), draw.normal(b, c), draw.normal(1)[0]]
-    dtype = draw.choice([torch.float32, torch.float64])
-    gradients = [gradient.to(dtype) for gradient in gradients[: draw.randint(1, 3)]]
-    norm = math.hypot(*(entry for gradient in gradients for entry in gradient.flatten().tolist()))
-    return gradients, [norm * draw.uniform(0.1, 0.9), norm * draw.uniform(1.1, 3.0)]
+def draw_training_step(draw):
+    B, T, inputs, D, V = draw.sizes(5)
+    weights = [*half_normal(draw, D, inputs)[:2], draw.normal(V, D), draw.normal(D) / 2]
+    alpha, rate = draw.choice([0.0, 1.0, 0.25, draw.random(), draw.random()]), draw.uniform(0.1, 2.0)
+    return weights, draw.normal(B, D), draw.normal(B, T, inputs), draw.ids(V, B, T), alpha, rate
 
 
-def probe_clip_gradients(answer, gradients, limits):
-    zeros = [0 * gradient for gradient in gradients]
-    return [answer(tuple(which), limit) for which in (gradients, zeros) for limit in limits], gradients
+def probe_training_step(answer, weights, h_0, x, y, alpha, rate):
+    import torch
+
+    with torch.inference_mode():  # without autograd, says the exercise
+        return [answer(weights, h_0, x, y, alpha, rate, limit) for limit in (0.01, 0.1, 100.0)], weights
 
 
-def right_clip_gradients(gradients, limits):
-    """Shorten one long vector; then cut it up. Zeros stay zeros, and what was given stays as it was."""
-    sizes = [gradient.numel() for gradient in gradients]
-    whole = torch.cat([gradient.double().flatten() for gradient in gradients])
+def right_training_step(weights, h_0, x, y, alpha, rate):
+    """Autograd, then one long vector that is shortened and cut up. What was given stays as it was."""
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    W_ih, W_hh, W_ho, b = leaves
+    state, log_likelihoods = h_0, []
+    for t in range(x.shape[1]):
+        state = torch.lerp(state, torch.tanh(F.linear(x[:, t], W_ih, b) + F.linear(state, W_hh)), alpha)
+        log_likelihoods.append(F.linear(state, W_ho).log_softmax(-1).gather(-1, y[:, t, None]))
+    loss = -torch.stack(log_likelihoods).mean()
+    slopes = torch.autograd.grad(loss, leaves)
+    whole = torch.cat([slope.flatten() for slope in slopes])
     norm = math.sqrt(math.fsum(entry**2 for entry in whole.tolist()))
-
-    def cut(vector):
-        return [part.view_as(one) for part, one in zip(vector.split(sizes), gradients, strict=True)]
-
-    shortened = [(cut(whole * limit / norm if limit < norm else whole), norm) for limit in limits]
-    return [*shortened, *[(cut(0 * whole), 0.0) for _ in limits]], gradients
+    results = []
+    for limit in (0.01, 0.1, 100.0):
+        parts = (whole * min(1.0, limit / norm if norm else 1.0)).split([weight.numel() for weight in weights])
+        new = [weight - rate * part.view_as(weight) for weight, part in zip(weights, parts, strict=True)]
+        results.append((new, state.detach(), loss.item()))
+    return results, weights
 
 
 TESTS = [
@@ -183,11 +190,12 @@ TESTS = [
         cases=8,
     ),
     Hidden(
-        "ex04-6-clip-gradients-check",
-        "clip_gradients",
-        draw_clip_gradients,
-        right_clip_gradients,
-        probe_clip_gradients,
-        without=("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_norm", "clip_norm"),
+        "ex04-6-training-step-check",
+        "training_step",
+        draw_training_step,
+        right_training_step,
+        probe_training_step,
+        without=(*BY_AUTOGRAD, "clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_norm", "clip_norm"),
+        cases=8,
     ),
 ]

@@ -281,6 +281,100 @@ def right_additive_weights(query, keys, W_q, W_k, v, mask):
     return both
 
 
+# --- 6.7 ------------------------------------------------------------------------
+
+
+def draw_own_translator(draw):
+    Vs, V, inputs, D, A = sizes = draw.sizes(5, low=3, high=8)
+    shapes = {"source_embedding.weight": (Vs, inputs), "target_embedding.weight": (V, inputs)}
+    shapes |= {"encoder.weight_ih_l0": (3 * D, inputs), "encoder.weight_hh_l0": (3 * D, D)}
+    shapes |= {"encoder.bias_ih_l0": (3 * D,), "encoder.bias_hh_l0": (3 * D,)}
+    shapes |= {"W_q.weight": (A, D), "W_k.weight": (A, D), "v.weight": (1, A)}
+    shapes |= {"decoder.weight_ih": (3 * D, inputs + D), "decoder.weight_hh": (3 * D, D)}
+    shapes |= {"decoder.bias_ih": (3 * D,), "decoder.bias_hh": (3 * D,)}
+    shapes |= {"output.weight": (V, D), "output.bias": (V,)}
+    weights = {name: draw.normal(*shape) for name, shape in shapes.items()}
+    B, S, T = 3, draw.randint(4, 6), draw.randint(3, 5)
+    lengths, words = draw.sample(range(1, S + 1), B), draw.sample(range(1, T + 1), B)
+    lengths[0], words[1] = S, T  # a row without padding on either side
+    source, target = draw.ids(Vs, B, S), draw.ids(V - 1, B, T + 1, low=0)
+    for row, long in enumerate(words):
+        target[row, long + 1 :] = V - 1  # the id of the padding
+    mask = torch.arange(S) < torch.tensor(lengths)[:, None]
+    return list(sizes), weights, source, mask, target, V - 1
+
+
+def probe_own_translator(answer, sizes, weights, source, mask, target, pad):
+    """Logits, one step from another state, then the loss and the weights of two updates."""
+    import torch
+
+    model = answer(*sizes).double()
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        logits = model(source, mask, target[:, :-1])
+        states, h = model.read(source, mask)
+        one = model.step(target[:, 1], h.flip(1), states, mask)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    losses = [float(model.learn(optimizer, source, mask, target, pad)) for _ in range(2)]
+    return logits, list(one), losses, {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def right_own_translator(sizes, weights, source, mask, target, pad):
+    """Row by row, without any padding, the weights of attention key by key."""
+    weights = {name: value.clone() for name, value in weights.items()}
+
+    def cell(x, h, name, end=""):
+        W_ih, W_hh, b_ih, b_hh = (
+            weights[f"{name}.{part}{end}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        (i_r, i_z, i_n), (h_r, h_z, h_n) = (W_ih.mv(x) + b_ih).chunk(3), (W_hh.mv(h) + b_hh).chunk(3)
+        z = (i_z + h_z).sigmoid()
+        return (1 - z) * (i_n + (i_r + h_r).sigmoid() * h_n).tanh() + z * h
+
+    def read(row):
+        h, states = torch.zeros(sizes[3], dtype=torch.float64), []
+        for token in row:
+            h = cell(weights["source_embedding.weight"][token], h, "encoder", "_l0")
+            states.append(h)
+        return states
+
+    def step(token, h, states):
+        asks = weights["W_q.weight"].mv(h)
+        scores = torch.stack([weights["v.weight"][0].dot((asks + weights["W_k.weight"].mv(k)).tanh()) for k in states])
+        context = sum(share * state for share, state in zip(scores.softmax(0), states, strict=True))
+        h = cell(torch.cat([weights["target_embedding.weight"][token], context]), h, "decoder")
+        return weights["output.weight"].mv(h) + weights["output.bias"], h
+
+    def logits_of_all():
+        rows = []
+        for row, told, asked in zip(source, mask, target, strict=True):
+            states, outputs = read(row[told]), []
+            h = states[-1]
+            for token in asked[:-1]:
+                output, h = step(token, h, states)
+                outputs.append(output)
+            rows.append(torch.stack(outputs))
+        return torch.stack(rows)
+
+    logits = logits_of_all()
+    reading = [read(row[told]) for row, told in zip(source, mask, strict=True)]
+    one = [step(token, s[-1].flip(0), s) for token, s in zip(target[:, 1], reading, strict=True)]
+    one = [torch.stack([row[k] for row in one]) for k in (0, 1)]
+    losses = []
+    for _ in range(2):
+        for value in weights.values():
+            value.requires_grad_()
+        wanted = target[:, 1:]
+        nats = logits_of_all().log_softmax(-1).gather(2, wanted[..., None])[..., 0]
+        loss = -nats[wanted != pad].mean()
+        slopes = torch.autograd.grad(loss, list(weights.values()))
+        losses.append(loss.item())
+        weights.update(
+            {name: (v - 0.05 * g).detach() for (name, v), g in zip(list(weights.items()), slopes, strict=True)}
+        )
+    return logits, one, losses, weights
+
+
 TESTS = [
     Hidden("ex06-1-shifted-loss-check", "shifted_loss", draw_shifted_loss, right_shifted_loss, probe_shifted_loss),
     Hidden(
@@ -295,5 +389,9 @@ TESTS = [
     Hidden(
         "ex06-5-additive-weights-check", "additive_weights", draw_additive_weights, right_additive_weights,
         probe_additive_weights, without=("AdditiveAttention",),
+    ),
+    Hidden(
+        "ex06-7-own-translator-check", "OwnTranslator", draw_own_translator, right_own_translator,
+        probe_own_translator, without=("AdditiveAttention", "Seq2Seq", "AttentionDecoder"),
     ),
 ]  # fmt: skip

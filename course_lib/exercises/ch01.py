@@ -1,10 +1,9 @@
 r"""Checks of the exercises of chapter 01, sequences and language models.
 
-In the notebook's order: `ar_forecast`, `sine_weights` (autoregression), `bigram_probs`
-(n-grams), `perplexity_of_four`, `corpus_perplexity` (perplexity), `causal_conv` (the
-fixed-window network) and `fair_comparison` (baselines and units). Each compares with an answer
-worked out here by plain loops, on small tensors whose sizes are pairwise different, then looks
-for the usual wrong turnings.
+In the notebook's order: `ar_forecast`, `sine_weights` (autoregression), `perplexity_of_four` (perplexity),
+`language_model` (count, smooth, evaluate, sample), `how_long` (in words), `causal_conv` (the fixed-window network) and
+`fair_comparison` (units and baselines). Each compares with an answer worked out here by plain loops, on small inputs
+whose sizes are pairwise different, then looks for the usual wrong turnings.
 
 Notebook: 01.
 """
@@ -13,7 +12,7 @@ import math
 
 import torch
 
-from course_lib.exercises import Wrong, check, close, expect_number, expect_tensor
+from course_lib.exercises import Written, Wrong, check, close, expect_number, expect_tensor, guarded
 
 # --- autoregression -------------------------------------------------------------
 
@@ -119,106 +118,6 @@ def sine_weights(answer):
     )
 
 
-# --- n-grams ----------------------------------------------------------------------
-
-
-@check(
-    hints=(
-        "Two stages: a (V, V) table of how often v follows u, then a division that makes each row a distribution.",
-        "counts = zeros(V, V); for each neighbouring pair: counts[u, v] += 1; counts += k; divide each row by its sum.",
-        "The pairs are ids[:-1] and ids[1:]. With index_put_ use accumulate=True, or repeated pairs count once. "
-        "sum(dim=1, keepdim=True) is what each row is divided by.",
-    )
-)
-def bigram_probs(student):
-    """Check add-k smoothed bigram probabilities."""
-    ids, V = torch.tensor([0, 1, 2, 1, 3, 1, 2, 0, 0, 1, 2, 4]), 6  # 4 is never a context, 5 never occurs
-    counts = torch.zeros(V, V, dtype=torch.float64)
-    for i, j in zip(ids[:-1].tolist(), ids[1:].tolist(), strict=True):
-        counts[i, j] += 1
-
-    def smooth(table, k):
-        return (table + k) / (table + k).sum(dim=1, keepdim=True)
-
-    k = 0.5
-    wanted = smooth(counts, k)
-    got = student(ids, V, k)
-    if isinstance(got, torch.Tensor) and got.shape == (5, 5):  # as many as there are different tokens in ids
-        raise Wrong(
-            "the table has shape (5, 5): the text lacks a token of the vocabulary, which needs its row and column too; "
-            "take V from vocab_size, not from ids"
-        )
-    expect_tensor(got, shape=(V, V), name="the table of probabilities")
-    if not got.is_floating_point():
-        raise Wrong(f"the table has dtype {got.dtype}: probabilities are floating-point numbers")
-    if got.dtype in (torch.float16, torch.bfloat16):
-        most = 2048 if got.dtype == torch.float16 else 256
-        raise Wrong(
-            f"the table has dtype {got.dtype}, which cannot count far: from {most} on, "
-            "adding 1 changes nothing. Count in float32 or float64"
-        )
-    if close(got, wanted):
-        if close(student(ids, V, 2.0), smooth(counts, 2.0)):
-            return
-        raise Wrong("right for k = 0.5, wrong for k = 2: is k written as a number in your code?")
-    if close(got, torch.zeros(V, V)):
-        raise Wrong("the table is all zeros; are the pairs ever counted?")
-    if got.isnan().any():
-        raise Wrong(
-            f"row {int(got.isnan().any(1).nonzero()[0])} is nan: its token is never followed by another; "
-            "add k before you divide"
-        )
-    if close(got, wanted.T):
-        raise Wrong("rows and columns are swapped: row u is the distribution of what FOLLOWS token u")
-    if close(got, counts) or close(got, counts + k):
-        raise Wrong("these are counts; divide each row by its sum")
-    if close(got, (counts + k) / (counts + k).sum()):
-        raise Wrong(
-            "the whole table sums to 1: that is p(u, v) of the pair; divide each row by its own sum to get p(v | u)"
-        )
-    if close(got, (counts + k) / (counts + k).sum(dim=0, keepdim=True)):
-        raise Wrong("each column sums to 1: that is which token came BEFORE v; divide along the other axis")
-    once = (counts > 0).double()
-    if close(got, smooth(once, k)):
-        raise Wrong(
-            "every pair counts at most once: `counts[u, v] += 1` with tensors u and v ignores repeats; "
-            "use index_put_ with accumulate=True, or a loop"
-        )
-    circle = counts.clone()
-    circle[ids[-1], ids[0]] += 1
-    if close(got, smooth(circle, k)):
-        raise Wrong("the last token is paired with the first: a text does not wrap around (torch.roll does)")
-    if close(got, smooth(counts, 1.0)):
-        raise Wrong("this is smoothing with k = 1; use the k that is passed in")
-    if close(got, counts / counts.sum(dim=1, keepdim=True).clamp(min=1)):
-        raise Wrong(
-            "k has no effect: a pair that was never seen still has probability 0, "
-            "and one such pair makes the loss infinite"
-        )
-    if close(got, (counts + k) / (counts + k).sum(dim=1)) or close(got, (counts + k) / (counts.sum(dim=1) + k * V)):
-        raise Wrong(
-            "column v was divided by the sum of row v: without its axis, the (V,) vector of sums is laid along the "
-            "columns. Keep the axis: sum(dim=1, keepdim=True)"
-        )
-    occurrences = torch.bincount(ids, minlength=V).double()[:, None]
-    if close(got, (counts + k) / (occurrences + k * V)):
-        raise Wrong(
-            "the divisor of row 4 counts the last token of the text too, but nothing follows it: "
-            "divide by the sum of the row of pairs"
-        )
-    sums = got.double().sum(dim=1)
-    if not close(sums, torch.ones(V)):
-        row = int((sums - 1).abs().argmax())
-        raise Wrong(
-            f"row {row} sums to {float(sums[row]):.4g}, not to 1: k is added to each of the V entries, "
-            "so the divisor grows by k times V"
-        )
-    raise Wrong(
-        f"the rows sum to 1, but p(1 | 0) is {float(got[0, 1]):.4g}; "
-        f"it should be (2 + k) / (3 + 6 k) = {float(wanted[0, 1]):.4g}"
-    )
-
-
 # --- perplexity -------------------------------------------------------------------
 
 
@@ -266,84 +165,250 @@ def perplexity_of_four(answer):
     )
 
 
+# --- a language model from its parts ------------------------------------------------
+
+_SYMBOLS = "abcde"  # e never occurs
+_TEXT = "abacabadabcabbacabd"  # "bd" stands at the end only: nothing follows it
+_ASKED = [(s, c) for c in ("", "a", "b", "ab", "ca", "d", "bd", "ee", "be", "cab") for s in _SYMBOLS]
+_NEW = "bcabbade"
+_NUMBERS = (0.05, 0.93, 0.4, 0.62, 0.999, 0.21, 0.0, 0.75)
+
+
+class _Counted:
+    """An interpolated n-gram model by brute force; each option is a usual mistake."""
+
+    def __init__(self, n, symbols, k, text, whole_context=False, drop="oldest", unseen="shorter", base=None,
+                 many="different", evenly=False, ends=False, from_n=False):  # fmt: skip
+        self.n, self.symbols, self.k, self.text = n, symbols, k, text
+        self.whole_context, self.drop, self.unseen, self.many = whole_context, drop, unseen, many
+        self.evenly, self.ends, self.from_n = evenly, ends, from_n
+        self.base = 1 / len(symbols) if base is None else base
+
+    def seen(self, context):
+        """All symbols that follow a context, in the order of the text."""
+        least = self.n - 1 if self.from_n else 0
+        starts = range(max(len(context), least), len(self.text))
+        return [self.text[i] for i in starts if self.text[i - len(context) : i] == context]
+
+    def p(self, symbol, context):
+        if not self.whole_context:
+            context = context[-(self.n - 1) :] if self.n > 1 else ""
+        return self._p(symbol, context)
+
+    def _p(self, symbol, context):
+        after = self.seen(context)
+        if not context:
+            lower = self.base
+        else:
+            lower = self._p(symbol, context[1:] if self.drop == "oldest" else context[:-1])
+        if self.evenly:
+            lower, extra = 1 / len(self.symbols), self.k * len(self.symbols)
+        else:
+            number = {"different": len(set(after)), "all": len(after), "symbols": len(self.symbols), "one": 1}[
+                self.many
+            ]
+            extra = self.k * number
+        total = len(after)
+        if self.ends and context:
+            total = sum(self.text.startswith(context, i) for i in range(len(self.text)))
+        if total + extra == 0:
+            return lower if self.unseen == "shorter" else self.base
+        if not after and self.unseen != "shorter":
+            return self.base
+        return (after.count(symbol) + extra * lower) / (total + extra)
+
+    def choices(self, text, skip=0):
+        """1 / p of each symbol of a text."""
+        return [1 / self.p(s, text[:i]) for i, s in enumerate(text)][skip:]
+
+    def drawn(self, numbers, context, grow=True, order=None):
+        """What the numbers choose."""
+        new = ""
+        for u in numbers:
+            given = context + new if grow else context
+            shown = sorted(self.symbols, key=lambda s: -self.p(s, given)) if order else self.symbols
+            total, chosen = 0.0, shown[-1]
+            for symbol in shown:
+                total += self.p(symbol, given)
+                if total > u:
+                    chosen = symbol
+                    break
+            new += chosen
+        return new
+
+
 @check(
     hints=(
-        "Each real token has one vote, whichever sentence it stands in. Where do padded positions vote in your code?",
-        "keep = nll[mask]; mean over keep; exponential.",
-        "nll[mask] is a vector of the real tokens' values, whatever the padding holds; .mean() and .exp() do the rest.",
+        "Begin with fit and the method probability for an empty context: counts of single symbols, and 1/V below them. "
+        "Then let a context of one symbol ask that model, and so on.",
+        "fit: for every place i and every length m from 0 to min(n - 1, i): follows[text[i-m:i]][text[i]] += 1. "
+        "probability: cut the context to its last n - 1 symbols; p = 1 / V; for m = 0, 1, ..., its length: take the "
+        "counts after its last m symbols, if there are any, and replace p by (count + k N p) / (total + k N).",
+        "N is len(counts) of a Counter, the total counts.total(). perplexity is exp of the mean of -log "
+        "probability(text[i], text[:i]). sample: for each u add up probability(s, context + new) over s in symbols, "
+        "and stop at the first s where the sum is above u.",
     )
 )
-def corpus_perplexity(student):
-    """Check the perplexity of a padded batch: per token, padding left out."""
-    nll = torch.tensor(
-        [[0.2, 1.5, 0.9, 2.4, 0.3], [3.1, 0.8, 9.0, 9.0, 9.0], [1.2, 0.7, 2.2, 9.0, 9.0]], dtype=torch.float64
-    )
-    mask = torch.arange(5) < torch.tensor([5, 2, 3])[:, None]
-    wanted = nll[mask].mean().exp()
-    got = student(nll, mask)
-    if isinstance(got, torch.Tensor) and got.shape == (3,):
-        raise Wrong("there are three numbers, one for each sentence; wanted one number for the whole batch")
-    precise = _tolerance(got)
-    got = expect_number(got, "the perplexity")
-    if close(got, wanted, precise):
-        holes = nll.masked_fill(~mask, math.inf)
-        again = student(holes, mask)
-        if isinstance(again, torch.Tensor) and again.numel() == 1 and again.isnan().all():
-            raise Wrong(
-                "with inf at the padded positions the result is no longer a number: inf times 0 is nan. "
-                "Select the real tokens, do not multiply"
-            )
-        if not close(expect_number(again, "the perplexity of a batch with inf at its padding"), wanted, precise):
-            raise Wrong("the result changes when the padded positions hold other numbers")
-        impossible = nll.clone()
-        impossible[1, 1] = math.inf  # a real token to which the model gave probability 0
-        if expect_number(student(impossible, mask), "the perplexity of a text with an impossible token") != math.inf:
-            raise Wrong(
-                "one real token has probability 0, nll = inf, and your perplexity is finite: nan_to_num, or a limit on "
-                "nll, hides that the model called the text impossible"
-            )
-        return
-    real = mask.double()
-    per_sentence = (nll * real).sum(1) / real.sum(1)
-    for wrong, why in (
-        (nll[mask].mean(), "this is nats for each token; perplexity is its exponential"),
-        (nll.mean().exp(), "the padded positions are in the mean; the mask says which tokens are real"),
-        (nll[~mask].mean().exp(), "these are the padded positions: in this course mask True means a real token"),
-        (
-            per_sentence.mean().exp(),
-            "each sentence has the same weight here, so a word in a short one counts more; "
-            "divide the sum of all tokens by their number",
-        ),
-        (
-            per_sentence.exp().mean(),
-            "this is the mean of the sentences' perplexities; "
-            "average nats over all tokens first, take the exponential last",
-        ),
-        (
-            (nll * real).mean().exp(),
-            "padding is zeroed but still counted: divide by the number of real tokens, not by B times T",
-        ),
-        (
-            nll[mask].exp().mean(),
-            "the exponential comes after the mean, not before it: this is the arithmetic mean of the choices",
-        ),
-        (2 ** nll[mask].mean(), "nll is in nats, so undo it with e, not with 2"),
-        (
-            nll[mask].sum().exp(),
-            "this is 1 over the probability of the whole batch; divide by the number of tokens before the exponential",
-        ),
+def language_model(student):
+    """Check an interpolated n-gram model: its probabilities, its perplexity, and what it draws."""
+    n, k = 3, 0.5
+    model = _fitted(student, n, _SYMBOLS, k, _TEXT)
+    right = _Counted(n, _SYMBOLS, k, _TEXT)
+    alone = [_probability(model, symbol, "ab") for symbol in _SYMBOLS]
+    _fitted(student, n, _SYMBOLS, k, "abeabe")
+    if not close([_probability(model, symbol, "ab") for symbol in _SYMBOLS], alone):
+        raise Wrong("a second model changes the first: make the counts in __init__, not in the class")
+    _check_probabilities(model, n, k)
+    for other_n, symbols, other_k, text in (
+        (1, "xyz", 2.0, "xyyx"),
+        (2, "xyz", 1.0, "xyyxy"),
+        (5, "xyz", 3.0, "yxxyx"),
     ):
+        other = _Counted(other_n, symbols, other_k, text)
+        another = _fitted(student, other_n, symbols, other_k, text)
+        for symbol, context in (("x", ""), ("y", "x"), ("z", "y"), ("x", "zy"), ("y", "xyxx")):
+            if not close(_probability(another, symbol, context), other.p(symbol, context)):
+                raise Wrong(f"right for n = 3 and k = 0.5, wrong for n = {other_n} and k = {other_k:g}: "
+                            f"p({symbol!r} | {context!r}) after fit({text!r})")  # fmt: skip
+    _check_perplexity(model, right)
+    _check_sample(model, right)
+
+
+def _fitted(student, n, symbols, k, text):
+    """A model that has read a text."""
+    model = student(n, symbols, k)
+    for name in ("fit", "probability", "perplexity", "sample"):
+        if not callable(getattr(model, name, None)):
+            raise Wrong(f"LanguageModel(...) has no method {name}")
+    guarded(model.fit)(text)
+    return model
+
+
+def _probability(model, symbol, context):
+    return expect_number(guarded(model.probability)(symbol, context), f"p({symbol!r} | {context!r})")
+
+
+def _check_probabilities(model, n, k):
+    right = _Counted(n, _SYMBOLS, k, _TEXT)
+    got = [_probability(model, symbol, context) for symbol, context in _ASKED]
+    if close(got, [right.p(s, c) for s, c in _ASKED]):
+        return
+    for options, message in (
+        ({"evenly": True}, "this is add-k smoothing: the invented counts are spread evenly. Spread them as the shorter "
+         "context would: k N(u) times its probability of the symbol"),
+        ({"many": "all"}, "N(u) is the number of DIFFERENT symbols that followed u; yours counts all of them"),
+        ({"many": "symbols"}, "N(u) is the number of different symbols that followed u; yours is always V"),
+        ({"many": "one"}, "N(u), the number of different symbols that followed u, is missing: k counts are added "
+         "whatever followed"),
+        ({"drop": "newest"}, "the shorter context must lose its OLDEST symbol; yours loses the newest"),
+        ({"whole_context": True}, "of a longer context only the last n - 1 symbols matter: p('a' | 'cab') must be "
+         "p('a' | 'ab')"),
+        ({"unseen": "uniform"}, "a context that was never seen must leave the answer to the shorter context; yours "
+         "answers 1 / V"),
+        ({"base": 0.0}, "a symbol that never occurred has probability 0: below the empty context stands 1 / V"),
+        ({"ends": True}, "'bd' stands at the end of the text only, and nothing follows it, but you count it as a "
+         "context that was seen: count pairs of a context and its next symbol"),
+        ({"from_n": True}, "the counts of the shorter contexts lack the first n - 1 symbols of the text"),
+    ):  # fmt: skip
+        if close(got, [_Counted(n, _SYMBOLS, k, _TEXT, **options).p(s, c) for s, c in _ASKED]):
+            raise Wrong(message)
+    if close(got, [_Counted(n, _SYMBOLS, 1.0, _TEXT).p(s, c) for s, c in _ASKED]):
+        raise Wrong("this is smoothing with k = 1; use the k that is passed in")
+    for (symbol, context), mine in zip(_ASKED, got, strict=True):
+        wanted = right.p(symbol, context)
+        if not close(mine, wanted):
+            raise Wrong(
+                f"after fit({_TEXT!r}) with n = {n} and k = {k}: p({symbol!r} | {context!r}) is {mine:.5g}, wanted "
+                f"{wanted:.5g}. All contexts that came before this one in the check are right: "
+                f"{_before(context)}"
+            )
+
+
+def _before(context):
+    """The contexts that are asked for before this one."""
+    asked = list(dict.fromkeys(c for _, c in _ASKED))
+    return ", ".join(repr(c) for c in asked[: asked.index(context)]) or "none yet"
+
+
+def _check_perplexity(model, right):
+    got = expect_number(guarded(model.perplexity)(_NEW), "the perplexity")
+    choices = right.choices(_NEW)
+    nats = [math.log(c) for c in choices]
+    wanted = math.exp(sum(nats) / len(nats))
+    if close(got, wanted):
+        return
+    skipped = [math.log(c) for c in right.choices(_NEW, skip=2)]
+    alone = [-math.log(right.p(s, "")) for s in _NEW]
+    for wrong, message in (
+        (sum(nats) / len(nats), "this is the mean in nats; the perplexity is its exponential"),
+        (sum(nats) / len(nats) / math.log(2), "this is the mean in bits; the perplexity is 2 to that power"),
+        (2 ** (sum(nats) / len(nats)), "nats were raised as a power of 2; undo a logarithm in its own base"),
+        (math.exp(sum(nats)), "this is 1 over the probability of the whole text; divide the nats by the number of "
+         "symbols first"),
+        (1 / wanted, "this is the geometric mean of the probabilities; the perplexity is 1 over it"),
+        (sum(choices) / len(choices), "this is the arithmetic mean of the numbers 1 / p; average their logarithms"),
+        (math.exp(sum(skipped) / len(skipped)), "the first n - 1 symbols of the text are left out; give them what "
+         "context there is"),
+        (math.exp(sum(alone) / len(alone)), "no symbol is given those before it: the context is empty every time"),
+    ):  # fmt: skip
         if close(got, wrong):
-            raise Wrong(why)
-    raise Wrong(
-        f"got {got:.4g}; the 10 real tokens have {float(nll[mask].sum()):.4g} nats together, "
-        f"so exp(sum / 10) = {float(wanted):.4g} is wanted"
-    )
+            raise Wrong(message)
+    raise Wrong(f"the probabilities are right, the perplexity of {_NEW!r} is {got:.5g}, wanted {wanted:.5g}")
 
 
-def _tolerance(value):
-    """How far a right answer may be off: more for one that was computed in half precision."""
-    return 2e-2 if getattr(value, "dtype", None) in (torch.float16, torch.bfloat16) else 1e-5
+def _check_sample(model, right):
+    context = "ca"
+    got = guarded(model.sample)(list(_NUMBERS), context)
+    if isinstance(got, (list, tuple)) and all(isinstance(part, str) for part in got):
+        raise Wrong("sample returns a list of symbols; wanted one string: ''.join does it")
+    if not isinstance(got, str):
+        raise Wrong(f"sample returns a {type(got).__name__}; wanted a string")
+    wanted = right.drawn(_NUMBERS, context)
+    best, likeliest = "", lambda given: max(_SYMBOLS, key=lambda s: right.p(s, given))
+    for _ in _NUMBERS:
+        best += likeliest(context + best)
+    for wrong, message in (
+        (context + wanted, "the context is in the result; return only the new symbols"),
+        (best, "you take the most probable symbol each time; the numbers must choose"),
+        (right.drawn(_NUMBERS, context, grow=False), "every symbol is drawn after the same context; append each new "
+         "symbol to it"),
+        (right.drawn(_NUMBERS, ""), "the text begins as if there were no context; use the one that is passed in"),
+        (right.drawn(_NUMBERS, context, order="sorted"), "the pieces stand in the order of their probabilities; keep "
+         "the order of `symbols`, or the numbers choose others"),
+    ):  # fmt: skip
+        if got == wrong and got != wanted:
+            raise Wrong(message)
+    if len(got) != len(_NUMBERS):
+        raise Wrong(f"{len(_NUMBERS)} numbers gave {len(got)} symbols; wanted one for each")
+    if got != wanted:
+        raise Wrong(f"after {context!r} the numbers {_NUMBERS} must choose {wanted!r}; yours choose {got!r}")
+    if guarded(model.sample)([0.1, 0.9]) != right.drawn((0.1, 0.9), ""):
+        raise Wrong("without a context the sample is not right: the first symbol is given nothing")
+
+
+# --- 1.5, in words ------------------------------------------------------------------
+
+how_long = Written(
+    hints=(
+        "Make a small table: rows for the amount of text, columns for n. Mark the least number of each row.",
+        "(a) How often has a context of 6 letters been seen in 3,000 letters of text? (b) At n = 7 and a context seen "
+        "twice: how many counts does add 0.1 invent, and for which letters? And interpolation? (c) Think of two words "
+        "that depend on each other although a line of text stands between them.",
+        "(a) There are up to 27^(n-1) contexts, and each must be seen several times. (b) Add-k spreads its invented "
+        "counts evenly; interpolation spreads them as the shorter context would, and a larger k gives that context "
+        "more weight. (c) Nothing outside the last n - 1 letters can matter.",
+    ),
+    good_answer=(
+        "(a) the best n grows with the text, in your own numbers (with add 0.1: about 3 for 3,000 letters, 5 for all), "
+        "because the number of possible contexts grows 27-fold with each letter and most of the long ones were seen "
+        "rarely or never. (b) At n = 7 add-k hands much of the probability to letters that hardly ever come; "
+        "interpolation hands it to the letters that the shorter context expects, so a long context does less harm. "
+        "With k = 1 it still trusts rare contexts too much; with 10 it leans on the shorter ones, and the curve falls "
+        "or stays nearly level up to n = 7. (c) Whatever lies further back than the window: a bracket to be closed, a "
+        "name from the page before, agreement across a clause; more text does not help. A very good answer gives a "
+        "number for the gap between n = 7 and the best n in each case."
+    ),
+)
 
 
 # --- the fixed-window network ------------------------------------------------------
@@ -352,8 +417,8 @@ def _tolerance(value):
 @check(
     hints=(
         "The output at t may use x[t], x[t-1], ...: where must the zeros stand to give position 0 a full window?",
-        "Put n - 1 zeros in front of the time axis, none behind; then convolve without further padding.",
-        "x.transpose(1, 2) is (B, D, T); F.pad(that, (n - 1, 0)) pads on the left only; F.conv1d, then transpose back.",
+        "Put K - 1 zeros before the first time step, none after the last; then convolve without further padding.",
+        "x.transpose(1, 2) is (B, D, T); F.pad(that, (K - 1, 0)) pads on the left only; F.conv1d, then transpose back.",
     )
 )
 def causal_conv(student):
@@ -368,7 +433,7 @@ def causal_conv(student):
             f"the result has shape (B, F, T) = {(B, F, T)}; the course keeps time second: transpose back to (B, T, F)"
         )
     if isinstance(got, torch.Tensor) and got.shape == (B, T - K + 1, F):
-        raise Wrong(f"the result has T - n + 1 = {T - K + 1} steps: without padding the first positions are lost")
+        raise Wrong(f"the result has T - K + 1 = {T - K + 1} steps: without padding the first positions are lost")
     if isinstance(got, torch.Tensor) and got.ndim == 3 and got.shape[0] == B and got.shape[2] == F and got.shape[1] > T:
         raise Wrong(f"the result has {got.shape[1]} steps for {T} inputs: more zeros were added than the window needs")
     expect_tensor(got, shape=(B, T, F), name="the result")
@@ -467,7 +532,7 @@ def _wrong_word_model(got, right):
     for wrong, why in (
         (right[1], "the first number is the letter model's; the word model comes first"),
         (math.log2(692), "the first number is bits per WORD; spread them over the letters of a word"),
-        (math.log2(692) * 5.7, "the first number is multiplied by 5.7; each letter carries a share of the word's bits"),
+        (math.log2(692) * 5.7, "the first number is multiplied by 5.7; each letter carries a part of the word's bits"),
         (math.log(692) / 5.7, "the first number is in nats per letter; bits take the logarithm to base 2"),
         (math.log2(692 / 5.7), "the perplexity was divided by 5.7; a perplexity is a product of choices, and only its "
          "logarithm can be shared out by dividing"),
@@ -477,7 +542,7 @@ def _wrong_word_model(got, right):
     ):  # fmt: skip
         if _near(got, wrong):
             return why
-    return f"the first number is {got:.4g} bits per letter; times 5.7 and as a power of 2 that has to be 692 again"
+    return f"the first number is {got:.4g} bits per letter; times 5.7 and as a power of 2 that should be 692 again"
 
 
 def _wrong_letter_model(got, right):

@@ -1,4 +1,4 @@
-"""Checks of chapter 02's exercises: BPE, padding and masks, BLEU.
+"""Checks of chapter 02's exercises: BPE, padded batches, masked means, BLEU.
 
 Each check asks for the properties of a right answer first; if one fails, it looks
 for the usual mistakes and names the one it recognises. Notebook: 02.
@@ -12,7 +12,7 @@ from collections import Counter
 
 import torch
 
-from course_lib.exercises import Wrong, check, close, expect_numbers, expect_tensor, near
+from course_lib.exercises import Written, Wrong, check, close, expect_numbers, expect_tensor, near
 
 
 def _pieces(symbols):
@@ -115,69 +115,181 @@ def bpe_step(student):
     if pair != ("b", "c") or merged != _words({"bc": 6, "ab c": 2, "d bc": 3}):
         raise Wrong(f"with symbols of several letters you merged {pair}; ('b', 'c') occurs 9 times")
 
+    pair, _ = _bpe_step(student, {"th e": 5, "th at": 4, "e a": 6})
+    if pair == ("t", "h"):
+        raise Wrong(
+            "you merged ('t', 'h'), but 'th' is one symbol already: count neighbouring symbols, not the letters of the "
+            "joined word"
+        )
+    if pair != ("e", "a"):
+        raise Wrong(f"with symbols of several letters you merged {pair}; ('e', 'a') occurs 6 times, ('th', 'e') 5")
+    pair, _ = _bpe_step(student, {"b c": 4, "ab c": 3, "x y": 6})
+    if pair == ("b", "c"):
+        raise Wrong(
+            "you counted ('b', 'c') in 'ab c' too, where the symbols are 'ab' and 'c': a pair is two whole symbols, "
+            "not a piece of the word's text"
+        )
+    if pair != ("x", "y"):
+        raise Wrong(f"among 'b c' (4 times), 'ab c' (3) and 'x y' (6) you merged {pair}")
+
     pair, _ = _bpe_step(student, {"s t": 4, "p q": 4, "m n": 3})
     if pair != ("p", "q"):
         raise Wrong(f"('p', 'q') and ('s', 't') both occur 4 times and you took {pair}: on a tie take the smaller pair")
+    pair, _ = _bpe_step(student, {"p z": 4, "p q": 4, "m n": 3})
+    if pair != ("p", "q"):
+        raise Wrong(
+            f"('p', 'q') and ('p', 'z') both occur 4 times and you took {pair}: compare the whole pairs, their first "
+            "symbols are equal"
+        )
+
+
+# --- 2.2 ------------------------------------------------------------------------
+
+
+def _batches(texts, stoi, batch_size, max_len, order="kept", T="batch", last=True, cut="first", unknown="<unk>",
+             pad="<pad>", left=False, mask="lengths", where="texts"):  # fmt: skip
+    """The right batches, or those of a usual mistake: [(rows of ids, rows of the mask, positions), ...]."""
+    pieces = [string.split() for string in texts]
+    kept = [{"first": row[:max_len], "last": row[-max_len:], "none": row}[cut] for row in pieces]
+    if unknown is None:
+        kept = [[token for token in row if token in stoi] for row in kept]
+    unknown, pad = stoi.get(unknown, unknown), stoi.get(pad, pad)
+    rows = [[stoi.get(token, unknown) for token in row] for row in kept]
+    key = {
+        "kept": lambda i: len(rows[i]),
+        "none": lambda i: 0,
+        "full": lambda i: len(pieces[i]),
+        "longest": lambda i: -len(rows[i]),
+        "ties": lambda i: (len(rows[i]), -i),
+        "text": lambda i: (len(rows[i]), rows[i]),
+    }[order]
+    indices, found = sorted(range(len(rows)), key=key), []
+    for start in range(0, len(rows), batch_size):
+        chunk = indices[start : start + batch_size]
+        if len(chunk) < batch_size and not last:
+            continue
+        width = {"batch": max(len(rows[i]) for i in chunk), "all": max(map(len, rows)), "max_len": max_len}[T]
+        ids, real = [], []
+        for i in chunk:
+            fill = [pad] * (width - len(rows[i]))
+            ids.append(fill + rows[i] if left else rows[i] + fill)
+            true = [True] * len(rows[i])
+            real.append([False] * len(fill) + true if left else true + [False] * len(fill))
+        real = {
+            "lengths": real,
+            "inverse": [[not entry for entry in row] for row in real],
+            "all": [[True] * width for _ in ids],
+            "ids": [[entry != pad for entry in row] for row in ids],
+        }[mask]
+        positions = {"texts": chunk, "batch": list(range(len(chunk))), "sorted": list(range(start, start + len(chunk)))}
+        found.append((ids, real, positions[where]))
+    return found
+
+
+def _read_batches(got):
+    """What came back, as nested lists of numbers; `Wrong` if a type is not right."""
+    if isinstance(got, (torch.Tensor, dict, str)) or not hasattr(got, "__iter__"):
+        raise Wrong(f"expected a list of batches, got {type(got).__name__}; is a return missing?")
+    found = []
+    for batch in got:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 3:
+            shown = f"{len(batch)} entries" if isinstance(batch, (tuple, list)) else type(batch).__name__
+            raise Wrong(f"each batch must be a tuple (ids, real, where), got {shown}")
+        ids, real, where = batch
+        for name, tensor, dtype in (("ids", ids, torch.int64), ("real", real, torch.bool)):
+            expect_tensor(tensor, name=name)
+            if tensor.dtype != dtype:
+                raise Wrong(f"{name} has dtype {tensor.dtype}; wanted {dtype}")
+            if tensor.ndim != 2:
+                raise Wrong(f"{name} has shape {tuple(tensor.shape)}; wanted two axes, (B, T)")
+        if ids.shape != real.shape:
+            raise Wrong(f"ids has shape {tuple(ids.shape)} and real {tuple(real.shape)}; both are (B, T)")
+        if not hasattr(where, "__iter__"):
+            raise Wrong(f"where is a {type(where).__name__}; wanted the B positions of the rows in `texts`")
+        found.append((ids.tolist(), real.tolist(), [int(i) for i in where]))
+    return found
+
+
+_BATCH_MISTAKES = {
+    "your batches follow the order of `texts`: sort by length first, so that a batch has rows of similar length": {
+        "order": "none"
+    },
+    "you sort by the full length and cut afterwards: sort by the length that is kept": {"order": "full"},
+    "your first batch holds the longest texts; wanted the shortest first": {"order": "longest"},
+    "texts of equal length changed their order: of equal lengths, the one that comes first in `texts` comes first": {
+        "order": "ties"
+    },
+    "texts of equal length are sorted by their ids: sort by the length alone": {"order": "text"},
+    "every batch is padded to the longest text of all: T is the longest row of its own batch": {"T": "all"},
+    "every batch is padded to max_len: T is the longest row of its own batch": {"T": "max_len"},
+    "texts are missing: the last batch has fewer than batch_size, but it must not be dropped": {"last": False},
+    "you keep the last max_len tokens of a long text; wanted the first": {"cut": "last"},
+    "max_len is not used: a text keeps its first max_len tokens only": {"cut": "none"},
+    "a token that stoi does not know is left out: it becomes <unk>": {"unknown": None},
+    "a token that stoi does not know became padding: it becomes <unk>": {"unknown": "<pad>"},
+    "the free places hold the id of <unk>: fill them with that of <pad>": {"pad": "<unk>"},
+    "the padding stands before the tokens; this course pads on the right": {"left": True},
+    "your mask is True at the padding. Here True = a real token": {"mask": "inverse"},
+    "your mask is True everywhere, so the padding counts as text": {"mask": "all"},
+    "the text 'b <pad> a' has three real tokens, and your mask hides one: it was read off the ids. Take it from the "
+    "lengths": {"mask": "ids"},
+    "`where` counts the rows of the batch: wanted the positions of these texts in `texts`": {"where": "batch"},
+    "`where` counts the texts after sorting: wanted their positions in `texts`": {"where": "sorted"},
+}
 
 
 @check(
     hints=(
-        "Start from a whole (B, T) tensor of padding and a whole (B, T) tensor of False; then write each row's part.",
-        "T = the longest length; ids = full of pad, int64; mask = zeros, bool; for each row: the first len(sequence) "
-        "ids are the sequence, the first len(sequence) mask entries are True.",
-        "ids[row, :len(sequence)] = torch.tensor(sequence, dtype=torch.int64); mask[row, :len(sequence)] = True",
+        "Go step by step: tokens, cut, ids, then sort the positions 0 .. N - 1 by length, then cut that list into "
+        "chunks, then pad each chunk.",
+        "rows = the ids of each text, at most max_len; order = the positions sorted by len(rows[i]); for each chunk of "
+        "batch_size positions: T = the longest row of the chunk; ids = a (B, T) tensor full of <pad>, real = (B, T) "
+        "False; write each row's ids and as many True.",
+        "sorted(range(len(rows)), key=lambda i: len(rows[i])) keeps the order of equal lengths; "
+        "order[start:start + batch_size] is a chunk, for start in range(0, len(rows), batch_size).",
     )
 )
-def pad_and_mask(student):
-    """Exercise 2.2: pad a list of lists to (B, T) and say which entries are real."""
-    sequences = [[7, 4], [5, 9, 6, 8], [3, 9, 2], [6]]  # B = 4, T = 4 would hide a transposed result: add a fifth row
-    sequences.append([2, 8, 5])
-    pad = 1
-    got = student([list(sequence) for sequence in sequences], pad)
-    if not isinstance(got, (tuple, list)) or len(got) != 2:
-        raise Wrong(f"expected a tuple (ids, mask), got {type(got).__name__}")
-    ids, mask = got
-    if isinstance(ids, torch.Tensor) and ids.shape == (5, 1):
-        raise Wrong("the batch is as long as its shortest sequence: T is the length of the longest, or tokens are lost")
-    expect_tensor(ids, shape=(5, 4), name="ids")
-    expect_tensor(mask, shape=(5, 4), name="mask")
-    if ids.dtype != torch.int64:
-        raise Wrong(f"ids has dtype {ids.dtype}; an index must be torch.int64")
-    if mask.dtype != torch.bool:
-        raise Wrong(f"mask has dtype {mask.dtype}; a mask is boolean, True = real token")
+def padded_batches(student):
+    """Exercise 2.2: texts to padded batches, on seven and on five short texts."""
+    tokens = ("<unk>", "<pad>", "a", "b", "c", "d", "e")
+    plain_ids = {token: i for i, token in enumerate(tokens)}
+    other_ids = {token: 3 * i + 5 for i, token in enumerate(reversed(tokens))}
+    texts = ["e d c b a", "c", "b <pad> a", "b zzz", "d d d a b c e", "a a a", "c a a"]
+    for arguments in (
+        (texts, plain_ids, 4, 9),
+        (["a b c d e", "e d c b", "b", "a what <pad>", "d c"], other_ids, 2, 4),
+    ):
+        got, want = _read_batches(student(*arguments)), _batches(*arguments)
+        if got == want:
+            continue
+        for message, change in _BATCH_MISTAKES.items():
+            wrong = _batches(*arguments, **change)
+            if got == wrong:
+                raise Wrong(message)
+        _explain_batches(got, want, arguments)
 
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    real = torch.arange(4) < lengths[:, None]
-    want = torch.full((5, 4), pad)
-    for row, sequence in enumerate(sequences):
-        want[row, : len(sequence)] = torch.tensor(sequence)
-    left = torch.full((5, 4), pad)
-    for row, sequence in enumerate(sequences):
-        left[row, 4 - len(sequence) :] = torch.tensor(sequence)
-    if torch.equal(ids, left):
-        raise Wrong(
-            "the padding stands before the tokens; this course pads after them, so that step 0 is the first word"
-        )
-    if not torch.equal(ids[real], want[real]):
-        raise Wrong("some real tokens are not where they belong: row b must begin with the ids of sequence b, in order")
-    if not torch.equal(ids, want):
-        filled = sorted(set(ids[~real].tolist()))
-        raise Wrong(f"the free places hold {filled}, not pad = {pad}: fill them with the id that was passed")
-    if torch.equal(mask, ~real):
-        raise Wrong("your mask is True at the padding. Here True = real token (may attend)")
-    if bool(mask.all()):
-        raise Wrong("your mask is True everywhere, so the padding counts as text")
-    if not torch.equal(mask, real):
-        raise Wrong(f"the mask has {mask.sum(1).tolist()} real tokens per row, the sequences {lengths.tolist()}")
 
-    ids, mask = student([[4, 9, 5], [9, 3, 6, 7, 2]], 9)
-    if isinstance(ids, torch.Tensor) and ids.shape == (2, 5) and int(ids[0, -1]) != 9:
-        raise Wrong(f"called with pad = 9, the free places hold {int(ids[0, -1])}: use the id that was passed")
-    if mask.tolist() != [[True, True, True, False, False], [True] * 5]:
-        raise Wrong(
-            "called with pad = 9 on a text that holds the id 9, the mask hides a real token: it was read off "
-            "ids != pad. Take it from the lengths, which cannot be mistaken"
-        )
+def _explain_batches(got, want, arguments):
+    """Say where batches begin to differ from the right ones."""
+    texts, stoi, batch_size, _ = arguments
+    if len(got) != len(want):
+        raise Wrong(f"{len(texts)} texts with batch_size {batch_size} make {len(want)} batches; you return {len(got)}")
+    for number, ((ids, real, where), (right_ids, right_real, right_where)) in enumerate(zip(got, want, strict=True)):
+        if where != right_where:
+            raise Wrong(f"batch {number} holds the texts {where}; by length it should hold {right_where}")
+        if (len(ids), len(ids[0])) != (len(right_ids), len(right_ids[0])):
+            shape = (len(right_ids), len(right_ids[0]))
+            raise Wrong(f"batch {number} has shape {(len(ids), len(ids[0]))}; wanted {shape}")
+        for row, right, true, right_true, i in zip(ids, right_ids, real, right_real, where, strict=True):
+            n = sum(right_true)
+            if row[:n] != right[:n]:
+                raise Wrong(
+                    f"the text {texts[i]!r} has the ids {right[:n]}, with stoi as given; your row begins {row[:n]}"
+                )
+            if row[n:] != right[n:]:
+                raise Wrong(f"the free places hold {sorted(set(row[n:]))}; stoi['<pad>'] is {stoi['<pad>']}")
+            if true != right_true:
+                raise Wrong(f"the mask of {texts[i]!r} has {sum(true)} real tokens; the text keeps {n}")
 
 
 @check(
@@ -237,6 +349,23 @@ def masked_mean(student):
         raise Wrong("a row without any real token gives nan (0 / 0), and one nan spoils the whole batch: return zeros")
     if not close(empty, torch.zeros_like(empty)):
         raise Wrong("a row without any real token must give zeros")
+    slow = vectors.clone().requires_grad_()
+    with_empty = mask.clone()
+    with_empty[2] = False
+    slope = None
+    if student(slow, with_empty).requires_grad:
+        found = getattr(student, "__wrapped__", student)(slow, with_empty)  # not guarded: that hands over a copy
+        (slope,) = torch.autograd.grad(found.sum(), slow, allow_unused=True)
+    if slope is None:
+        raise Wrong("no gradient flows through your mean (is there a detach, or .data?): a network could not learn")
+    if not slope.isfinite().all():
+        raise Wrong(
+            "the values are right, but with a row without tokens the gradients are nan: 0 / 0 was computed and then "
+            "replaced. Do not divide by zero in the first place"
+        )
+    weights = with_empty / with_empty.sum(1, keepdim=True).clamp(min=1)  # (B, T)
+    if not close(slope, weights[..., None].expand_as(slope)):
+        raise Wrong("the values are right, the gradients are not: each real token's is 1 / (number of real tokens)")
 
 
 def _expect_three_digits(got, want):
@@ -255,7 +384,7 @@ def _expect_three_digits(got, want):
     )
 )
 def padding_shares(answer):
-    """Exercise 2.4: three padding shares, worked out by hand."""
+    """Exercise 2.4: three fractions of padding, worked out by hand."""
     names = ("as given", "sorted by length", "fixed length 12")
     got = expect_numbers(answer, names)
     want = (11 / 28, 7 / 24, 31 / 48)
@@ -265,17 +394,37 @@ def padding_shares(answer):
     if all(near(a, 100 * b) for a, b in zip(got, want, strict=True)):
         raise Wrong("these are percentages: give fractions between 0 and 1")
     if all(near(a, 1 - b) for a, b in zip(got, want, strict=True)):
-        raise Wrong("these are the shares of real tokens: the padding is the rest")
+        raise Wrong("these are the fractions of real tokens: the padding is the rest")
     if all(near(a, b / 17) for a, b in zip(got, (11, 7, 31), strict=True)):
-        raise Wrong("you divided the padding by the number of tokens: the share is of all cells, tokens and padding")
-    if near(got[0], 0.35) and near(got[1], 0.275):
+        raise Wrong("you divided the padding by the number of tokens: the fraction is of all cells, tokens and padding")
+    if near(got[0], 0.35) or near(got[1], 0.275):
         raise Wrong(
-            "you averaged the two batches' shares, as if both batches had as many cells: pool the cells first, "
+            "you averaged the two batches' fractions, as if both batches had as many cells: add up the cells first, "
             "then divide once"
         )
     for name, a, b in zip(names, got, want, strict=True):
         if not near(a, b):
             raise Wrong(f"'{name}' is not right yet: {a:.3f} of the cells would be padding. Count its rectangles again")
+
+
+ngrams_and_order = Written(
+    hints=(
+        "Write two patterns side by side, 1 and 5 for instance, and mark the words before and after YES and NO.",
+        "(a) Look at the strongest n-grams for n = 2, then at the patterns that stay near one half: 3 with 4, 7 with "
+        "8. Which neighbours does YES have in one, and NO in its twin? (b) Compare the features for n = 1, 2, 3 and 5, "
+        "and the accuracy with 100 reviews. (c) How many words may stand between the deciding word and the judged one?",
+        "(a) 'not NO' and 'be NO' against 'was YES' decide; in the twins the same bigram stands once beside YES and "
+        "once beside NO, and a trigram reaches one word further. (b) A weight can only be learned from reviews that "
+        "hold its n-gram. (c) Put more than n words between 'nobody' and 'great'.",
+    ),
+    good_answer=(
+        "(a) patterns 1, 2, 5 and 6, by the word before the judged one (not NO, be NO, was YES); in 3 and 4, 7 and 8 "
+        "the bigrams vote for opposite labels in the two twins; trigrams such as 'YES , and' or 'found it YES' tell "
+        "them apart. (b) The features grow from some 60 to thousands, most of them seen a few times, so fewer reviews "
+        "teach less about each. (c) A review whose deciding word is more than n words away from the judged one; the "
+        "model must carry it along, or look back at every earlier word."
+    ),
+)
 
 
 def _grams(tokens, n):
@@ -289,6 +438,8 @@ def _pair_of_counts(got):
         raise Wrong(
             "expected (matches, total), two whole numbers, got one float: do not divide yet, a corpus pools them"
         )
+    if isinstance(got, torch.Tensor) and got.ndim:  # both numbers in one tensor
+        got = got.tolist()
     if not isinstance(got, (tuple, list)) or len(got) != 2:
         raise Wrong(f"expected a tuple (matches, total), got {type(got).__name__}")
     pair = [value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value for value in got]
@@ -365,6 +516,16 @@ def clipped_precision(student):
             "'ab c' matched 'a bc': their letters are the same, their tokens are not. An n-gram is a sequence of "
             "tokens, not one joined string"
         )
+    for hypothesis, reference, n, want in (
+        (["the"] * 3, ["then", "other", "the"], 1, (1, 3)),
+        (["a", "b"], ["xa", "b"], 2, (0, 1)),
+    ):
+        got = _pair_of_counts(student(list(hypothesis), [list(reference)], n))
+        if got != want:
+            raise Wrong(
+                f"'{' '.join(hypothesis)}' against '{' '.join(reference)}', n = {n}: you count {got[0]} of {got[1]}. "
+                "Search among the reference's tokens, not in its joined text: 'the' is not a token of 'other'"
+            )
     got = _pair_of_counts(student(["a", "b"], [["a", "b", "c", "d"]], 4))
     if got != (0, 0):
         raise Wrong(f"a sentence of 2 words has no 4-gram: (0, 0), not {got}")

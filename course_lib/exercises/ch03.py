@@ -1,4 +1,4 @@
-"""Checks of chapter 03's exercises: the recurrent loop, weights by hand, sizes, summaries, a writer.
+"""Checks of chapter 03's exercises: the recurrent loop, weights by hand, sizes, summaries, a writer, two directions.
 
 Each check asks for the properties of a right answer first; if one fails, it looks
 for the usual mistakes and names the one it recognises. Notebook: 03.
@@ -8,7 +8,7 @@ import numbers
 
 import torch
 
-from course_lib.exercises import Wrong, check, close, expect_number, expect_tensor, expect_type
+from course_lib.exercises import Written, Wrong, check, close, expect_number, expect_tensor, expect_type
 
 
 def _pair(got, names):
@@ -37,8 +37,8 @@ def _loop(x, h, weight_ih, weight_hh, bias, step=None, output=lambda h, z: h):
         "The state that one step returns is the state that the next step needs.",
         "For t from 0 to T - 1: the new h is the tanh of (the inputs of step t through weight_ih) plus (h through "
         "weight_hh) plus the bias; remember it. At the end stack what you remember, over time, behind the batch.",
-        "h = torch.tanh(x[:, t] @ weight_ih.T + h @ weight_hh.T + bias); states.append(h). After the loop: the states "
-        "stacked with dim=1, and h.",
+        "h = torch.tanh(x[:, t] @ weight_ih.T + h @ weight_hh.T + bias); states.append(h). After the loop: the "
+        "states stacked with dim=1, and h.",
     )
 )
 def rnn_forward(student):
@@ -429,3 +429,163 @@ def _diagnose_writer(got, want, prompt, steps):
         f"the first {right} new tokens are right, the next one is not: "
         "what was read between them, and with which state?"
     )
+
+
+how_wide = Written(
+    hints=(
+        "Put your rows in order of width, and write down the ratio of each held-out perplexity to the one before.",
+        "(a) If the largest states are no better: is the perplexity on the text that they learned from better? (b) "
+        "Compare one epoch with several, and 100,000 characters with all. (c) Count: which weights have D rows, and "
+        "which have D rows and D columns? (d) How often must a context occur before a count is right? Before a "
+        "network is?",
+        "(a) Two things can be lacking, room and training; the perplexity on the text that was learned from tells "
+        "which. (b) A gap means that something was learned that holds for this text only. Does what narrows it lower "
+        "the one perplexity or raise the other? (c) weight_hh is (D, D). (d) Look at the 4-gram's row beside yours.",
+    ),
+    good_answer=(
+        "(a) that in one pass each doubling gains less than the one before, with your own numbers. At first room is "
+        "lacking, later it is not: the largest states are no better on the text that they learned from either, so they "
+        "are trained too little, not too large. (b) The gap opens with width and with several epochs on the small text. "
+        "More text narrows it and lowers the held-out perplexity; fewer epochs, or dropout, narrow it by raising the "
+        "perplexity on the learned text, and need not lower the other. (c) About four times the parameters once D is "
+        "large, because weight_hh is D by D; less while embedding and output dominate. (d) Counts: one look at a context "
+        "is enough for them, and after one pass over 100,000 characters the 4-gram is far ahead; a network needs several "
+        "passes to draw level. With much text it shares what it learns between contexts. A very good answer says on "
+        "which runs it rests, and that one learning rate served all widths."
+    ),
+)
+
+
+# --- 3.7 ------------------------------------------------------------------------
+
+
+def _directions(x, lengths, ahead, behind, own_end=True, turn_back=True, zero=True):
+    """Output (B, T, 2D) and summary (B, 2D) of a bidirectional layer, of which the parts can be done wrongly."""
+    T, D = x.shape[1], len(ahead[2])
+    outputs, ends = [], []
+    for row, n in zip(x, lengths.tolist(), strict=True):
+        start = row.new_zeros(1, D)
+        there = _loop(row[None], start, *ahead)[0]
+        stop = n if own_end else T
+        back = _loop(row[None, :stop].flip(1), start, *behind)[0]  # in the order in which it was read
+        end = back[-1]
+        back = torch.nn.functional.pad(back.flip(0) if turn_back else back, (0, 0, 0, T - stop))
+        both = torch.cat([there, back], 1)
+        outputs.append(both * (torch.arange(T) < n)[:, None] if zero else both)
+        ends.append(torch.cat([there[n - 1], end]))
+    return torch.stack(outputs), torch.stack(ends)
+
+
+@check(
+    hints=(
+        "Take one row without its padding. The forward half is your loop. What must be turned round so that the same "
+        "loop gives the backward half, and what must be turned round again afterwards?",
+        "For row b with n real steps: run over x[b, :n] forward; run over the same steps in reverse order with the "
+        "other weights, and turn these states round, so that the state at step t has read the steps t to n - 1. Side "
+        "by side, then zeros up to T. The summary: forward at step n - 1, backward at step 0.",
+        "rnn_forward(x[b : b + 1, :n], zeros (1, D), ...) gives states and last state; "
+        "rnn_forward(x[b : b + 1, :n].flip(1), zeros, ...) the backward ones, to be flipped back over time. F.pad or "
+        "a tensor from x.new_zeros(B, T, 2 * D) makes the zeros at the padding.",
+    )
+)
+def two_directions(student):
+    """Exercise 3.7: a bidirectional layer over padded rows, from parts."""
+    B, T, I, D = 4, 6, 3, 2  # noqa: E741
+    generator = torch.Generator().manual_seed(23)
+    x, lengths = _draw(generator, B, T, I), torch.tensor([4, 6, 1, 3])
+    ahead, behind = (
+        tuple(_draw(generator, *shape).requires_grad_() for shape in ((D, I), (D, D), (D,))) for _ in range(2)
+    )
+    output, summary = _pair(student(x.clone(), lengths.clone(), ahead, behind), "output, summary")
+    expect_tensor(output, (B, T, 2 * D), name="output")
+    expect_tensor(summary, (B, 2 * D), name="summary")
+    want, ends = (part.detach() for part in _directions(x, lengths, ahead, behind))
+    got, summed = output.detach(), summary.detach()
+    real = (torch.arange(T) < lengths[:, None])[..., None]  # (B, T, 1)
+    if not close(got * real, want):
+        _diagnose_directions(got * real, want, x, lengths, ahead, behind)
+    if not close(got, want):
+        raise Wrong("every real step is right, but output is not 0 at the padding")
+    if not close(summed, ends):
+        _diagnose_summary(summed, want, ends, lengths)
+    weights = [*ahead, *behind]
+    if not output.requires_grad or not summary.requires_grad:
+        raise Wrong("the values are right, but no gradient reaches the weights: do not detach, nor turn gradients off")
+    pull = torch.linspace(-1, 2, want.numel(), dtype=torch.float64).reshape(want.shape)
+
+    def slopes(output, summary):
+        return torch.autograd.grad((output * pull).sum() + summary.sum(), weights, allow_unused=True)
+
+    wanted = slopes(*_directions(x, lengths, ahead, behind))
+    found = slopes(output, summary)
+    if not all(a is not None and close(a, b) for a, b in zip(found, wanted, strict=True)):
+        raise Wrong("the values are right, but the gradients are not: a part of the computation is cut off")
+
+
+def _diagnose_directions(got, want, x, lengths, ahead, behind):
+    """Raise with the mistake behind the states at the real steps."""
+    D = want.shape[2] // 2
+    real = (torch.arange(x.shape[1]) < lengths[:, None])[..., None]
+
+    def wrongly(*arguments, **options):
+        return _directions(*arguments, **options)[0].detach() * real
+
+    usual = [
+        (
+            wrongly(x, lengths, ahead, behind, own_end=False),
+            "the backward half starts in the padding: it must start at each row's own last real step",
+        ),
+        (
+            wrongly(x, lengths, ahead, behind, turn_back=False),
+            "the backward states stand in the order in which they were computed: turn them round, so that the one at "
+            "step t has read the steps from t to the row's end",
+        ),
+        (
+            wrongly(x, lengths, ahead, behind, own_end=False, turn_back=False),
+            "the whole padded row is reversed, so the backward half starts in the padding; and its states are not "
+            "turned round again",
+        ),
+        (wrongly(x, lengths, ahead, ahead), "both directions use forward_weights: the backward one has its own"),
+        (wrongly(x, lengths, behind, behind), "both directions use backward_weights: the forward one has its own"),
+        (wrongly(x, lengths, behind, ahead), "the weights of the two directions are exchanged"),
+        (torch.cat([want[..., D:], want[..., :D]], 2), "the backward states come first: forward, then backward"),
+        (
+            torch.cat([want[..., :D], wrongly(x.flip(1), lengths, behind, ahead)[..., :D]], 2),
+            "the backward half reads the reversed padded row, so it begins with padding and never comes to the row's "
+            "first steps; its states are not turned round either",
+        ),
+        (torch.zeros_like(got), "every output is zero"),
+    ]
+    for states, message in usual:
+        if close(got, states):
+            raise Wrong(message)
+    if not close(got[..., :D], want[..., :D]):
+        raise Wrong("the forward half (the first D columns) is not your loop over each row's real steps, from zeros")
+    raise Wrong(
+        "the forward half is right; the backward half at step t is not the state that has read the row's steps from "
+        "the last real one down to t"
+    )
+
+
+def _diagnose_summary(got, want, ends, lengths):
+    """Raise with the mistake behind the summary, when the output is right."""
+    D = ends.shape[1] // 2
+    own = want[torch.arange(len(want)), lengths - 1]
+    usual = [
+        (own, "output is right; of the summary the backward half has read one token only, the row's last"),
+        (want[:, 0], "output is right; of the summary the forward half has read one token only, the row's first"),
+        (want[:, -1], "output is right; the summary is read at the last column, which is padding in the short rows"),
+        (
+            torch.cat([want[:, 0, :D], own[:, D:]], 1),
+            "output is right; the summary has each direction's state after one token",
+        ),
+        (torch.cat([ends[:, D:], ends[:, :D]], 1), "output is right; in the summary the backward half comes first"),
+        (
+            torch.cat([want[:, -1, :D], ends[:, D:]], 1),
+            "output is right; the summary's forward half is read at T - 1, which is padding in the short rows",
+        ),
+    ]
+    for states, message in usual:
+        if close(got, states):
+            raise Wrong(message)
+    raise Wrong("output is right, but the summary is not the two states that have read all of each row")

@@ -6,7 +6,7 @@ for the usual mistakes and names the one it recognises. Notebook: 04.
 
 import torch
 
-from course_lib.exercises import Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
+from course_lib.exercises import Written, Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
 
 
 def _draw(*shape, seed=0):
@@ -28,7 +28,7 @@ def _draw(*shape, seed=0):
 )
 def three_steps(answer):
     """Exercise 4.1: backpropagation through three steps with pencil and paper."""
-    dh1, dw_hx, dw_hh, dw_qh = got = expect_numbers(answer, ("dL/dh_1", "dL/dw_hx", "dL/dw_hh", "dL/dw_qh"))
+    dh1, dw_ih, dw_hh, dw_ho = got = expect_numbers(answer, ("dL/dh_1", "dL/dw_ih", "dL/dw_hh", "dL/dw_ho"))
     want = (2.5, 7.0, 4.0, 3.5)
     if all(near(a, b) for a, b in zip(got, want, strict=True)):
         return
@@ -41,28 +41,28 @@ def three_steps(answer):
     if near(dh1, 3.0):
         raise Wrong("dL/dh_1: from h_3 back to h_1 are two steps, each with its factor w_hh = 1/2; yours has one")
     if not near(dh1, 2.5):
-        raise Wrong(f"dL/dh_1 is not {dh1:g}; work from dL/dh_3 = w_qh dL/do_3 back, one step at a time")
-    if near(dw_hx, 2.0):
-        raise Wrong("dL/dw_hx: this is the last step's term alone; the weight is used at every step, so sum over t")
-    if not near(dw_hx, 7.0):
-        raise Wrong(f"dL/dw_hx is not {dw_hx:g}: sum dL/dh_t times x_t over the three steps")
+        raise Wrong(f"dL/dh_1 is not {dh1:g}; work from dL/dh_3 = w_ho dL/do_3 back, one step at a time")
+    if near(dw_ih, 2.0):
+        raise Wrong("dL/dw_ih: this is the last step's term alone; the weight is used at every step, so sum over t")
+    if not near(dw_ih, 7.0):
+        raise Wrong(f"dL/dw_ih is not {dw_ih:g}: sum dL/dh_t times x_t over the three steps")
     if near(dw_hh, 9.0):
         raise Wrong("dL/dw_hh: you multiplied dL/dh_t by h_t; what w_hh reads at step t is the state before, h_(t-1)")
     if not near(dw_hh, 4.0):
         raise Wrong(f"dL/dw_hh is not {dw_hh:g}: sum dL/dh_t times h_(t-1) over the three steps; h_0 = 0")
-    raise Wrong(f"dL/dw_qh is not {dw_qh:g}: sum dL/do_t times h_t over the three steps")
+    raise Wrong(f"dL/dw_ho is not {dw_ho:g}: sum dL/do_t times h_t over the three steps")
 
 
 # --- 4.2 ------------------------------------------------------------------------
 
 
-def _expanded(do, W_hh, W_qh, t, first=0, last=0, power=None):
+def _expanded(do, W_hh, W_ho, t, first=0, last=0, power=None):
     """The sum over k from t + first to T + last, with the power of W_hh as a function of (k, t, T)."""
     T = do.shape[1]
     power = power or (lambda k, t, T: torch.linalg.matrix_power(W_hh, k - t))
     total = do.new_zeros(len(do), len(W_hh))
     for k in range(t + first, T + last + 1):
-        total = total + do[:, k - 1] @ W_qh @ power(k, t, T)
+        total = total + do[:, k - 1] @ W_ho @ power(k, t, T)
     return total
 
 
@@ -70,19 +70,19 @@ def _expanded(do, W_hh, W_qh, t, first=0, last=0, power=None):
     hints=(
         "Write the recursion for dL/dh_T, dL/dh_(T-1), dL/dh_(T-2) and put each into the next. Which power of "
         "W_hh stands beside dL/do_k?",
-        "For k = t ... T: the row dL/do_k, times W_qh, times W_hh as often as there are steps from k back to t; sum. "
+        "For k = t ... T: the row dL/do_k, times W_ho, times W_hh as often as there are steps from k back to t; sum. "
         "do[:, k - 1] is step k.",
-        "total = total + do[:, k - 1] @ W_qh @ torch.linalg.matrix_power(W_hh, k - t), for k in range(t, T + 1)",
+        "total = total + do[:, k - 1] @ W_ho @ torch.linalg.matrix_power(W_hh, k - t), for k in range(t, T + 1)",
     )
 )
 def expanded_gradient(student):
     """Exercise 4.2: the expanded sum of dL/dh_t."""
     B, T, D, Q = 2, 5, 3, 4
-    do, W_hh, W_qh = _draw(B, T, Q), _draw(D, D), _draw(Q, D)
+    do, W_hh, W_ho = _draw(B, T, Q), _draw(D, D), _draw(Q, D)
     for t in (3, T, 1):
-        got = expect_tensor(student(do, W_hh, W_qh, t), shape=(B, D))
+        got = expect_tensor(student(do, W_hh, W_ho, t), shape=(B, D))
         got = got.double()
-        if close(got, _expanded(do, W_hh, W_qh, t)):
+        if close(got, _expanded(do, W_hh, W_ho, t)):
             continue
         powers = {
             "W_hh is transposed: with rows the gradient is multiplied by W_hh itself from the right, with columns by "
@@ -103,17 +103,17 @@ def expanded_gradient(student):
             ),
         }
         for message, power in powers.items():
-            if close(got, _expanded(do, W_hh, W_qh, t, power=power)):
+            if close(got, _expanded(do, W_hh, W_ho, t, power=power)):
                 raise Wrong(message)
-        if t < T and close(got, do[:, t - 1] @ W_qh):
+        if t < T and close(got, do[:, t - 1] @ W_ho):
             raise Wrong("this is step t's own term alone; every later output depends on h_t, too")
-        if t < T and close(got, _expanded(do, W_hh, W_qh, t, first=T - t)):
+        if t < T and close(got, _expanded(do, W_hh, W_ho, t, first=T - t)):
             raise Wrong("this is the last step's term alone; every output from t to T has one")
-        if close(got, _expanded(do, W_hh, W_qh, t, first=1)):
+        if close(got, _expanded(do, W_hh, W_ho, t, first=1)):
             raise Wrong("the term of step t itself is missing: the sum begins at k = t")
-        if close(got, _expanded(do, W_hh, W_qh, t, last=-1)):
+        if close(got, _expanded(do, W_hh, W_ho, t, last=-1)):
             raise Wrong("the term of the last step is missing: the sum runs up to k = T")
-        if t < T and close(got, _expanded(do, W_hh, W_qh, t + 1)):
+        if t < T and close(got, _expanded(do, W_hh, W_ho, t + 1)):
             raise Wrong("this is dL/dh of the step after: steps count from 1, so step t is do[:, t - 1]")
         raise Wrong(
             f"for t = {t} of T = {T} the result differs from the recursion; compare them for t = T - 1 on paper"
@@ -123,21 +123,21 @@ def expanded_gradient(student):
 # --- 4.3 ------------------------------------------------------------------------
 
 
-def _leaky_forward(x, h_0, W_hx, W_hh, b, alpha):
+def _leaky_forward(x, h_0, W_ih, W_hh, b, alpha):
     """States (B, T + 1, D) and candidates (B, T, D) of the leaky network."""
     h, c = [h_0], []
     for t in range(x.shape[1]):
-        c.append(torch.tanh(x[:, t] @ W_hx.T + h[-1] @ W_hh.T + b))
+        c.append(torch.tanh(x[:, t] @ W_ih.T + h[-1] @ W_hh.T + b))
         h.append((1 - alpha) * h[-1] + alpha * c[-1])
     return torch.stack(h, 1), torch.stack(c, 1)
 
 
-def _leaky(do, x, h, c, W_hh, W_qh, alpha, keep=True, scale=True, slope=True, back=None, before=True):
+def _leaky(do, x, h, c, W_hh, W_ho, alpha, keep=True, scale=True, slope=True, back=None, before=True):
     """The backward pass with its usual mistakes as switches."""
     back = W_hh if back is None else back
     carried, da = torch.zeros_like(h[:, 0]), torch.zeros_like(c)
     for t in range(x.shape[1] - 1, -1, -1):
-        dh = do[:, t] @ W_qh + carried
+        dh = do[:, t] @ W_ho + carried
         inside = {True: c[:, t], "h": h[:, t + 1]}.get(slope)
         da[:, t] = (alpha if scale else 1) * dh * (1 if inside is None else 1 - inside**2)
         carried = da[:, t] @ back + ((1 - alpha) * dh if keep else 0)
@@ -150,7 +150,7 @@ def _leaky(do, x, h, c, W_hh, W_qh, alpha, keep=True, scale=True, slope=True, ba
     hints=(
         "h_t goes to three places: o_t, the next candidate c_(t+1), and straight to h_(t+1). So three gradients "
         "meet in it.",
-        "Walk from t = T to 1 with the gradient that comes from the next step: dh = do_t W_qh + from_next; da = "
+        "Walk from t = T to 1 with the gradient that comes from the next step: dh = do_t W_ho + from_next; da = "
         "alpha * dh * (1 - c_t^2); from_next = da W_hh + (1 - alpha) dh. Then sum da^T x_t, da^T h_(t-1), do^T h_t.",
         "Store every da in a (B, T, D) tensor; then torch.einsum('btd,bti->di', da, x), the same with h[:, :-1], "
         "the same with do and h[:, 1:], and da.sum((0, 1)).",
@@ -161,16 +161,16 @@ def leaky_backward(student):
     B, T, inputs, D, Q, alpha = 3, 6, 2, 4, 5, 0.3
     x, h_0, do = _draw(B, T, inputs), _draw(B, D), _draw(B, T, Q)
     weights = [_draw(D, inputs).requires_grad_(), _draw(D, D).requires_grad_(), _draw(D).requires_grad_()]
-    W_hh, W_qh = weights[1].detach(), _draw(Q, D).requires_grad_()
+    W_hh, W_ho = weights[1].detach(), _draw(Q, D).requires_grad_()
     h, c = _leaky_forward(x, h_0, *weights, alpha)
-    loss = (do * (h[:, 1:] @ W_qh.T)).sum()
-    dW_hx, dW_hh, db, dW_qh = torch.autograd.grad(loss, [*weights, W_qh])
-    arguments = (do, x, h.detach(), c.detach(), W_hh, W_qh.detach(), alpha)
+    loss = (do * (h[:, 1:] @ W_ho.T)).sum()
+    dW_ih, dW_hh, db, dW_ho = torch.autograd.grad(loss, [*weights, W_ho])
+    arguments = (do, x, h.detach(), c.detach(), W_hh, W_ho.detach(), alpha)
     got = student(*arguments)
-    names = ("dW_hx", "dW_hh", "dW_qh", "db")
+    names = ("dW_ih", "dW_hh", "dW_ho", "db")
     if not isinstance(got, (tuple, list)) or len(got) != 4:
         raise Wrong(f"expected a tuple of four gradients ({', '.join(names)}), got {type(got).__name__}")
-    want = (dW_hx, dW_hh, dW_qh, db)
+    want = (dW_ih, dW_hh, dW_ho, db)
     for name, g, w in zip(names, got, want, strict=True):
         expect_tensor(g, shape=w.shape, name=name)
     if all(close(g, w) for g, w in zip(got, want, strict=True)):
@@ -218,7 +218,7 @@ def leaky_backward(student):
     )
 )
 def kept_pairs(answer):
-    """Exercise 4.4: which share of the dependencies a window keeps."""
+    """Exercise 4.4: what fraction of the dependencies a window keeps."""
     got = expect_numbers(answer, ("lag 1", "lag 3", "lag 4"))
     want = (9 / 11, 1 / 3, 0.0)
     if all(near(a, b) for a, b in zip(got, want, strict=True)):
@@ -226,7 +226,7 @@ def kept_pairs(answer):
     readings = {
         "these are numbers of pairs; divide by all the pairs of that lag": (9, 3, 0),
         "these are percentages: give fractions between 0 and 1": tuple(100 * share for share in want),
-        "these are the shares that are cut; asked are those that are kept": tuple(1 - share for share in want),
+        "these are the fractions that are cut; asked are those that are kept": tuple(1 - share for share in want),
         "you divided by 12, but a lag of k leaves only 12 - k pairs: the first k steps have no partner": (
             9 / 12,
             3 / 12,
@@ -244,7 +244,7 @@ def kept_pairs(answer):
     for name, a, b in zip(("1", "3", "4"), got, want, strict=True):
         if not near(a, b):
             raise Wrong(
-                f"lag {name}: {a:.3g} is not the share; count the pairs that do not cross the bars after 4 and 8"
+                f"lag {name}: {a:.3g} is not the fraction; count the pairs that do not cross the bars after 4 and 8"
             )
 
 
@@ -343,59 +343,145 @@ def window_backward(student):
 # --- 4.6 ------------------------------------------------------------------------
 
 
+def _step(
+    weights, h_0, x, y, alpha, rate, max_norm, targets=True, mean=True, back=None, clip="all", sign=1, carry=True
+):
+    """The training step, with its usual mistakes as switches: new weights, last state, loss."""
+    W_ih, W_hh, W_ho, b = weights
+    h, c = _leaky_forward(x, h_0 if carry else 0 * h_0, W_ih, W_hh, b, alpha)
+    logits = h[:, 1:] @ W_ho.T
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+    do = logits.softmax(-1) - (torch.nn.functional.one_hot(y, len(W_ho)) if targets else 0)
+    do = do / {True: y.numel(), "batch": len(y), "steps": y.shape[1], False: 1}[mean]
+    dW_ih, dW_hh, dW_ho, db = _leaky(do, x, h, c, W_hh, W_ho, alpha, **(back or {}))
+    gradients = [dW_ih, dW_hh, dW_ho, db]
+    if clip == "all":
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        gradients = [g * min(1.0, (max_norm / norm).item()) for g in gradients]
+    elif clip == "each":
+        gradients = [g * min(1.0, (max_norm / g.norm()).item()) for g in gradients]
+    elif clip == "value":
+        gradients = [g.clamp(-max_norm, max_norm) for g in gradients]
+    elif clip == "always":
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        gradients = [g * max_norm / norm for g in gradients]
+    elif clip == "unit":
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        gradients = [g / norm if norm > max_norm else g for g in gradients]
+    return [W - sign * rate * g for W, g in zip(weights, gradients, strict=True)], h[:, -1], loss
+
+
 @check(
     hints=(
-        "One factor for all tensors. Which length decides about it?",
-        "norm = the root of the sum of all squares, over all tensors; factor = max_norm / norm if norm is larger "
-        "than max_norm, else 1; return the tensors times the factor, and the norm.",
-        "norm = torch.stack([g.norm() for g in gradients]).norm(); factor = min(1.0, max_norm / norm), careful with 0.",
+        "Write it in five parts, and test each: forward with all states kept; loss and do; the walk back; one factor "
+        "for all gradients; new weights.",
+        "do = (softmax(logits) - one_hot(y)) / (B T). The walk is that of exercise 4.3. norm = the root of the sum of "
+        "all squares over all four gradients; factor = max_norm / norm if norm > max_norm, else 1; each new weight is "
+        "the old one minus rate * factor * gradient.",
+        "dW_ih, dW_hh, dW_ho, db = leaky_backward(do, x, h, c, W_hh, W_ho, alpha), with h (B, T + 1, D) and c "
+        "(B, T, D) stacked along dim=1; return [W_ih - rate * factor * dW_ih, ...], h[:, -1] and loss.item().",
     )
 )
-def clip_gradients(student):
-    """Exercise 4.6: clip all gradients by their common norm."""
-    gradients = (torch.tensor([[3.0, 0.0], [0.0, -4.0]]), torch.tensor([0.0, 12.0, 0.0]))
-    kept = [gradient.clone() for gradient in gradients]
-    got = student(gradients, 3.25)
-    if not isinstance(got, (tuple, list)) or len(got) != 2:
-        raise Wrong(f"expected a tuple (clipped, norm), got {type(got).__name__}")
-    if any(not torch.equal(a, b) for a, b in zip(kept, gradients, strict=True)):
-        raise Wrong("your function changes the gradients it was given; return new tensors")
-    clipped, norm = got
-    if not isinstance(clipped, (tuple, list)) or len(clipped) != 2:
-        raise Wrong("the first result must be a list of tensors, one for each gradient")
-    for gradient, one in zip(kept, clipped, strict=True):
-        expect_tensor(one, shape=gradient.shape, name="a clipped gradient")
-    norm = expect_number(norm, "the norm")
-    if not close(norm, 13.0):
-        meanings = {
-            3.25: "3.25 is the norm after clipping; return the one before: it says whether the training is healthy",
-            17.0: "17 = 5 + 12: you added the norms of the tensors; add their squares, then take the root",
-            169.0: "169 is the squared norm; the root is missing",
-            12.0: "12 is the largest entry or the largest tensor's norm; the norm runs over all entries of all tensors",
-        }
-        for value, meaning in meanings.items():
-            if close(norm, value):
-                raise Wrong(f"the norm: {meaning}")
-        raise Wrong(f"the norm is {norm:g}; the three entries 3, -4 and 12 have the root of 9 + 16 + 144")
+def training_step(student):
+    """Exercise 4.6: forward, backward by hand, clipping and update in one step."""
+    B, T, inputs, D, V = 3, 5, 2, 4, 6
+    weights = [_draw(D, inputs), _draw(D, D), _draw(V, D), _draw(D)]
+    y = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(3))
+    given = (_draw(B, D), _draw(B, T, inputs), y, 0.3, 0.5)
+    for max_norm in (0.1, 100.0):
+        got = student([weight.clone() for weight in weights], *given, max_norm)
+        if not isinstance(got, (tuple, list)) or len(got) != 3:
+            raise Wrong(f"expected a tuple (new_weights, h_T, loss), got {type(got).__name__}")
+        new, h_T, loss = got
+        if not isinstance(new, (tuple, list)) or len(new) != 4:
+            raise Wrong("the first result must be a list of four tensors: W_ih, W_hh, W_ho, b")
+        for name, one, old in zip(("W_ih", "W_hh", "W_ho", "b"), new, weights, strict=True):
+            expect_tensor(one, shape=old.shape, name=f"the new {name}")
+        _forward_is_right(expect_tensor(h_T, shape=(B, D), name="h_T"), expect_number(loss, "the loss"), weights, given)
+        if any(isinstance(part, torch.Tensor) and part.requires_grad for part in (*new, h_T, loss)):
+            raise Wrong("what you return holds a graph of autograd: the exercise does without it")
+        _update_is_right(new, weights, given, max_norm)
 
-    def is_like(change):
-        return all(close(one, change(gradient)) for one, gradient in zip(clipped, kept, strict=True))
 
-    if not is_like(lambda g: g / 4):
-        if is_like(lambda g: g * min(1.0, 3.25 / g.norm().item())):
-            raise Wrong("each tensor is clipped by its own norm: the whole gradient turns. One factor for all of them")
-        if is_like(lambda g: g.clamp(-3.25, 3.25)):
-            raise Wrong("you limit every entry (clipping by value), which turns the gradient; scale all entries alike")
-        if is_like(lambda g: g):
-            raise Wrong("nothing was clipped, though the norm 13 is larger than 3.25")
-        if is_like(lambda g: g / 13):
-            raise Wrong("the clipped gradients have norm 1: multiply by max_norm, too")
-        if is_like(lambda g: 0 * g):
-            raise Wrong("the clipped gradients are zero: too long a gradient is shortened, not thrown away")
-        raise Wrong("with norm 13 and max_norm 3.25 every entry must be divided by 4; yours are not")
-    clipped, _ = student(tuple(kept), 100.0)
-    if not all(close(a, b) for a, b in zip(clipped, kept, strict=True)):
-        raise Wrong("a gradient of norm 13 with max_norm 100 was changed: one that is short enough stays as it is")
-    clipped, _ = student((torch.zeros(2), torch.zeros(3)), 1.0)
-    if any(one.isnan().any() for one in clipped):
-        raise Wrong("a zero gradient becomes nan (0 / 0): it must stay zero")
+def _forward_is_right(h_T, loss, weights, given):
+    _, want_h, want_loss = _step(weights, *given, 1.0)
+    _, zero_h, zero_loss = _step(weights, *given, 1.0, carry=False)
+    if not close(h_T, want_h):
+        if close(h_T, zero_h):
+            raise Wrong("the window starts from zeros; it must start from h_0, the state after the window before")
+        if close(h_T, given[0]):
+            raise Wrong("the returned state is h_0; the next window starts from the state after the last step, h_T")
+        raise Wrong("the forward pass: h_T differs; h_t = (1 - alpha) h_(t-1) + alpha c_t, with the bias inside tanh")
+    if not close(loss, want_loss):
+        steps, rows = given[2].shape[1], given[2].shape[0]
+        sums = {"sum over steps and sequences": steps * rows, "sum over the steps": steps, "sum over sequences": rows}
+        for what, factor in sums.items():
+            if close(loss, factor * want_loss):
+                raise Wrong(f"the loss is a {what}; wanted is the mean over all steps and sequences")
+        if close(loss, zero_loss):
+            raise Wrong("h_T is right, but the loss belongs to a window that starts from zeros")
+        raise Wrong(f"h_T is right, but the loss is {float(loss):.4g}; it is the cross-entropy of h_t W_ho^T against y")
+
+
+def _update_is_right(new, weights, given, max_norm):
+    def is_like(**switches):
+        want, _, _ = _step(weights, *given, max_norm, **switches)
+        return all(close(a, b) for a, b in zip(new, want, strict=True))
+
+    if is_like():
+        return
+    if all(close(a, b) for a, b in zip(new, weights, strict=True)):
+        raise Wrong("the weights have not moved")
+    usual = {
+        "the step goes uphill: subtract the gradient": {"sign": -1},
+        "the learning rate is missing in the update": {"sign": 1 / given[4]},
+        "the right symbols are missing in do: it is the probabilities minus 1 at the right symbol": {"targets": False},
+        "do is not divided by B T, but the loss is a mean over all steps and sequences": {"mean": False},
+        "do is divided by B only; the loss is a mean over steps and sequences": {"mean": "batch"},
+        "do is divided by T only; the loss is a mean over steps and sequences": {"mean": "steps"},
+        "the straight path is missing in the walk: h_t also reaches h_(t+1) with the factor 1 - alpha": {
+            "back": {"keep": False}
+        },
+        "the candidate's factor alpha is missing in the walk": {"back": {"scale": False}},
+        "tanh' is missing in the walk": {"back": {"slope": None}},
+        "tanh' is 1 - c_t^2, with the candidate; you took the state h_t": {"back": {"slope": "h"}},
+        "W_hh is transposed on the way back: with rows, da @ W_hh": {"back": {"back": weights[1].T}},
+        "dW_hh: W_hh reads the state before, h_(t-1); you took h_t": {"back": {"before": False}},
+    }
+    clips = {
+        "nothing is clipped, though all gradients together are longer than max_norm": {"clip": None},
+        "each gradient is clipped by its own norm, which turns the whole: one factor for all four": {"clip": "each"},
+        "you limit every entry, which turns the gradient: one factor for all entries": {"clip": "value"},
+        "a gradient that is shorter than max_norm was changed: it must stay as it is": {"clip": "always"},
+        "the clipped gradients have norm 1: multiply by max_norm, too": {"clip": "unit"},
+    }
+    for message, switches in (clips | usual).items():
+        if is_like(**switches) or (switches.keys() & {"back", "mean"} and is_like(**switches, clip=None)):
+            raise Wrong(message)
+    (clipped, *_), shown = _step(weights, *given, max_norm), []
+    for name, a, b, old in zip(("W_ih", "W_hh", "W_ho", "b"), new, clipped, weights, strict=True):
+        moved, want = (a - old).norm().item(), (b - old).norm().item()
+        shown += [f"{name} moved by {moved:.3g} instead of {want:.3g}"] if not close(a, b) else []
+    raise Wrong(f"with max_norm = {max_norm:g} the update differs: {', '.join(shown)}")
+
+
+# --- 4.7 ------------------------------------------------------------------------
+
+what_decides = Written(
+    hints=(
+        "Change one thing at a time, and write down horizon and mean slope. First without tanh.",
+        "(a) Solve rho^k = 0.01 for k. (b) Watch mean_slope while you raise input_scale. (c) With inputs of 0, what is "
+        "the state, and so tanh'? Try radius 0.9, 0.99 and 1. (d) What do the Jacobians depend on, besides the radius?",
+        "(a) ln 0.01 / ln rho. (b) Where is tanh flat? (c) A state that stays 0 makes tanh' equal to 1. (d) Training "
+        "changes W_hh and the states at every step; compute 0.99^100.",
+    ),
+    good_answer=(
+        "(a) k = ln 0.01 / ln rho, rounded up: 44 steps at 0.9, 21 at 0.8, and no end from 1 on. (b) Large inputs push "
+        "the states towards -1 and 1, where 1 - h^2 is small, and this factor multiplies the gradient at every step, "
+        "although a rotation keeps its length; with your own numbers for mean_slope. (c) The state stays 0, tanh' is "
+        "exactly 1, and the network behaves like one without tanh: the horizon is that of (a) below radius 1, and has "
+        "no end from 1 on. (d) The product depends on the states, so on the data, and on weights that training moves; one per "
+        "cent off in each factor is a factor of e after 100 steps; and directions differ. What is wanted is a path "
+        "whose factor the network can set near 1 and hold there."
+    ),
+)

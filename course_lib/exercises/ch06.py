@@ -1,4 +1,4 @@
-"""Checks of chapter 06's exercises: the shifted loss, greedy and beam search, additive attention.
+"""Checks of chapter 06's exercises: the shifted loss, greedy and beam search, attention, a whole translator.
 
 Each check asks for the properties of a right answer first; if one fails, it looks
 for the usual mistakes and names the one it recognises. Models are stand-ins made of
@@ -11,7 +11,17 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises import Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
+from course_lib.exercises import (
+    Written,
+    Wrong,
+    check,
+    close,
+    expect_number,
+    expect_numbers,
+    expect_tensor,
+    guarded,
+    near,
+)  # fmt: skip
 
 # --- exercise 6.1: the loss of a translator -------------------------------------------------
 
@@ -21,7 +31,7 @@ class _Translator:
 
     def __init__(self, V, seed):
         generator = torch.Generator().manual_seed(seed)
-        self.table = torch.randn(V, V, generator=generator, dtype=torch.float64)
+        self.table = torch.randn(V, V, generator=generator, dtype=torch.float64).requires_grad_()
         self.given = []
 
     def __call__(self, source, mask, inputs):
@@ -36,13 +46,13 @@ class _Translator:
 
 def _nats(model, source, inputs, wanted):
     """Nats at every place of `wanted`: (B, T)."""
-    logits = model.logits(source, inputs)
+    logits = model.logits(source, inputs).detach()
     return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none").view(wanted.shape)
 
 
 def _translation_case(pad):
     """A model, three source rows with their mask, three target rows <sos> .. <eos> <pad>; <sos> is 2, <eos> is 3."""
-    target = [[2, 5, 6, 4, 3], [2, 6, 3, pad, pad], [2, 4, 4, 3, pad]]
+    target = [[2, 5, 6, 4, 7, 3], [2, 6, 3, pad, pad, pad], [2, 4, 4, 3, pad, pad]]
     source = torch.tensor([[4, 6, 5, 7], [6, 7, pad, pad], [5, 4, 4, pad]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]).bool()
     return _Translator(8, seed=6), source, mask, torch.tensor(target)
@@ -71,8 +81,18 @@ def _loss(student, pad):
         "mask of the inputs": nats[inputs != pad].mean(),
         "without eos": nats[real & (wanted != 3)].mean(),
         "divided by all": nats[real].sum() / real.numel(),
+        "counts <sos>": nats[real].sum() / (target != pad).sum(),
+        "reshaped": _reshaped(model, source, inputs, wanted, real),
     }
-    return got, expect_number(got, "the loss"), values
+    number = got.detach() if isinstance(got, torch.Tensor) else got
+    return got, expect_number(number, "the loss"), values, model.table
+
+
+def _reshaped(model, source, inputs, wanted, real):
+    """The loss of logits (B, T, V) that were reshaped to (B, V, T) where the axes should have been exchanged."""
+    logits = model.logits(source, inputs).detach()
+    B, T, V = logits.shape
+    return F.cross_entropy(logits.reshape(B, V, T), wanted, reduction="none")[real].mean()
 
 
 @check(
@@ -86,14 +106,14 @@ def _loss(student, pad):
 )
 def shifted_loss(student):
     """Exercise 6.1: the loss that is not shifted and counts padding, repaired."""
-    result, got, values = _loss(student, pad=1)
+    result, got, values, table = _loss(student, pad=1)
     if not close(got, values["right"]):
         for name, message in (
             ("unshifted, padded", "both bugs are still there: at step t the decoder reads the very token it is to "
              "predict, and the padding is counted"),
             ("unshifted", "at step t the decoder reads the token that it is to predict at step t: it can copy. Its "
              "inputs must lag one step behind"),
-            ("padded", "the shift is right, but predictions of padding are still counted, 3 of 12 places here"),
+            ("padded", "the shift is right, but predictions of padding are still counted, 5 of 15 places here"),
             ("backwards", "the shift goes the wrong way: the decoder reads token t + 1 and has to say token t"),
             ("sum", "this is the sum over the tokens; it grows with the batch. The mean over real tokens is wanted"),
             ("per sentence", "you divided by the number of sentences; divide by the number of real target tokens"),
@@ -102,16 +122,34 @@ def shifted_loss(student):
              "token is real (after <eos> the input is real, the wanted token is not)"),
             ("without eos", "the <eos> is not scored: the model would never learn to stop"),
             ("divided by all", "padding adds nothing to your sum but is still in the number that you divide by"),
+            ("counts <sos>", "the sum is right, but you divide by a number that also counts the <sos> of each row, "
+             "which nobody has to predict: count the real tokens among those that are wanted"),
+            ("reshaped", "the logits' axes are mixed up: reshape does not exchange the axes T and V. Flatten (B, T, V) "
+             "to (B T, V), or transpose"),
         ):  # fmt: skip
             if close(got, values[name]):
                 raise Wrong(message)
-        raise Wrong(f"the mean over the 9 real target tokens is not {got:.4f}; log-softmax first, then the wanted "
+        raise Wrong(f"the mean over the 10 real target tokens is not {got:.4f}; log-softmax first, then the wanted "
                     "token's entry, with its sign turned")  # fmt: skip
-    _, got, values = _loss(student, pad=0)
+    _, got, values, _ = _loss(student, pad=0)
     if not close(got, values["right"]):
         raise Wrong("called with pad = 0 the loss is wrong: use the id that was passed, not 1")
     if not isinstance(result, torch.Tensor):
         raise Wrong("the loss is right, but it is a plain number: return the tensor, so that backward() can be called")
+    if not result.requires_grad:
+        raise Wrong("the number is right, but the loss is cut off from the model (detach, item or no_grad): no "
+                    "gradient can reach its weights")  # fmt: skip
+    wanted = _loss_gradient()
+    (slope,) = torch.autograd.grad(result, table, allow_unused=True)
+    if slope is None or not close(slope, wanted):
+        raise Wrong("the loss is right, its gradient is not: is a part of it detached?")
+
+
+def _loss_gradient():
+    """The gradient of the right loss with respect to the stand-in's table."""
+    model, source, _, target = _translation_case(1)
+    loss = F.cross_entropy(model.logits(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten(), ignore_index=1)
+    return torch.autograd.grad(loss, model.table)[0]
 
 
 # --- exercise 6.2: greedy decoding ----------------------------------------------------------
@@ -303,6 +341,12 @@ def search_by_hand(answer):
 # --- exercise 6.5: additive attention ---------------------------------------------------------
 
 
+_LEAK = (
+    "among the real keys the weights are right, but padding still gets up to {:.1g}, and 0 is asked for: the number "
+    "that you put in place of its score is not low enough; whatever number it is, some model's scores come near it"
+)
+
+
 @check(
     hints=(
         "Score every key first, forbid the padding by its score, and let one softmax at the end do the rest.",
@@ -364,11 +408,19 @@ def additive_weights(student):
                 raise Wrong(message)
         if not close(got.sum(1), torch.ones(B)):
             raise Wrong(f"the weights of row 0 sum to {got[0].sum():.3f}; over the keys they must sum to 1")
+        outside = got.masked_fill(mask, 0.0).abs()
+        if outside.max() > 0 and close((got * mask) / (got * mask).sum(1, keepdim=True), want):
+            raise Wrong(_LEAK.format(outside.max()))
         raise Wrong("the weights sum to 1, but they are not those of v . tanh(W_q q + W_k k): check each product")
+    if (got[~mask] != 0).any():
+        raise Wrong(_LEAK.format(got[~mask].abs().max()))
     large = student(query, keys, W_q, W_k, 1000 * v, mask)
     if not isinstance(large, torch.Tensor) or large.isnan().any():
         raise Wrong("with large scores your weights are nan: exp overflows, or a whole row of weights rounds to 0. Use "
                     "torch.softmax on scores that are masked already")  # fmt: skip
+    if (large[~mask] != 0).any():
+        raise Wrong("with scores that are 1000 times as large padding gets weight: the number that you put in place of "
+                    "its score is then not the lowest")  # fmt: skip
 
 
 # --- exercise 6.4: beam search ------------------------------------------------------------------
@@ -511,6 +563,10 @@ def beam_search(student):
     want = [_beam(*case) for case in cases]
     if all(tokens == right[:-1] for (tokens, _), right in zip(found, want, strict=True) if right[-1] == _END):
         raise Wrong(f"your tokens lack their <eos> (id {_END}): return it too, it is one of the |Y| tokens")
+    shorter = [_beam(*case, steps=_STEPS - 1) for case in cases]
+    if shorter != want and all(tokens == short for (tokens, _), short in zip(found, shorter, strict=True)):
+        raise Wrong(f"your search takes one step too few: with max_length = {_STEPS} no hypothesis of yours gets to "
+                    f"{_STEPS} tokens, <eos> included")  # fmt: skip
     for rule, message in _RULES.items():
         by_rule = [_beam(*case, rule) for case in cases]
         if by_rule != want and all(tokens == wrong for (tokens, _), wrong in zip(found, by_rule, strict=True)):
@@ -528,6 +584,9 @@ def beam_search(student):
         log_prob, length = model.log_prob(tokens), len(tokens)
         if close(score, _penalised(log_prob, length, alpha), 1e-4):
             continue
+        if tokens[-1] != _END and close(score, log_prob, 1e-4) and _right_where_finished(found, cases):
+            raise Wrong("where no hypothesis is finished you return the open one with its log P: its score is divided "
+                        "by the length penalty too")  # fmt: skip
         for rule, of in _SCORES.items():
             if length > 1 and close(score, of(log_prob, length, alpha), 1e-4):
                 raise Wrong(f"the tokens are right, the score is not: {_RULES[rule]}")
@@ -535,6 +594,15 @@ def beam_search(student):
             f"the tokens are right, but for log P = {log_prob:.3f} and |Y| = {length} the score is not {score:.3f}"
         )
     _other_settings(student, models)
+
+
+def _right_where_finished(found, cases):
+    """Whether the scores of finished hypotheses are right."""
+    return all(
+        close(score, _penalised(model.log_prob(tokens), len(tokens), alpha), 1e-4)
+        for (tokens, score), (model, _, alpha) in zip(found, cases, strict=True)
+        if tokens[-1] == _END
+    )
 
 
 def _other_settings(student, models):
@@ -552,3 +620,300 @@ def _other_settings(student, models):
             raise Wrong(f"right for eos = {_END}, max_length = {_STEPS} and alpha = 1, wrong for eos = {last - _END}, "
                         f"max_length = {steps} and alpha = {alpha}: is a number written in your code, in place of the "
                         "argument?")  # fmt: skip
+
+
+# --- exercise 6.6: in words -------------------------------------------------------------------
+
+what_length_tells = Written(
+    hints=(
+        "(a) First compare the two tables at one width, then go along the lines of each. (b) Think of a beam that "
+        "drops what a narrower one would have kept. (c) Feed the reference, so that its own mistakes play no part.",
+        "(a) In the one case a single state must hold the whole sentence; in the other, what must each state hold? (b) "
+        "Three quantities: the log-probability of what is found, BLEU, the length. (c) With the reference fed, measure "
+        "the perplexity per word by source length: in which case does it rise, in which does it stay?",
+        "(a) What happens to the shortest sentences if the vector is too narrow even for them? (b) Only a beam that "
+        "keeps every beginning promises anything. (c) The two causes are too little information about the source, and "
+        "mistakes that are fed back; the first shows even when the reference is fed.",
+    ),
+    good_answer=(
+        "(a) Your own numbers: one vector needs a wider encoder than attention, because its last state must hold the "
+        "whole sentence, an attended state only a word and its surroundings; and that a vector which is much too "
+        "narrow, or little trained, fails at every length, so that a fall shows only where it suffices for the short "
+        "sentences. (b) Nothing must rise; the log-probability often does, yet a beam may drop the better beginning; "
+        "BLEU may rise or fall: the most probable sentence is not the one nearest to the reference. (c) The bottleneck "
+        "and exposure bias; with the reference fed, the perplexity by source length rises under the first and stays "
+        "level under the second; and that there may be other causes, such as few long sentences in training."
+    ),
+)
+
+
+# --- exercise 6.7: a whole translator ---------------------------------------------------------
+
+_SIZES = {"source_size": 9, "target_size": 7, "embedding_dim": 5, "hidden_size": 4, "attention_size": 3}
+
+
+def _translator_shapes(Vs, V, inputs, D, A):
+    """Names and shapes of the parameters that the exercise asks for."""
+    shapes = {"source_embedding.weight": (Vs, inputs), "target_embedding.weight": (V, inputs)}
+    shapes |= {"encoder.weight_ih_l0": (3 * D, inputs), "encoder.weight_hh_l0": (3 * D, D)}
+    shapes |= {"encoder.bias_ih_l0": (3 * D,), "encoder.bias_hh_l0": (3 * D,)}
+    shapes |= {"W_q.weight": (A, D), "W_k.weight": (A, D), "v.weight": (1, A)}
+    shapes |= {"decoder.weight_ih": (3 * D, inputs + D), "decoder.weight_hh": (3 * D, D)}
+    shapes |= {"decoder.bias_ih": (3 * D,), "decoder.bias_hh": (3 * D,)}
+    return shapes | {"output.weight": (V, D), "output.bias": (V,)}
+
+
+def _gru(x, h, weights, name, end=""):
+    """One step of torch's GRU."""
+    parts = (weights[f"{name}.{part}{end}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    return torch.gru_cell(x, h, *parts)
+
+
+def _read(weights, source, mask, rule=""):
+    """States (B, S, D) and h_0 (B, D); `rule` names a usual mistake."""
+    h = weights["v.weight"].new_zeros(len(source), weights["output.weight"].shape[1])
+    states = []
+    for tokens in source.unbind(1):
+        h = _gru(weights["source_embedding.weight"][tokens], h, weights, "encoder", "_l0")
+        states.append(h)
+    states = torch.stack(states, 1)
+    ends = mask.sum(1) - 1
+    return states, {
+        "last column": states[:, -1],
+        "mean": (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True),
+        "first": states[:, 0],
+        "one late": states[torch.arange(len(source)), (ends + 1).clamp(max=source.shape[1] - 1)],
+        "zeros": torch.zeros_like(states[:, 0]),
+    }.get(rule, states[torch.arange(len(source)), ends])
+
+
+def _step(weights, tokens, h, states, mask, rule=""):
+    """Logits (B, V) and the next state; `rule` names a usual mistake."""
+    scores = torch.tanh((h @ weights["W_q.weight"].T)[:, None] + states @ weights["W_k.weight"].T)
+    scores = scores @ weights["v.weight"][0]
+    w = scores.masked_fill(~mask, -math.inf).softmax(1)
+    w = {"no mask": scores.softmax(1), "mask after": scores.softmax(1) * mask}.get(rule, w)
+    w = mask / mask.sum(1, keepdim=True) if rule == "equal weights" else w
+    c = (w[..., None].to(states) * states).sum(1)
+    c = states[torch.arange(len(h)), mask.sum(1) - 1] if rule == "last state" else c
+    x = weights["target_embedding.weight"][tokens]
+    after = _gru(torch.cat([c, x] if rule == "c first" else [x, c], 1), h, weights, "decoder")
+    shown = h if rule == "old state" else after
+    return shown @ weights["output.weight"].T + weights["output.bias"], after
+
+
+def _logits(weights, source, mask, inputs, rule=""):
+    """Logits (B, T, V) under teacher forcing; `rule` names a usual mistake."""
+    states, h = _read(weights, source, mask, rule)
+    first, rows, tokens = h, [], inputs[:, 0]
+    for t, given in enumerate(inputs.unbind(1)):
+        tokens = rows[-1].argmax(1) if rule == "own predictions" and t else given
+        logits, after = _step(weights, tokens, h, states, mask, rule)
+        rows.append(logits)
+        h = first if rule == "state not carried" else after
+    return torch.stack(rows, 1)
+
+
+def _translation_weights(sizes, seed=12):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(*shape, generator=generator, dtype=torch.float64)
+        for name, shape in _translator_shapes(*sizes).items()
+    }
+
+
+_H_0 = {
+    "last column": "read: h_0 is the state after the last column, which is padding in short rows; take each row's "
+    "state after its own last token, which the mask tells",
+    "mean": "read: h_0 is the mean of a row's states; its state after its own last token is asked for",
+    "first": "read: h_0 is the state after the first token; the encoder has to read to the end of the row",
+    "one late": "read: h_0 is one step too late: a row with n real tokens ends at index n - 1",
+    "zeros": "read: h_0 is zero: the decoder is to start from the encoder's state",
+}
+_ONE_STEP = {
+    "no mask": "step: the mask is not used, so padding takes part of the weight",
+    "mask after": "step: you masked after the softmax, so the weights of a padded row no longer sum to 1",
+    "equal weights": "step: every real word gets the same weight: are the scores used?",
+    "last state": "step: the context is the state after the last word, the same at every step; a weighted mean of all "
+    "states is asked for",
+    "c first": "step: the GRU cell reads [c_t, e(y)]; the exercise asks for [e(y), c_t]",
+    "old state": "step: the logits come from the state before the step; they are those of the new one",
+}
+
+
+@check(
+    hints=(
+        "Write one method after the other; the check looks at the constructor, then read, step, forward, learn.",
+        "read: all states from the GRU; h_0 = states[row, number of real tokens - 1]. step: weights from h, states and "
+        "mask; context = weighted sum; h = GRU cell of [embedding, context]; logits from h. forward: read, then one "
+        "step for each column of inputs. learn: your loss of exercise 6.1 on self, then zero_grad, backward, step.",
+        "states[torch.arange(B), mask.sum(1) - 1]; weights (B, S) become (B, S, 1) to multiply states (B, S, D); "
+        "torch.stack(rows, dim=1) in forward; in learn, self(source, mask, ...) gives the logits; return loss.item().",
+    )
+)
+def own_translator(student):
+    """Exercise 6.7: a translator with attention for padded sources, on 3 rows of up to 5 words."""
+    model = student(*_SIZES.values())
+    if not isinstance(model, torch.nn.Module):
+        raise Wrong(f"OwnTranslator(...) gave a {type(model).__name__}; wanted a torch.nn.Module")
+    _expect_layers(model)
+    weights = _translation_weights(_SIZES.values())
+    model.double().load_state_dict(weights)
+    source = torch.tensor([[4, 5, 8, 1, 1], [6, 7, 5, 4, 8], [8, 6, 1, 1, 1]])
+    mask = source != 1
+    target = torch.tensor([[2, 5, 6, 4, 3], [2, 6, 3, 1, 1], [2, 4, 4, 3, 1]])
+    states, h = _expect_reading(model, weights, source, mask)
+    _expect_step(model, weights, target[:, 1], h, states, mask)
+    inputs = target[:, :-1]
+    forward = guarded(model)
+    got = expect_tensor(forward(source, mask, inputs), shape=(3, 4, 7), name="what forward returns")
+    right = _logits(weights, source, mask, inputs)
+    if not close(got, right):
+        for rule, message in (
+            ("state not carried", "forward: every step starts from h_0: hand the state that step returns to the next"),
+            (
+                "own predictions",
+                "forward: the decoder is fed its own predictions; under teacher forcing it reads inputs",
+            ),
+        ):
+            if close(got, _logits(weights, source, mask, inputs, rule)):
+                raise Wrong(message)
+        if close(got[:, 0], right[:, 0]):
+            raise Wrong(
+                "forward: the first step is right, the later ones are not; what do they get from the one before?"
+            )
+        raise Wrong(
+            "forward: read and step are right, but these are not the logits of one step after the other, from h_0"
+        )
+    more = torch.cat([source, source.new_full((3, 2), 4)], 1), torch.cat([mask, mask.new_zeros(3, 2)], 1)
+    if not close(forward(*more, inputs), right):
+        raise Wrong(
+            "two more columns of padding in the source change the logits; whatever ids stand there must not matter"
+        )
+    _expect_slopes(model, weights, source, mask, inputs)
+    _expect_learning(model, weights, source, mask, target)
+
+
+def _expect_layers(model):
+    """The layers that the exercise names, with their shapes, and no others."""
+    wanted = _translator_shapes(*_SIZES.values())
+    found = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    sizes = ", ".join(f"{name} = {size}" for name, size in _SIZES.items())
+    for name, shape in wanted.items():
+        layer = name.partition(".")[0]
+        if name not in found:
+            known = any(other.startswith(f"{layer}.") for other in found)
+            raise Wrong(f"there is no parameter {name}: " + (
+                f"is self.{layer} the kind of layer that the exercise asks for?" if known else
+                f"the constructor makes self.{layer}"))  # fmt: skip
+        if found[name] != shape:
+            raise Wrong(f"with {sizes} your {name} has shape {found[name]}; wanted {shape}")
+    if more := sorted(found.keys() - wanted.keys()):
+        no_bias = " (W_q, W_k and v have no bias)" if more[0] in ("W_q.bias", "W_k.bias", "v.bias") else ""
+        raise Wrong(f"{more[0]} is a parameter too many{no_bias}: the eight layers are enough")
+    if not getattr(model.encoder, "batch_first", True):
+        raise Wrong("the encoder wants time first: make it with batch_first=True")
+
+
+def _expect_reading(model, weights, source, mask):
+    """What read returns; gives back the right states and h_0."""
+    got = guarded(model.read)(source, mask)
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        raise Wrong(f"read must return two tensors, the states and h_0; got a {type(got).__name__}")
+    states, h = _read(weights, source, mask)
+    mine = expect_tensor(got[0], shape=tuple(states.shape), name="read: states")
+    first = expect_tensor(got[1], shape=tuple(h.shape), name="read: h_0")
+    if not close(mine[mask], states[mask]):
+        raise Wrong("read: the states of real words are not those of a GRU over their embeddings")
+    if not close(first, h):
+        for rule, message in _H_0.items():
+            if close(first, _read(weights, source, mask, rule)[1]):
+                raise Wrong(message)
+        raise Wrong("read: the states are right, h_0 is not each row's state after its own last token")
+    return states, h
+
+
+def _expect_step(model, weights, tokens, h, states, mask):
+    """One step, from a given state."""
+    got = guarded(model.step)(tokens, h, states, mask)
+    if not isinstance(got, (tuple, list)) or len(got) != 2:
+        raise Wrong(f"step must return two tensors, the logits and the new state; got a {type(got).__name__}")
+    right, after = _step(weights, tokens, h, states, mask)
+    logits = expect_tensor(got[0], shape=tuple(right.shape), name="step: logits")
+    state = expect_tensor(got[1], shape=tuple(after.shape), name="step: the new state")
+    if not close(logits, right) or not close(state, after):
+        for rule, message in _ONE_STEP.items():
+            wrong, wrong_state = _step(weights, tokens, h, states, mask, rule)
+            if close(logits, wrong) and close(state, wrong_state):
+                raise Wrong(message)
+        if close(logits, right):
+            raise Wrong("step: the logits are right, the state that is returned is not the new one")
+        full = mask.all(1)
+        if close(logits[full], right[full]):
+            raise Wrong("step: the row without padding is right, padded rows are not: padding must get the weight 0")
+        if close(state, after):
+            raise Wrong("step: the new state is right, the logits are not output(h)")
+        raise Wrong("step: neither logits nor state are right. Print the weights and the context of one row, and "
+                    "compare with section 6's lines")  # fmt: skip
+
+
+def _expect_slopes(model, weights, source, mask, inputs):
+    """The gradients of the sum of squared logits must be those of the whole computation."""
+    mine = {name: value.clone().requires_grad_() for name, value in weights.items()}
+    _logits(mine, source, mask, inputs).square().sum().backward()
+    model.zero_grad()
+    logits = model(source, mask, inputs)
+    if not logits.requires_grad:
+        raise Wrong("the logits are cut off from the weights (no_grad, detach or .data): nothing can be learned")
+    logits.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None or not close(parameter.grad, mine[name].grad):
+            raise Wrong(f"the logits are right, but {name} gets a wrong gradient; is something detached on the way?")
+
+
+def _expect_learning(model, weights, source, mask, target, rate=0.1):
+    """Two updates by plain gradient descent, with gradients left over from before, and another id for padding."""
+    pad = 0
+    target = target.masked_fill(target == 1, pad)
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+
+    def after_update(now, left_over=None):
+        now = {name: value.clone().requires_grad_() for name, value in now.items()}
+        logits = _logits(now, source, mask, target[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=pad)
+        everything = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
+        copied = _logits(now, source, mask, target[:, 1:])
+        copied = F.cross_entropy(copied.flatten(0, 1), target[:, 1:].flatten(), ignore_index=pad)
+        slopes = dict(zip(now, torch.autograd.grad(loss, list(now.values())), strict=True))
+        left = left_over or dict.fromkeys(slopes, 0.0)
+        new = {name: now[name].detach() - rate * (slopes[name] + left[name]) for name in now}
+        return loss.item(), everything.item(), copied.item(), new
+
+    left_over = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    loss, everything, copied, new = after_update(weights)
+    got = guarded(lambda: model.learn(optimizer, source, mask, target, pad))()
+    if got is None:
+        raise Wrong("learn returns nothing; the loss before the update is asked for")
+    number = expect_number(got.detach() if isinstance(got, torch.Tensor) else got, "what learn returns")
+    moved = {name: value.detach() for name, value in model.state_dict().items()}
+    if not close(number, loss):
+        if close(number, everything):
+            raise Wrong("learn: the loss counts padding; the padding's id is the argument pad")
+        if close(number, copied):
+            raise Wrong("learn: the decoder reads the token that it is to predict; its inputs lag one step behind")
+        if close(number, after_update(moved)[0]):
+            raise Wrong("learn: this is the loss after the update; return the one before it")
+        raise Wrong(f"learn: the mean cross-entropy over the real target tokens is not {number:.4f}")
+    if all(close(moved[name], weights[name]) for name in weights):
+        raise Wrong("learn: the weights have not moved: backward, then optimizer.step()")
+    if not all(close(moved[name], new[name]) for name in new):
+        old = after_update(weights, left_over)[3]
+        if all(close(moved[name], old[name]) for name in old):
+            raise Wrong("learn: gradients of an earlier backward are added to the new ones: call optimizer.zero_grad()")
+        raise Wrong("learn: the loss is right, but the weights are not those after one step of the optimizer, without "
+                    "clipping")  # fmt: skip
+    again, _, _, newer = after_update(new)
+    number = expect_number(guarded(lambda: model.learn(optimizer, source, mask, target, pad))(), "what learn returns")
+    moved = model.state_dict()
+    if not close(number, again) or not all(close(moved[name], newer[name]) for name in newer):
+        raise Wrong("learn: the first update is right, the second is not: are gradients of the first left over?")

@@ -1,10 +1,11 @@
-"""What an LSTM's gates do at a token that matters, and two forms of the GRU (chapter 05)."""
+"""What an LSTM's gates do at a token that matters, and three forms of the GRU (chapter 05)."""
 
 import functools
 import statistics
 import time
 
 import torch
+import torch.nn.functional as F
 
 from course_lib.experiments import experiment
 from course_lib.experiments.memory_tasks import (
@@ -17,7 +18,7 @@ from course_lib.experiments.memory_tasks import (
     train_reader,
 )
 from course_lib.experiments.shakespeare_rnn import shakespeare_parts, train_language_model
-from course_lib.lstm_gru import GRU, LSTM, ResetBeforeGRU, set_forget_bias
+from course_lib.lstm_gru import GRU, LSTM, ResetBeforeGRU, gru_gates, set_forget_bias
 from course_lib.recurrent_models import LanguageModel
 from course_lib.utils import number_of_parameters
 
@@ -142,6 +143,63 @@ def gru_reset(
         "ms_after_loop": _milliseconds(GRU(width, hidden), "loop", streams, length, timed),
         "ms_before_loop": _milliseconds(ResetBeforeGRU(width, hidden), "loop", streams, length, timed),
     }
+    return {"results": results, "history": history}
+
+
+def gates_without_reset(from_input, h, weight_hh, bias_hh=None):
+    """`gru_gates` with r = 1 in place of the reset gate: the update gate is the only one."""
+    _, z, _ = gru_gates(from_input, h, weight_hh, bias_hh)
+    D = h.shape[-1]
+    return torch.ones_like(z), z, (from_input[..., 2 * D :] + F.linear(h, weight_hh, bias_hh)[..., 2 * D :]).tanh()
+
+
+class OneGateGRU(ResetBeforeGRU):
+    """A GRU with an update gate alone. The rows of r are drawn and never used, so it starts as the GRU of that seed."""
+
+    gates = staticmethod(gates_without_reset)
+
+
+@experiment("gru-one-gate", "The GRU against the same GRU without its reset gate: recall by lag, and characters.")
+def gru_one_gate(
+    seed,
+    lags=(20, 60, 100),
+    steps=600,
+    width=32,
+    memory_bias=5.0,
+    batch_size=64,
+    recall_rate=1e-2,
+    characters=200_000,
+    hidden=96,
+    epochs=2,
+    length=64,
+    streams=32,
+    character_rate=8e-3,
+    test_size=1000,
+):
+    """Both start from the same weights of r, z and n, and get equal data and learning rates, those of `gru-reset`.
+
+    In recall the update gate's bias is `memory_bias`, on characters torch's own. Widths are equal, not numbers of
+    parameters: without the reset gate a third of those of the layer are never used.
+    """
+    results, history = {}, {}
+    *parts, V = shakespeare_parts()
+    parts = [part[:characters] for part in parts]
+    for name, form in {"two gates": GRU, "one gate": OneGateGRU}.items():
+        rows = []
+        for lag in lags:
+            torch.manual_seed(seed)
+            model = Reader(set_memory_bias(form(width // 2, width), memory_bias), VOCAB, vocab_size=VOCAB)
+            draw = functools.partial(recall, lag)
+            taken = train_reader(model, draw, recall_rate, steps, batch_size, generator_of(seed, 0))
+            rows.append((1 - error_on(model, draw(test_size, generator_of(seed, 2))), taken))
+        accuracy, taken = (list(column) for column in zip(*rows, strict=True))
+        results[f"recall, {name}"] = {"lags": list(lags), "accuracy": accuracy, "steps": taken}
+        torch.manual_seed(seed)
+        model = LanguageModel(V, form(width, hidden))
+        row, history[f"characters, {name}"] = train_language_model(
+            model, *parts, epochs, character_rate, streams, length, seed
+        )
+        results[f"characters, {name}"] = {"hidden_size": hidden, **row}
     return {"results": results, "history": history}
 
 

@@ -1,8 +1,8 @@
 r"""Recorded runs of chapter 04: what happens to gradients on their way back through time.
 
-Read in this order: `bptt_lag` (vanishing and exploding by lag), `bptt_map` (by time step and depth),
-`bptt_truncation` (what a truncated gradient misses, and what a model then cannot learn), `bptt_clipping`
-(training with and without clipping). All data are generated: nothing is downloaded.
+Read in this order: `bptt_lag` and `bptt_activations` (vanishing and exploding by lag), `bptt_map` (by time step and
+depth), `bptt_truncation` (what a truncated gradient misses, and what a model then cannot learn), `bptt_readout` (what
+the output layer learns nevertheless), `bptt_clipping` (training with and without clipping). All data are generated: nothing is downloaded.
 """
 
 import math
@@ -14,6 +14,7 @@ from torch import nn
 from course_lib import bptt
 from course_lib.datasets import synthetic
 from course_lib.experiments import experiment
+from course_lib.lstm_gru import LSTM, set_forget_bias
 from course_lib.rnn import RNN
 
 # --- gradients by lag and by depth ------------------------------------------------
@@ -60,13 +61,51 @@ def norms_by_lag(x, W_hh, nonlinearity, generator):
     return (norms / norms[:, -1:]).mean(dim=0).flip(0).tolist(), slope
 
 
-@experiment("bptt-map", "Gradient norm by time step and layer of a stack of tanh layers, untrained, loss at the end.")
-def bptt_map(seed, layers=4, steps=40, width=64, batch_size=16, inputs=16):
-    """Two starts: torch's own, and orthogonal recurrent weights. One row of norms for each layer."""
+ACTIVATIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "ReLU": torch.relu}
+
+
+@experiment(
+    "bptt-activations", "Gradient norm by lag for tanh, sigmoid and ReLU recurrences of several radii, untrained."
+)
+def bptt_activations(seed, steps=60, width=64, batch_size=16, radii=(0.9, 1.5, 2.0, 4.0), input_scale=0.1):
+    """A loss at the last step that reads a random direction, and its gradient at every state before, by autograd.
+
+    Recurrent weights are a random rotation times the radius, in float64. "rate" is the factor a step between a quarter
+    and three quarters of the way; "largest_state" is the largest entry of the last state.
+    """
     results = {}
-    for start in ("default", "orthogonal"):
+    for name, activation in ACTIVATIONS.items():
+        for radius in radii:
+            generator = torch.Generator().manual_seed(seed)  # the same draws for each: only radius and function differ
+            x = input_scale * torch.randn(batch_size, steps, width, generator=generator, dtype=torch.float64)
+            W_hh = recurrent_matrix("orthogonal", width, radius, generator)
+            direction = torch.randn(batch_size, width, generator=generator, dtype=torch.float64)
+            states = [torch.zeros(batch_size, width, dtype=torch.float64, requires_grad=True)]
+            for x_t in x.unbind(dim=1):
+                states.append(activation(x_t + states[-1] @ W_hh.T))
+            found = torch.autograd.grad((states[-1] * direction).sum(), states[1:])
+            norms = torch.stack(found, dim=1).norm(dim=-1)  # (B, T)
+            norms = (norms / norms[:, -1:]).mean(dim=0).flip(0).tolist()
+            early, late = steps // 4, 3 * steps // 4
+            results[f"{name}, radius {radius}"] = {
+                "norms": norms,
+                "rate": (norms[late] / norms[early]) ** (1 / (late - early)),
+                "largest_state": states[-1].abs().max().item(),
+            }
+    return {"results": results}
+
+
+@experiment("bptt-map", "Gradient norm by time step and layer of a stack of layers, untrained, loss at the end.")
+def bptt_map(seed, layers=4, steps=40, width=64, batch_size=16, inputs=16, open_bias=5.0):
+    """One row of norms for each layer, for RNNs and LSTMs that start in two ways each.
+
+    RNNs: torch's own start, and orthogonal recurrent weights. LSTMs: torch's own start, and a forget bias of
+    `open_bias`; an LSTM's gradient is that with respect to h and c together.
+    """
+    results = {}
+    for start in ("default", "orthogonal", "LSTM, default", "LSTM, open"):
         generator = torch.Generator().manual_seed(seed)
-        stack = stacked(layers, inputs, width, start, generator)
+        stack = stacked(layers, inputs, width, start, generator, open_bias)
         x = torch.randn(batch_size, steps, inputs, generator=generator)
         direction = torch.randn(batch_size, width, generator=generator)
         found = bptt.gradient_map(stack, x, lambda h, d=direction: (h[:, -1] * d).sum())
@@ -77,13 +116,16 @@ def bptt_map(seed, layers=4, steps=40, width=64, batch_size=16, inputs=16):
     return {"results": results}
 
 
-def stacked(layers, inputs, width, start, generator):
-    """A list of one-layer RNNs; start is "default" or "orthogonal"."""
+def stacked(layers, inputs, width, start, generator, open_bias=5.0):
+    """A list of one-layer RNNs, start "default" or "orthogonal", or LSTMs, start "LSTM, default" or "LSTM, open"."""
     torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
-    stack = [RNN(inputs if n == 0 else width, width) for n in range(layers)]
-    if start == "orthogonal":
-        for layer in stack:
+    kind = LSTM if start.startswith("LSTM") else RNN
+    stack = [kind(inputs if n == 0 else width, width) for n in range(layers)]
+    for layer in stack:
+        if start == "orthogonal":
             layer.weight_hh_l0.data = bptt.random_orthogonal(width, generator)
+        if start == "LSTM, open":
+            set_forget_bias(layer, open_bias)
     return stack
 
 
@@ -189,6 +231,32 @@ def echo_bias(model, lag, windows, generator, batch_size=16, steps=128):
     """`bptt.truncation_bias` on a fresh stretch of the stream."""
     inputs, targets = echo_stream(model, lag, batch_size, steps, generator)
     return bptt.truncation_bias(model.layer, model.loss, model.one_hot(inputs), targets, windows)
+
+
+@experiment(
+    "bptt-readout", "Repeat a token after a lag, windows no longer than the lag: read-out alone, and all weights."
+)
+def bptt_readout(
+    seed, lag=6, window=6, radius=0.95, tokens=9600, vocab_size=5, width=64, batch_size=16, learning_rate=4e-3
+):
+    """The gradient of the output layer is not truncated: what does it learn from a recurrence that never learns?
+
+    Each variant reads the same stream with its state carried and detached at every window. "rotation" starts the
+    recurrence at a random rotation times `radius`; "frozen" leaves the layer as it starts and trains the output alone.
+    """
+    results = {}
+    for start in ("default", "rotation"):
+        for learns in ("frozen", "trained"):
+            model = echo_model(seed, vocab_size, width)
+            generator = torch.Generator().manual_seed(seed)
+            if start == "rotation":
+                model.layer.weight_hh_l0.data = bptt.random_orthogonal(width, generator, gain=radius)
+            model.layer.requires_grad_(learns == "trained")
+            train_echo(model, lag, window, tokens // window, batch_size, learning_rate, generator)
+            results[f"{start}, {learns}"] = {
+                "accuracy": echo_accuracy(model, lag, torch.Generator().manual_seed(1000 + seed))
+            }
+    return {"results": results}
 
 
 # --- clipping ---------------------------------------------------------------------

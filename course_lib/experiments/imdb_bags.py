@@ -1,9 +1,9 @@
 """Recorded runs of chapter 02: bags of words on IMDB's reviews, and what padding costs there.
 
 `imdb_bow` is logistic regression on words and pairs of words, `imdb_embeddings` the mean of
-learned vectors: the numbers that the sequence models of later chapters have to beat.
-`imdb_padding` counts. The official test reviews decide nothing: everything is chosen on a tenth of the
-training reviews, another tenth for each seed.
+learned vectors: the numbers that the sequence models of later chapters have to beat. `imdb_ends`
+reads one piece of each review. `imdb_padding` counts. The official test reviews decide nothing:
+everything is chosen on a tenth of the training reviews, another tenth for each seed.
 """
 
 import torch
@@ -88,6 +88,29 @@ def _telling_words(model, vocab, least, top=12):
     most = {"positive": order[::-1][:top], "negative": order[:top]}
     words = {f"{side}_words": [vocab.itos[i] for i in ids] for side, ids in most.items()}
     return words | {f"{side}_weights": model.weight[ids].tolist() for side, ids in most.items()}
+
+
+@experiment("imdb-ends", "Where the verdict stands: a bag of the first, middle or last words of IMDB's reviews.")
+def imdb_ends(seed, kept=50, min_freq=2, strengths=(1e-5, 1e-4, 1e-3), steps=30, fraction=0.1):
+    """Bags of `kept` tokens of each review with at least 3 `kept` of them, so that the three pieces never overlap."""
+    reviews = tokenized_reviews(seed, fraction)
+    results, history = {}, {}
+    for place in ("first", "middle", "last"):
+        pieces = {}
+        for split in ("train", "valid", "test"):
+            long = [(t, label) for t, label in zip(*reviews[split], strict=True) if len(t) >= 3 * kept]
+            starts = {"first": lambda n: 0, "middle": lambda n: (n - kept) // 2, "last": lambda n: n - kept}
+            pieces[split] = [t[starts[place](len(t)) :][:kept] for t, _ in long], [label for _, label in long]
+        vocab = build_vocab(pieces["train"][0], min_freq=min_freq)
+        splits = {
+            split: ([numericalize(tokens, vocab) for tokens in rows], labels)
+            for split, (rows, labels) in pieces.items()
+        }
+        model, row, history[place] = best_strength(splits, len(vocab), True, None, strengths, steps)
+        logits, labels = bag_logits(model, splits["test"][0]), torch.tensor(splits["test"][1])
+        counts = {f"{split}_reviews": len(labels) for split, (_, labels) in splits.items()}
+        results[place] = row | {"accuracy": accuracy_of(logits, labels), **counts}
+    return {"results": results, "history": history}
 
 
 @experiment("imdb-embeddings", "The mean of learned word vectors on IMDB.")

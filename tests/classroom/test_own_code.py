@@ -88,7 +88,7 @@ class Step:
     def backward(self, dh):
         return self.alpha * dh
 ---
-def leaky_backward(do, x, h, c, W_hh, W_qh, alpha):
+def leaky_backward(do, x, h, c, W_hh, W_ho, alpha):
     return Step(alpha).backward(do)
 """),
     "a variable called grad": ("ex11-1-layer-norm-backward-check", "layer_norm_backward", """
@@ -243,10 +243,10 @@ get_ipython().run_cell_magic("time", "", "def lstm_cell(x, h, c, *w):\\n    retu
 ---
 def half(:
 """),
-    "math.dist and Tensor.norm beside a clipping of one's own": ("ex04-6-clip-gradients-check", "clip_gradients", """
-def clip_gradients(gradients, max_norm):
-    clip_norm = torch.nn.utils.get_total_norm(gradients)
-    return [g.clone() for g in gradients], clip_norm
+    "math.dist and Tensor.norm beside a clipping of one's own": ("ex04-6-training-step-check", "training_step", """
+def training_step(weights, h_0, x, y, alpha, rate, max_norm):
+    clip_norm = torch.nn.utils.get_total_norm(weights)
+    return [W.clone() for W in weights], h_0, clip_norm
 """),
     "F.layer_norm where it is allowed": ("ex09-3-encoder-block-check", "encoder_block", """
 def encoder_block(x, mask, p, num_heads):
@@ -405,10 +405,10 @@ from torch.func import vjp
 def layer_norm_backward(x, gradient, eps=1e-5):
     return vjp(lambda z: z - z.mean(-1, keepdim=True), x)[1](gradient)[0]
 """, "vjp"),
-    "clip_grad_norm_": ("ex04-6-clip-gradients-check", "clip_gradients", """
-def clip_gradients(gradients, max_norm):
-    norm = torch.nn.utils.clip_grad_norm_([nn.Parameter(g) for g in gradients], max_norm)
-    return list(gradients), norm
+    "clip_grad_norm_": ("ex04-6-training-step-check", "training_step", """
+def training_step(weights, h_0, x, y, alpha, rate, max_norm):
+    norm = torch.nn.utils.clip_grad_norm_([nn.Parameter(W) for W in weights], max_norm)
+    return list(weights), h_0, norm
 """, "clip_grad_norm_"),
     "alibi_slopes": ("ex08-5-alibi-bias-check", "alibi_bias", """
 def alibi_bias(num_heads, T, S):

@@ -225,8 +225,12 @@ RESULTS = {
     "list or tuple": swapped,
 }
 DEMANDED = {  # what the exercise's text asks for
+    ("ex02-3-masked-mean-check", "NumPy"): "a gradient flows through it",
+    ("ex02-3-masked-mean-check", "Parameter"): "a gradient flows through it",
     ("ex03-1-rnn-forward-check", "NumPy"): "a gradient flows through it",
     ("ex03-1-rnn-forward-check", "Parameter"): "a gradient flows through it",
+    ("ex03-7-two-directions-check", "NumPy"): "a gradient flows through it",
+    ("ex03-7-two-directions-check", "Parameter"): "a gradient flows through it",
     ("ex06-1-shifted-loss-check", "NumPy"): "a loss, to be differentiated",
     ("ex06-1-shifted-loss-check", "Parameter"): "a loss, to be differentiated",
     ("ex12-5-wordpiece-check", "list or tuple"): "a list",

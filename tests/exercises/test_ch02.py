@@ -16,7 +16,7 @@ import torch
 from course_lib.exercises import ch02
 from tests.helpers.solutions import solution, verdict
 
-FUNCTIONS = ("bpe_step", "pad_and_mask", "masked_mean", "clipped_precision")
+FUNCTIONS = ("bpe_step", "padded_batches", "masked_mean", "clipped_precision")
 VALUES = {"padding_shares": "shares", "bleu_by_hand": "parts"}  # check: the name of the student's answer
 
 
@@ -93,16 +93,29 @@ def merge_in_place(words):
     return best, words
 
 
-def pad(fill=None, left=False, T=max, mask_of=None, dtype=torch.int64):
-    def padded(sequences, pad):
-        width = T(len(s) for s in sequences)
-        value = pad if fill is None else fill
-        rows = [([value] * (width - len(s)) + s if left else s + [value] * (width - len(s)))[:width] for s in sequences]
-        ids = torch.tensor(rows, dtype=dtype)
-        real = torch.arange(width) < torch.tensor([[len(s)] for s in sequences])
-        return ids, real if mask_of is None else mask_of(ids, real, pad)
+def letters_counted(words):
+    """Choose among the letters of the joined words."""
+    counts = Counter()
+    for symbols, count in words.items():
+        for pair in itertools.pairwise("".join(symbols)):
+            counts[pair] += count
+    return smallest(counts)
 
-    return padded
+
+def substrings_counted(words):
+    """Count a pair wherever its text stands in the spaced word."""
+    pairs = pair_counts(words)
+    return smallest({p: sum(n * " ".join(w).count(" ".join(p)) for w, n in words.items()) for p in pairs})
+
+
+def batches(give=lambda batch: batch, **change):
+    """The library of mistakes, as tensors."""
+
+    def made(texts, stoi, batch_size, max_len):
+        found = ch02._batches(texts, stoi, batch_size, max_len, **change)
+        return [give((torch.tensor(ids), torch.tensor(real), where)) for ids, real, where in found]
+
+    return made
 
 
 def grams(tokens, n):
@@ -150,26 +163,50 @@ PLANTED = {
         ("counts of the words changed", bpe(rewrite=lambda words, best: dict.fromkeys(merge(words, best), 1))),
         ("on a tie take the smaller", bpe(lambda words: max((n, p) for p, n in pair_counts(words).items())[1])),
         ("changes its argument", merge_in_place),
+        ("not the letters of the joined word", bpe(letters_counted)),
+        ("not a piece of the word's text", bpe(substrings_counted)),
+        ("their first symbols are equal", bpe(lambda words: min(c := pair_counts(words), key=lambda p: (-c[p], p[0])))),
         ("tuple (pair, words)", lambda words: merge(words, ("n", "o"))),
         ("tuple of two strings", lambda words: ("no", words)),
         ("dictionary from tuples", lambda words: (("n", "o"), {"no a h": 9})),
     ],
-    "pad_and_mask": [
-        ("as its shortest sequence", pad(T=min)),
-        ("stands before the tokens", pad(left=True)),
-        ("not pad = 1", pad(fill=0)),
-        ("called with pad = 9", pad(fill=1)),
-        ("True at the padding", pad(mask_of=lambda ids, real, pad: ~real)),
-        ("True everywhere", pad(mask_of=lambda ids, real, pad: torch.ones_like(real))),
-        ("read off", pad(mask_of=lambda ids, real, pad: ids != pad)),
-        ("real tokens per row", pad(mask_of=lambda ids, real, pad: real.roll(1, dims=1))),
-        ("a mask is boolean", pad(mask_of=lambda ids, real, pad: real.float())),
-        ("must be torch.int64", pad(dtype=torch.float32)),
-        ("not where they belong", lambda s, pad_: pad()([row[::-1] for row in s], pad_)),
-        ("mask has shape (4, 5)", pad(mask_of=lambda ids, real, pad: real.T)),
-        ("ids has shape (4, 5)", lambda s, pad_: tuple(t.T for t in pad()(s, pad_))),
-        ("ids is a list", lambda s, pad_: (s, s)),
-        ("tuple (ids, mask)", lambda s, pad_: pad()(s, pad_)[0]),
+    "padded_batches": [
+        ("follow the order of `texts`", batches(order="none")),
+        ("by the full length", batches(order="full")),
+        ("the longest texts", batches(order="longest")),
+        ("changed their order", batches(order="ties")),
+        ("by their ids", batches(order="text")),
+        ("longest text of all", batches(T="all")),
+        ("padded to max_len", batches(T="max_len")),
+        ("must not be dropped", batches(last=False)),
+        ("the last max_len tokens", batches(cut="last")),
+        ("max_len is not used", batches(cut="none")),
+        ("is left out", batches(unknown=None)),
+        ("became padding", batches(unknown="<pad>")),
+        ("the id of <unk>: fill", batches(pad="<unk>")),
+        ("stoi['<pad>'] is", batches(pad=1)),
+        ("with stoi as given", batches(unknown=0)),
+        ("pads on the right", batches(left=True)),
+        ("True at the padding", batches(mask="inverse")),
+        ("True everywhere", batches(mask="all")),
+        ("read off the ids", batches(mask="ids")),
+        ("counts the rows of the batch", batches(where="batch")),
+        ("after sorting", batches(where="sorted")),
+        ("by length it should hold", batches(lambda b: (b[0].flip(0), b[1].flip(0), b[2][::-1]))),
+        ("make 2 batches", lambda *a: batches()(*a)[:1] * 3),
+        ("has 2 real tokens", batches(lambda b: (b[0], b[1] & (torch.arange(b[1].shape[1]) < 2), b[2]))),
+        (
+            "has shape (4, 4); wanted (4, 3)",
+            batches(lambda b: tuple(torch.cat([part, part[:, :1]], 1) if k < 2 else part for k, part in enumerate(b))),
+        ),
+        ("tuple (ids, real, where), got 2", batches(lambda b: b[:2])),
+        ("where is a int", batches(lambda b: (*b[:2], 3))),
+        ("real has dtype", batches(lambda b: (b[0], b[1].float(), b[2]))),
+        ("ids has dtype", batches(lambda b: (b[0].float(), *b[1:]))),
+        ("wanted two axes", batches(lambda b: (b[0].flatten(), *b[1:]))),
+        ("both are (B, T)", batches(lambda b: (b[0], b[1].T, b[2]))),
+        ("ids is a list", batches(lambda b: (b[0].tolist(), *b[1:]))),
+        ("a list of batches, got", lambda *a: batches()(*a)[0][0]),
     ],
     "masked_mean": [
         ("not by T", mean(lambda vectors, real, total: total / vectors.shape[1])),
@@ -183,14 +220,17 @@ PLANTED = {
         ("not their mean", mean(lambda vectors, real, total: vectors[:, 0])),
         ("the row with a single token", mean(lambda v, real, total: total / real.sum(1).clamp(min=2))),
         ("must give zeros", mean(lambda v, real, total: torch.where(real.any(1), total / real.sum(1), v.mean(1)))),
+        ("0 / 0 was computed", mean(lambda v, real, total: (total / real.sum(1)).nan_to_num(0.0))),
+        ("no gradient flows", mean(lambda v, real, total: (total / real.sum(1).clamp(min=1)).detach())),
+        ("the gradients are not", mean(lambda v, real, total: total.detach() / real.sum(1).clamp(min=1) + 0 * total)),
         ("has shape (3, 5)", mean(lambda vectors, real, total: vectors.mean(2))),
         ("is a list", mean(lambda vectors, real, total: total.tolist())),
     ],
     "padding_shares": [
         ("are percentages", (1100 / 28, 700 / 24, 3100 / 48)),
-        ("shares of real tokens", (17 / 28, 17 / 24, 17 / 48)),
+        ("fractions of real tokens", (17 / 28, 17 / 24, 17 / 48)),
         ("divided the padding by the number of tokens", (11 / 17, 7 / 17, 31 / 17)),
-        ("pool the cells first", (0.35, 0.275, 31 / 48)),
+        ("add up the cells first", (0.35, 0.275, 31 / 48)),
         ("'sorted by length' is not right", (11 / 28, 11 / 28, 31 / 48)),
         ("'fixed length 12' is not right", (11 / 28, 7 / 24, 23 / 40)),
         ("right to two digits", (0.39, 0.29, 0.65)),
@@ -209,6 +249,13 @@ PLANTED = {
         (
             "not one joined string",
             precision(lambda t, n: Counter("".join(t[i : i + n]) for i in range(len(t) - n + 1))),
+        ),
+        (
+            "Search among the reference's tokens",
+            lambda h, r, n: (
+                sum(min(c, max(" ".join(x).count(" ".join(g)) for x in r)) for g, c in grams(h, n).items()),
+                max(len(h) - n + 1, 0),
+            ),
         ),
         ("kept the best", lambda h, r, n: max(precision()(h, [one], n) for one in r)),
         ("not the sum", precision(most=lambda counts: sum(counts, Counter()))),
@@ -246,7 +293,7 @@ PLANTED = {
 }
 IDENTITY = {  # "returns its input"
     "bpe_step": lambda words: words,
-    "pad_and_mask": lambda sequences, pad: (sequences, pad),
+    "padded_batches": lambda texts, stoi, batch_size, max_len: texts,
     "masked_mean": lambda vectors, mask: vectors,
     "clipped_precision": lambda hypothesis, references, n: (hypothesis, references),
     "padding_shares": (1, 10, 2, 4),
@@ -254,7 +301,7 @@ IDENTITY = {  # "returns its input"
 }
 ZEROS = {
     "bpe_step": lambda words: (("", ""), {(): 0}),
-    "pad_and_mask": lambda s, pad: (torch.zeros(5, 4, dtype=torch.int64), torch.zeros(5, 4, dtype=torch.bool)),
+    "padded_batches": batches(lambda b: tuple(0 * part if k == 0 else part for k, part in enumerate(b))),
     "masked_mean": lambda vectors, mask: torch.zeros(vectors.shape[0], vectors.shape[2], dtype=vectors.dtype),
     "clipped_precision": lambda hypothesis, references, n: (0, 0),
     "padding_shares": (0, 0, 0),
@@ -281,6 +328,16 @@ def test_numbers_of_any_kind_are_welcome(kind):
     assert verdict(ch02.padding_shares, shares) == "passed: padding_shares"
     right = solution("02", "clipped_precision")
     assert verdict(ch02.clipped_precision, lambda *a: tuple(map(np.int64, right(*a)))) == "passed: clipped_precision"
+    assert verdict(ch02.clipped_precision, lambda *a: torch.tensor(right(*a))) == "passed: clipped_precision"
+
+
+def test_batches_of_any_kind_are_welcome():
+    """Fails when a check insists on tuples and lists."""
+    for give in (list, lambda b: (b[0].numpy(), b[1].numpy(), np.array(b[2])), lambda b: (*b[:2], torch.tensor(b[2]))):
+        assert verdict(ch02.padded_batches, batches(give)) == "passed: padded_batches"
+    assert verdict(ch02.padded_batches, lambda *a: iter(batches()(*a))) == "passed: padded_batches"
+    right = solution("02", "bpe_step")
+    assert verdict(ch02.bpe_step, lambda words: [list(right(words)[0]), right(words)[1]]) == "passed: bpe_step"
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, i) for name, rows in PLANTED.items() for i in range(len(rows))])
@@ -312,5 +369,5 @@ def test_untouched_is_not_attempted(name):
 def test_messages_do_not_show_the_solution(name):
     # The reference's own lines must not stand in any diagnosis.
     messages = " ".join(verdict(getattr(ch02, name), wrong) for _, wrong in PLANTED[name])
-    for line in ("clamp(min=1)", "most |=", "torch.full(", "step = 2"):
+    for line in ("clamp(min=1)", "most |=", "torch.full(", "step = 2", "len(rows[where[-1]])"):
         assert line not in messages

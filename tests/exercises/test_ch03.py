@@ -12,7 +12,7 @@ from course_lib.recurrent_models import LanguageModel
 from course_lib.rnn import RNN
 from tests.helpers.solutions import solution, verdict
 
-NAMES = ("rnn_forward", "quotation_weights", "stack_sizes", "summaries", "continue_text")
+NAMES = ("rnn_forward", "quotation_weights", "stack_sizes", "summaries", "continue_text", "two_directions")
 
 
 # --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
@@ -125,6 +125,34 @@ def sticky(run, prompt, steps):
     return new
 
 
+def two_ways(own_end=True, turn_back=True, zero=True, order="fb", summary=None, weights=lambda f, b: (f, b)):
+    """An answer to exercise 3.7 of which the parts can be done wrongly; summary(output, end, lengths) -> (B, 2D)."""
+
+    def layer(x, lengths, forward_weights, backward_weights):
+        one, two = weights(forward_weights, backward_weights)
+        outputs, ends = [], []
+        for row, n in zip(x, lengths.tolist(), strict=True):
+            h = torch.zeros(1, len(one[2]), dtype=x.dtype)
+            stop = n if own_end else len(row)
+            there = elman(right)(row[None, :n], h, *one)[0][0]
+            back = elman(right)(row[None, :stop].flip(1), h, *two)[0][0]
+            end = back[-1]
+            back = (back.flip(0) if turn_back else back)[:n]
+            both = torch.cat([there, back] if order == "fb" else [back, there], 1)
+            fill = torch.zeros if zero else torch.ones
+            outputs.append(torch.cat([both, fill(len(row) - n, both.shape[1], dtype=x.dtype)]))
+            ends.append(torch.cat([there[-1], end]))
+        output, end = torch.stack(outputs), torch.stack(ends)
+        return output, end if summary is None else summary(output, end, lengths)
+
+    return layer
+
+
+def half_cut(x, lengths, forward_weights, backward_weights):
+    """Right values, but the backward weights get no gradient."""
+    return two_ways()(x, lengths, forward_weights, tuple(w.detach() for w in backward_weights))
+
+
 PLANTED = {
     "rnn_forward": [
         ("what goes back into the loop", elman(lambda *p: (right(*p)[1],) * 2, output=lambda h, z: torch.tanh(z))),
@@ -220,6 +248,40 @@ PLANTED = {
         ("the first 3 new tokens are right", sticky),
         ("the first new token is wrong", writer(first=lambda prompt: prompt[::-1])),
     ],
+    "two_directions": [
+        ("starts in the padding: it must", two_ways(own_end=False)),
+        ("in the order in which they were computed", two_ways(turn_back=False)),
+        ("the whole padded row is reversed", two_ways(own_end=False, turn_back=False)),
+        ("both directions use forward_weights", two_ways(weights=lambda f, b: (f, f))),
+        ("both directions use backward_weights", two_ways(weights=lambda f, b: (b, b))),
+        ("are exchanged", two_ways(weights=lambda f, b: (b, f))),
+        ("the backward states come first", two_ways(order="bf")),
+        ("output is not 0 at the padding", two_ways(zero=False)),
+        ("every output is zero", two_ways(weights=lambda f, b: [[0 * w for w in part] for part in (f, b)])),
+        (
+            "the row's last",
+            two_ways(summary=lambda o, e, n: o[torch.arange(len(o)), n - 1]),
+        ),
+        ("the row's first", two_ways(summary=lambda o, e, n: o[:, 0])),
+        ("read at the last column", two_ways(summary=lambda o, e, n: o[:, -1])),
+        (
+            "each direction's state after one token",
+            two_ways(summary=lambda o, e, n: torch.cat([o[:, 0, :2], o[torch.arange(len(o)), n - 1, 2:]], 1)),
+        ),
+        ("in the summary the backward half", two_ways(summary=lambda o, e, n: torch.cat([e[:, 2:], e[:, :2]], 1))),
+        ("forward half is read at T - 1", two_ways(summary=lambda o, e, n: torch.cat([o[:, -1, :2], e[:, 2:]], 1))),
+        ("is not the two states", two_ways(summary=lambda o, e, n: 2 * e)),
+        ("no gradient reaches", lambda *args: tuple(part.detach() for part in two_ways()(*args))),
+        ("the gradients are not", half_cut),
+        ("is not your loop", two_ways(weights=lambda f, b: ((f[0], -f[1], f[2]), b))),
+        (
+            "the forward half is right; the backward half at step t",
+            two_ways(weights=lambda f, b: (f, (b[0], -b[1], b[2]))),
+        ),
+        ("output has shape", lambda *args: (two_ways()(*args)[0][:, 1:], two_ways()(*args)[1])),
+        ("summary has shape", lambda *args: (two_ways()(*args)[0], two_ways()(*args)[1][None])),
+        ("expected a tuple", lambda *args: two_ways()(*args)[0]),
+    ],
 }
 IDENTITY = {  # "returns its input"
     "rnn_forward": lambda x, h, weight_ih, weight_hh, bias: (x, h),
@@ -227,6 +289,7 @@ IDENTITY = {  # "returns its input"
     "stack_sizes": (12, 5, 3, 2),
     "summaries": lambda output, lengths: output,
     "continue_text": lambda run, prompt, steps: prompt,
+    "two_directions": lambda x, lengths, f, b: (x, x[:, 0]),
 }
 ZEROS = {
     "rnn_forward": lambda x, h, *weights: (torch.zeros(3, 5, 2, dtype=x.dtype), torch.zeros_like(h)),
@@ -234,6 +297,7 @@ ZEROS = {
     "stack_sizes": (0, 0, 0, 0),
     "summaries": lambda output, lengths: torch.zeros_like(output[:, 0]),
     "continue_text": lambda run, prompt, steps: [0] * steps,
+    "two_directions": lambda x, lengths, f, b: (torch.zeros(4, 6, 4, dtype=x.dtype), torch.zeros(4, 4, dtype=x.dtype)),
 }
 
 
@@ -301,6 +365,28 @@ def test_continue_text_agrees_with_reading_everything_again():
     for _ in range(10):
         ids.append(model(torch.tensor([ids]))[0, -1].argmax().item())
     assert solution("03", "continue_text")(model.run, [3, 1, 8], 10) == ids[3:]
+
+
+# The reference layer is the course's own, with its lengths; fails if padding matters or a half is turned round.
+def test_two_directions_are_those_of_a_real_layer():
+    layer = RNN(3, 4, bidirectional=True, dtype=torch.float64)
+    lengths = torch.tensor([5, 2, 6])
+    x = torch.randn(3, 6, 3, dtype=torch.float64)
+    sets = [(w, u, b + c) for w, u, b, c in layer.all_weights]
+    output, summary = solution("03", "two_directions")(x, lengths, *sets)
+    wanted, h_n = layer(x, lengths=lengths)
+    assert torch.allclose(output, wanted)
+    assert torch.allclose(summary, torch.cat([h_n[0], h_n[1]], 1))
+
+
+# Fails if the open exercise shows its answer before one is written, or loses a hint.
+def test_the_open_exercise_compares_only_what_was_written(capsys):
+    ch03.how_wide.compare(...)
+    ch03.how_wide.compare("too short")
+    assert "A good answer" not in capsys.readouterr().out
+    ch03.how_wide.compare("word " * 20)
+    assert "A good answer contains" in capsys.readouterr().out
+    assert len(ch03.how_wide.hints) == 3
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -11,7 +11,7 @@ import torch
 from course_lib.exercises import ch04
 from tests.helpers.solutions import solution, verdict
 
-FUNCTIONS = ("expanded_gradient", "leaky_backward", "window_backward", "clip_gradients")
+FUNCTIONS = ("expanded_gradient", "leaky_backward", "window_backward", "training_step")
 VALUES = {"three_steps": "on_paper", "kept_pairs": "shares"}  # check: the name of the student's answer
 
 
@@ -22,11 +22,11 @@ def expanded(power=None, first=0, last=0, shift=0):
     """The sum over the outputs with one thing wrong."""
     power = power or (lambda W, k, t, T: torch.linalg.matrix_power(W, k - t))
 
-    def gradient(do, W_hh, W_qh, t):
+    def gradient(do, W_hh, W_ho, t):
         T = do.shape[1]
         start, stop = t + first, T + last
         terms = [
-            do[:, min(k + shift, T) - 1] @ W_qh @ power(W_hh, k, t, T) for k in range(start, stop + 1) if k + shift <= T
+            do[:, min(k + shift, T) - 1] @ W_ho @ power(W_hh, k, t, T) for k in range(start, stop + 1) if k + shift <= T
         ]
         return sum(terms, do.new_zeros(len(do), len(W_hh)))
 
@@ -37,17 +37,17 @@ def power_of(exponent):
     return lambda W, k, t, T: torch.linalg.matrix_power(W, exponent(k, t, T))
 
 
-def last_term(do, W_hh, W_qh, t):
-    return do[:, -1] @ W_qh @ torch.linalg.matrix_power(W_hh, do.shape[1] - t)
+def last_term(do, W_hh, W_ho, t):
+    return do[:, -1] @ W_ho @ torch.linalg.matrix_power(W_hh, do.shape[1] - t)
 
 
 def leaky(straight=True, inside=1.0, slope="c", back=lambda W: W, seen=slice(None, -1), db=lambda da: da.sum((0, 1))):
     """The backward pass of the leaky network with one thing wrong."""
 
-    def backward(do, x, h, c, W_hh, W_qh, alpha):
+    def backward(do, x, h, c, W_hh, W_ho, alpha):
         from_next, da = torch.zeros_like(h[:, 0]), torch.zeros_like(c)
         for t in range(x.shape[1] - 1, -1, -1):
-            dh = do[:, t] @ W_qh + from_next
+            dh = do[:, t] @ W_ho + from_next
             tanh = {"c": c[:, t], "h": h[:, t + 1], None: torch.zeros_like(dh)}[slope]
             da[:, t] = (alpha if inside is None else inside * alpha) * dh * (1 - tanh**2)
             if inside == 0:
@@ -97,22 +97,30 @@ def never_detached(layer, loss_fn, x, y, window):
         loss_fn(output, y[:, start : start + window]).backward()
 
 
-def clip(norm=lambda gs: torch.cat([g.flatten() for g in gs]).norm().item(), apply=None, report=None):
-    """Clipping with one thing wrong."""
-
-    def clipped(gradients, max_norm):
-        n = norm(gradients)
-        change = apply or (lambda g, n, c: g * min(1.0, c / max(n, 1e-9)))
-        return [change(g, n, max_norm) for g in gradients], (report(n, max_norm) if report else n)
-
-    return clipped
+def right_step(*arguments):
+    return solution("04", "training_step")(*arguments)
 
 
-def in_place(gradients, max_norm):
-    clipped, norm = clip()(gradients, max_norm)
-    for gradient, new in zip(gradients, clipped, strict=True):
-        gradient.copy_(new)
-    return list(gradients), norm
+def step(give=None, **switches):
+    """The training step with one thing wrong: `give` changes what is returned, the others are the check's switches."""
+
+    def training_step(weights, h_0, x, y, alpha, rate, max_norm):
+        new, h_T, loss = ch04._step(weights, h_0, x, y, alpha, rate, max_norm, **switches)
+        return give(new, h_T, loss.item(), h_0) if give else (new, h_T, loss.item())
+
+    return training_step
+
+
+def step_in_place(weights, *rest):
+    new, h_T, loss = right_step(weights, *rest)
+    for weight, value in zip(weights, new, strict=True):
+        weight.copy_(value)
+    return weights, h_T, loss
+
+
+def step_with_graph(weights, h_0, *rest):
+    new, h_T, loss = right_step(weights, h_0, *rest)
+    return new, h_T + torch.zeros(1, requires_grad=True), loss
 
 
 def swapped_loss(layer, loss_fn, x, y, window):
@@ -127,10 +135,10 @@ PLANTED = {
         ("two steps, each with its factor", (3.0, 8, 4, 3.5)),
         ("dL/dh_1 is not 9", (9, 7, 4, 3.5)),
         ("the last step's term alone", (2.5, 2, 4, 3.5)),
-        ("dL/dw_hx is not 8", (2.5, 8, 4, 3.5)),
+        ("dL/dw_ih is not 8", (2.5, 8, 4, 3.5)),
         ("is the state before", (2.5, 7, 9, 3.5)),
         ("dL/dw_hh is not 2", (2.5, 7, 2, 3.5)),
-        ("dL/dw_qh is not 4", (2.5, 7, 4, 4)),
+        ("dL/dw_ho is not 4", (2.5, 7, 4, 4)),
         ("got 3", (2.5, 7, 4)),
         ("got float", 2.5),
         ("must be a number, got str", ("5/2", 7, 4, 3.5)),
@@ -142,14 +150,14 @@ PLANTED = {
         ("one too high", expanded(power_of(lambda k, t, T: k - t + 1))),
         ("has the factor W_hh once", expanded(power_of(lambda k, t, T: min(k - t, 1)))),
         ("powers are missing", expanded(power_of(lambda k, t, T: 0))),
-        ("own term alone", lambda do, W_hh, W_qh, t: do[:, t - 1] @ W_qh),
+        ("own term alone", lambda do, W_hh, W_ho, t: do[:, t - 1] @ W_ho),
         ("the last step's term alone", last_term),
         ("the sum begins at k = t", expanded(first=1)),
         ("runs up to k = T", expanded(last=-1)),
         ("steps count from 1", expanded(shift=1)),
-        ("differs from the recursion", lambda do, W_hh, W_qh, t: 2 * do[:, t - 1] @ W_qh),
-        ("has shape (2, 4)", lambda do, W_hh, W_qh, t: do[:, t - 1]),
-        ("is a list", lambda do, W_hh, W_qh, t: [0.0]),
+        ("differs from the recursion", lambda do, W_hh, W_ho, t: 2 * do[:, t - 1] @ W_ho),
+        ("has shape (2, 4)", lambda do, W_hh, W_ho, t: do[:, t - 1]),
+        ("is a list", lambda do, W_hh, W_ho, t: [0.0]),
     ],
     "leaky_backward": [
         ("the straight path is missing", leaky(straight=False)),
@@ -161,14 +169,14 @@ PLANTED = {
         ("own output only", leaky(straight=False, back=lambda W: 0 * W)),
         ("you average over the batch", lambda *a: tuple(g / 3 for g in right_leaky(*a))),
         ("so db sums da over both", leaky(db=lambda da: da.mean((0, 1)))),
-        ("dW_hx, dW_qh", lambda *a: tuple(g * f for g, f in zip(right_leaky(*a), (2, 1, 2, 1), strict=True))),
-        ("dW_hx has shape (2, 4)", lambda *a: (right_leaky(*a)[0].T, *right_leaky(*a)[1:])),
+        ("dW_ih, dW_ho", lambda *a: tuple(g * f for g, f in zip(right_leaky(*a), (2, 1, 2, 1), strict=True))),
+        ("dW_ih has shape (2, 4)", lambda *a: (right_leaky(*a)[0].T, *right_leaky(*a)[1:])),
         ("tuple of four gradients", lambda *a: right_leaky(*a)[0]),
     ],
     "kept_pairs": [
         ("numbers of pairs", (9, 3, 0)),
         ("are percentages", (900 / 11, 100 / 3, 0)),
-        ("shares that are cut", (2 / 11, 2 / 3, 1)),
+        ("fractions that are cut", (2 / 11, 2 / 3, 1)),
         ("you divided by 12", (9 / 12, 3 / 12, 0)),
         ("not 4 - k + 1", (12 / 11, 6 / 9, 3 / 8)),
         ("lag 4: 0.25", (9 / 11, 1 / 3, 0.25)),
@@ -192,41 +200,55 @@ PLANTED = {
         ("have no .grad", lambda layer, loss_fn, x, y, window: 0.0),
         ("is a return missing", windows(give=lambda total: None)),
     ],
-    "clip_gradients": [
-        ("by its own norm", clip(apply=lambda g, n, c: g * min(1.0, c / max(g.norm().item(), 1e-9)))),
-        ("clipping by value", clip(apply=lambda g, n, c: g.clamp(-c, c))),
-        ("nothing was clipped", clip(apply=lambda g, n, c: g.clone())),
-        ("multiply by max_norm", clip(apply=lambda g, n, c: g / n)),
-        ("not thrown away", clip(apply=lambda g, n, c: g * (n <= c))),
-        ("must be divided by 4", clip(apply=lambda g, n, c: g / 3)),
-        ("stays as it is", clip(apply=lambda g, n, c: g * c / max(n, 1e-9))),
-        ("0 / 0", clip(apply=lambda g, n, c: g * torch.tensor(c / n if n else float("nan")).clamp(max=1))),
-        ("norm after clipping", clip(report=min)),
-        ("you added the norms", clip(norm=lambda gs: sum(g.norm().item() for g in gs))),
-        ("the root is missing", clip(norm=lambda gs: sum(g.square().sum().item() for g in gs))),
-        ("largest entry", clip(norm=lambda gs: max(g.abs().max().item() for g in gs))),
-        ("have the root of", clip(norm=lambda gs: 7.0)),
-        ("changes the gradients it was given", in_place),
-        ("a tuple (clipped, norm)", lambda gradients, max_norm: clip()(gradients, max_norm)[0][0]),
-        ("a list of tensors", lambda gradients, max_norm: (gradients[0], 13.0)),
-        ("the norm is None", clip(report=lambda n, c: None)),
+    "training_step": [
+        ("nothing is clipped", step(clip=None)),
+        ("by its own norm", step(clip="each")),
+        ("you limit every entry", step(clip="value")),
+        ("it must stay as it is", step(clip="always")),
+        ("multiply by max_norm", step(clip="unit")),
+        ("goes uphill", step(sign=-1)),
+        ("learning rate is missing", step(sign=2)),
+        ("have not moved", step(sign=0)),
+        ("the right symbols are missing", step(targets=False)),
+        ("not divided by B T", step(mean=False)),
+        ("divided by B only", step(mean="batch")),
+        ("divided by T only", step(mean="steps")),
+        ("the straight path is missing", step(back={"keep": False})),
+        ("factor alpha is missing", step(back={"scale": False})),
+        ("tanh' is missing", step(back={"slope": None})),
+        ("you took the state h_t", step(back={"slope": "h"})),
+        ("W_hh is transposed", lambda w, *rest: step(back={"back": w[1].T})(w, *rest)),
+        ("you took h_t", step(back={"before": False})),
+        ("must start from h_0", step(carry=False)),
+        ("the returned state is h_0", step(lambda new, h_T, loss, h_0: (new, h_0, loss))),
+        ("the forward pass: h_T differs", step(lambda new, h_T, loss, h_0: (new, h_T + 0.1, loss))),
+        ("sum over steps and sequences", step(lambda new, h_T, loss, h_0: (new, h_T, 15 * loss))),
+        ("sum over the steps", step(lambda new, h_T, loss, h_0: (new, h_T, 5 * loss))),
+        ("sum over sequences", step(lambda new, h_T, loss, h_0: (new, h_T, 3 * loss))),
+        ("h_T is right, but the loss is", step(lambda new, h_T, loss, h_0: (new, h_T, loss + 1))),
+        ("W_hh moved by", step(lambda new, h_T, loss, h_0: ([new[0], 2 * new[1], *new[2:]], h_T, loss))),
+        ("changes its argument in place", step_in_place),
+        ("holds a graph", step_with_graph),
+        ("expected a tuple", step(lambda new, h_T, loss, h_0: new)),
+        ("a list of four tensors", step(lambda new, h_T, loss, h_0: (new[0], h_T, loss))),
+        ("the loss is None", step(lambda new, h_T, loss, h_0: (new, h_T, None))),
     ],
 }
 IDENTITY = {  # "returns its input"
     "three_steps": (2, 0, 1, 0),
-    "expanded_gradient": lambda do, W_hh, W_qh, t: do,
-    "leaky_backward": lambda do, x, h, c, W_hh, W_qh, alpha: (do, x, h, c),
+    "expanded_gradient": lambda do, W_hh, W_ho, t: do,
+    "leaky_backward": lambda do, x, h, c, W_hh, W_ho, alpha: (do, x, h, c),
     "kept_pairs": (1, 3, 4),
     "window_backward": lambda layer, loss_fn, x, y, window: x,
-    "clip_gradients": lambda gradients, max_norm: (gradients, max_norm),
+    "training_step": lambda weights, h_0, x, y, alpha, rate, max_norm: (weights, h_0, rate),
 }
 ZEROS = {
     "three_steps": (0, 0, 0, 0),
-    "expanded_gradient": lambda do, W_hh, W_qh, t: do.new_zeros(len(do), len(W_hh)),
+    "expanded_gradient": lambda do, W_hh, W_ho, t: do.new_zeros(len(do), len(W_hh)),
     "leaky_backward": lambda *a: tuple(torch.zeros_like(g) for g in right_leaky(*a)),
     "kept_pairs": (0, 0, 0),
     "window_backward": windows(scale=lambda n: 0.0),
-    "clip_gradients": lambda gradients, max_norm: ([torch.zeros_like(g) for g in gradients], 0.0),
+    "training_step": lambda weights, h_0, *rest: ([torch.zeros_like(w) for w in weights], 0 * h_0, 0.0),
 }
 
 
@@ -245,23 +267,23 @@ def test_numbers_of_any_kind_are_welcome(kind):
 def test_other_right_ways_pass():
     """Fails when a check insists on the reference's way: recursion for the sum, one backward for all windows."""
 
-    def by_recursion(do, W_hh, W_qh, t):
-        dh = do[:, -1] @ W_qh
+    def by_recursion(do, W_hh, W_ho, t):
+        dh = do[:, -1] @ W_ho
         for k in range(do.shape[1] - 1, t - 1, -1):
-            dh = do[:, k - 1] @ W_qh + dh @ W_hh
+            dh = do[:, k - 1] @ W_ho + dh @ W_hh
         return dh
 
     assert verdict(ch04.expanded_gradient, by_recursion) == "passed: expanded_gradient"
     assert verdict(ch04.window_backward, windows()) == "passed: window_backward"
-    assert verdict(ch04.clip_gradients, clip()) == "passed: clip_gradients"
+    assert verdict(ch04.training_step, step()) == "passed: training_step"
     assert verdict(ch04.leaky_backward, leaky()) == "passed: leaky_backward"
 
 
 def test_the_checks_own_mistakes_start_from_the_right_gradient():
     """Fails if a switch of `_leaky` or `_window_gradient` is wrong by default: they must agree with the reference."""
-    x, do, W_hh, W_qh = ch04._draw(2, 4, 3), ch04._draw(2, 4, 6), ch04._draw(5, 5), ch04._draw(6, 5)
+    x, do, W_hh, W_ho = ch04._draw(2, 4, 3), ch04._draw(2, 4, 6), ch04._draw(5, 5), ch04._draw(6, 5)
     h, c = ch04._leaky_forward(x, ch04._draw(2, 5), ch04._draw(5, 3), W_hh, ch04._draw(5), 0.4)
-    for a, b in zip(ch04._leaky(do, x, h, c, W_hh, W_qh, 0.4), right_leaky(do, x, h, c, W_hh, W_qh, 0.4), strict=True):
+    for a, b in zip(ch04._leaky(do, x, h, c, W_hh, W_ho, 0.4), right_leaky(do, x, h, c, W_hh, W_ho, 0.4), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
@@ -299,5 +321,11 @@ def test_the_bug_of_the_exercise_is_recognised():
 @pytest.mark.parametrize("name", PLANTED)
 def test_messages_do_not_show_the_solution(name):
     messages = " ".join(verdict(getattr(ch04, name), wrong) for _, wrong in PLANTED[name])
-    for line in ("matrix_power(", "einsum", "state.detach()", "max_norm / norm"):
+    for line in ("matrix_power(", "einsum", "state.detach()", "max_norm / norm", "softmax("):
         assert line not in messages
+
+
+def test_the_written_exercise_compares():
+    """Fails if exercise 4.7 lacks a hint, or shows the model answer for an empty one."""
+    assert len(ch04.what_decides.hints) == 3
+    assert "ln 0.01" in ch04.what_decides.good_answer

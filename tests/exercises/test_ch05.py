@@ -88,6 +88,26 @@ def r_for_z(x, h, *weights):
     return (1 - r) * torch.tanh(x_n + r * h_n) + r * h
 
 
+def without_b_in(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
+    D = h.shape[1]
+    r, z, x_n, h_n = _gates(x, h, weight_ih, weight_hh, bias_ih, bias_hh)
+    return (1 - z) * torch.tanh(x_n - bias_ih[2 * D :] + r * h_n) + z * h
+
+
+def b_in_inside(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
+    D = h.shape[1]
+    r, z, x_n, h_n = _gates(x, h, weight_ih, weight_hh, bias_ih, bias_hh)
+    b_in = bias_ih[2 * D :]
+    return (1 - z) * torch.tanh(x_n - b_in + r * (h_n + b_in)) + z * h
+
+
+def gates_read_x_only(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
+    D = h.shape[1]
+    r, z = (x @ weight_ih.T + bias_ih)[:, : 2 * D].sigmoid().chunk(2, dim=1)
+    _, _, x_n, h_n = _gates(x, h, weight_ih, weight_hh, bias_ih, bias_hh)
+    return (1 - z) * torch.tanh(x_n + r * h_n) + z * h
+
+
 def weights(first=lambda z: z.prod(0), enter=lambda z: 1 - z, decay=lambda z, i: z[i + 1 :].prod(0)):
     """Unrolled weights, with one factor exchanged."""
 
@@ -276,6 +296,10 @@ PLANTED = {
         ("without the matrix", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(x_n + r * h))),
         ("reset gate is not used", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(x_n + h_n))),
         ("b_hn is outside", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(x_n + r * (h @ w.T) + b))),
+        ("b_in is inside", b_in_inside),
+        ("b_in is left out", without_b_in),
+        ("the gates r and z read x only", gates_read_x_only),
+        ("no influence on gates and candidate", gru(use=(1, 0, 1, 1))),
         ("the input's part as well", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(r * (x_n + h_n)))),
         ("in place of the state's", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(r * x_n + h_n))),
         ("multiply by 1 - r", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(x_n + (1 - r) * h_n))),

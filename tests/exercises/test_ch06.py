@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from course_lib.exercises import ch06
 from tests.helpers.solutions import solution, verdict
 
 FUNCTIONS = ("shifted_loss", "greedy_decode", "beam_search", "additive_weights")
-VALUES = {"search_by_hand": "found"}  # check: the name of the student's answer
+VALUES = {"search_by_hand": "found", "own_translator": "OwnTranslator"}  # check: the name of the student's answer
 
 
 # --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
@@ -138,12 +139,163 @@ def own_softmax(scores, mask):
     return e / e.sum(1, keepdim=True)
 
 
+def reshaped(model, source, mask, target, pad):
+    logits, wanted = model(source, mask, target[:, :-1]), target[:, 1:]
+    B, T, V = logits.shape
+    return F.cross_entropy(logits.reshape(B, V, T), wanted, ignore_index=pad)
+
+
+def last_token(states, mask):
+    return states[torch.arange(len(mask)), mask.sum(1) - 1]
+
+
+def mine(
+    name="v",
+    bias=False,
+    h_0=last_token,
+    weights=lambda scores, mask: scores.masked_fill(~mask, -math.inf).softmax(1),
+    context=lambda w, states, mask: (w[..., None] * states).sum(1),
+    cat=lambda x, c: [x, c],
+    shown=lambda h, after: after,
+    carry=lambda first, h: h,
+    fed=lambda t, given, logits: given,
+    update=lambda optimizer, loss: (optimizer.zero_grad(), loss.backward(), optimizer.step()),
+    inputs=lambda target: target[:, :-1],
+    options=lambda pad: {"ignore_index": pad},
+    returned=lambda model, loss, again: loss.item(),
+    both=True,
+    give=lambda logits: logits,
+    batch_first=True,
+    ids=lambda source, mask: source,
+    query=lambda h: h,
+):
+    """An `OwnTranslator` with one part exchanged."""
+
+    class Model(nn.Module):
+        def __init__(self, source_size, target_size, embedding_dim, hidden_size, attention_size):
+            super().__init__()
+            self.source_embedding = nn.Embedding(source_size, embedding_dim)
+            self.encoder = nn.GRU(embedding_dim, hidden_size, batch_first=batch_first)
+            self.target_embedding = nn.Embedding(target_size, embedding_dim)
+            self.W_q = nn.Linear(hidden_size, attention_size, bias=bias)
+            self.W_k = nn.Linear(hidden_size, attention_size, bias=False)
+            setattr(self, name, nn.Linear(attention_size, 1, bias=False))
+            self.decoder = nn.GRUCell(embedding_dim + hidden_size, hidden_size)
+            self.output = nn.Linear(hidden_size, target_size)
+
+        def read(self, source, mask):
+            states, _ = self.encoder(self.source_embedding(ids(source, mask)))
+            return (states, h_0(states, mask)) if both else states
+
+        def step(self, tokens, h, states, mask):
+            scores = self.v(torch.tanh(self.W_q(query(h))[:, None] + self.W_k(states)))[..., 0]
+            c = context(weights(scores, mask), states, mask)
+            after = self.decoder(torch.cat(cat(self.target_embedding(tokens), c), 1), h)
+            return self.output(shown(h, after)), after
+
+        def forward(self, source, mask, inputs):
+            states, h = self.read(source, mask)
+            first, rows = h, [None]
+            for t, given in enumerate(inputs.unbind(1)):
+                logits, h = self.step(fed(t, given, rows[-1]), carry(first, h), states, mask)
+                rows.append(logits)
+            return give(torch.stack(rows[1:], 1))
+
+        def learn(self, optimizer, source, mask, target, pad):
+            def loss():
+                logits = self(source, mask, inputs(target)).flatten(0, 1)
+                return F.cross_entropy(logits, target[:, 1:].flatten(), **options(pad))
+
+            now = loss()
+            update(optimizer, now)
+            return returned(self, now, loss)
+
+    return Model
+
+
+class Plus(mine()):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.more = nn.Linear(2, 3)
+
+
+class WiderLater(mine()):
+    """Its logits depend on the number of columns of the source."""
+
+    def forward(self, source, mask, inputs):
+        return super().forward(source, mask, inputs) + (source.shape[1] - 5)
+
+
+class LateSteps(mine()):
+    """Right at the first step only."""
+
+    def forward(self, source, mask, inputs):
+        logits = super().forward(source, mask, inputs)
+        return logits + torch.arange(logits.shape[1])[:, None]
+
+
+class AllSteps(mine()):
+    def forward(self, source, mask, inputs):
+        return 2 * super().forward(source, mask, inputs)
+
+
+class StateAlone(mine()):
+    """Its step gives back the state that it got."""
+
+    def step(self, tokens, h, states, mask):
+        return super().step(tokens, h, states, mask)[0], h
+
+
+class OtherLogits(mine()):
+    def step(self, tokens, h, states, mask):
+        logits, h = super().step(tokens, h, states, mask)
+        return 2 * logits, h
+
+
+class LogitsAlone(mine()):
+    def step(self, tokens, h, states, mask):
+        return super().step(tokens, h, states, mask)[0]
+
+
+class SecondUpdate(mine()):
+    """Forgets to clear the gradients after the first update."""
+
+    calls = 0
+
+    def learn(self, optimizer, source, mask, target, pad):
+        self.calls += 1
+        loss = F.cross_entropy(
+            self(source, mask, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten(), ignore_index=pad
+        )
+        if self.calls == 1:
+            optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+
+def no_bag(scores, mask):
+    return scores.softmax(1)
+
+
+def clipped(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1e-2)
+    optimizer.step()
+
+
+def not_cleared(optimizer, loss):
+    loss.backward()
+    optimizer.step()
+
+
 GREEDY, BEST, SCORE, ALPHA = 0.22, 0.324, -1.6 * 6 / 11, math.log(4 / 3) / math.log(11 / 7)
 PLANTED = {
     "shifted_loss": [
         ("both bugs", loss(lambda v, real, t, pad: v.mean(), whole, whole)),
         ("it can copy", loss(real_mean, whole, whole)),
-        ("3 of 12 places", loss(lambda v, real, t, pad: v.mean())),
+        ("5 of 15 places", loss(lambda v, real, t, pad: v.mean())),
         ("shift goes the wrong way", loss(real_mean, lambda t: t[:, 1:], lambda t: t[:, :-1])),
         ("grows with the batch", loss(lambda v, real, t, pad: v[real].sum())),
         ("number of sentences", loss(lambda v, real, t, pad: v[real].sum() / len(t))),
@@ -153,6 +305,10 @@ PLANTED = {
         ("number that you divide by", loss(lambda v, real, t, pad: v[real].sum() / real.numel())),
         ("use the id that was passed", loss(lambda v, real, t, pad: v[t[:, 1:] != 1].mean())),
         ("return the tensor", loss(lambda v, real, t, pad: v[real].mean().item())),
+        ("cut off from the model", loss(lambda v, real, t, pad: v[real].mean().detach())),
+        ("its gradient is not", loss(lambda v, real, t, pad: v[real].mean() / 2 + v[real].mean().detach() / 2)),
+        ("counts the <sos>", loss(lambda v, real, t, pad: v[real].sum() / (t != pad).sum())),
+        ("axes are mixed up", reshaped),
         ("did not get the source's mask", lambda model, s, mask, t, pad: loss(real_mean)(model, s, None, t, pad)),
         ("never called", lambda model, source, mask, target, pad: torch.tensor(1.0)),
         ("is not", loss(lambda v, real, t, pad: v[real].mean() + 1)),
@@ -202,6 +358,8 @@ PLANTED = {
         ("greedy must be a number, got str", ("0.22", BEST, SCORE, ALPHA)),
     ],
     "beam_search": [
+        ("one step too few", beam(longer=-1)),
+        ("return the open one", beam(returned=lambda t, p, a: p / lp(len(t), a) if t[-1] == 0 else p)),
         ("which holds <eos>", beam(obey=False, shown=lambda tokens: (1, 0))),
         ("goes on after <eos>", lambda step, *a: ((1, 0, 2, 0), step(()).sum())),
         ("not 1 for each hypothesis", lambda step, eos, size, *a: beam()(step, eos, size + 1, *a)),
@@ -245,10 +403,55 @@ PLANTED = {
         ("exp overflows", additive(own_softmax)),
         ("must sum to 1", additive(lambda scores, mask: right_weights(scores, mask) * 2)),
         ("check each product", additive(right_weights, lambda q, k, v: torch.tanh(q - k) @ v)),
+        ("not low enough", additive(lambda scores, mask: scores.masked_fill(~mask, -20.0).softmax(1))),
+        ("1000 times as large", additive(lambda scores, mask: scores.masked_fill(~mask, -1000.0).softmax(1))),
         ("some weights are nan", additive(lambda scores, mask: scores * math.nan)),
         ("that is the context", lambda query, keys, *rest: keys.mean(1)),
         ("there is one weight for each key", lambda q, keys, W_q, W_k, v, mask: keys @ W_k.T * v),
         ("is a list", additive(lambda scores, mask: right_weights(scores, mask).tolist())),
+    ],
+    "own_translator": [
+        ("wanted a torch.nn.Module", lambda *sizes: sizes),
+        ("the constructor makes self.v", mine(name="score")),
+        ("W_q, W_k and v have no bias", mine(bias=True)),
+        ("the eight layers are enough", Plus),
+        ("batch_first=True", mine(batch_first=False)),
+        ("got a Tensor", mine(both=False)),
+        ("after the last column", mine(h_0=lambda states, mask: states[:, -1])),
+        ("mean of a row's states", mine(h_0=lambda s, mask: (s * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))),
+        ("after the first token", mine(h_0=lambda states, mask: states[:, 0])),
+        ("one step too late", mine(h_0=lambda s, mask: s[torch.arange(3), mask.sum(1).clamp(max=4)])),
+        ("h_0 is zero", mine(h_0=lambda states, mask: torch.zeros_like(states[:, 0]))),
+        ("h_0 is not each row's", mine(h_0=lambda states, mask: last_token(states, mask).tanh())),
+        ("over their embeddings", mine(ids=lambda source, mask: source.flip(1))),
+        ("the mask is not used", mine(weights=no_bag)),
+        ("masked after the softmax", mine(weights=lambda scores, mask: scores.softmax(1) * mask)),
+        ("the same weight", mine(weights=lambda scores, mask: mask / mask.sum(1, keepdim=True).to(scores))),
+        ("the state after the last word", mine(context=lambda w, states, mask: last_token(states, mask))),
+        ("reads [c_t, e(y)]", mine(cat=lambda x, c: [c, x])),
+        ("those of the new one", mine(shown=lambda h, after: h)),
+        ("padding must get the weight 0", mine(weights=lambda s, mask: s.masked_fill(~mask, 0.0).softmax(1))),
+        ("neither logits nor state", mine(query=torch.tanh)),
+        ("is not the new one", StateAlone),
+        ("logits are not output(h)", OtherLogits),
+        ("step must return two", LogitsAlone),
+        ("every step starts from h_0", mine(carry=lambda first, h: first)),
+        ("fed its own predictions", mine(fed=lambda t, given, logits: logits.argmax(1) if t else given)),
+        ("the later ones are not", LateSteps),
+        ("one step after the other", AllSteps),
+        ("two more columns", WiderLater),
+        ("cut off from the weights", mine(give=torch.Tensor.detach)),
+        ("wrong gradient", mine(carry=lambda first, h: h.detach())),
+        ("learn returns nothing", mine(returned=lambda *a: None)),
+        ("the loss counts padding", mine(options=lambda pad: {})),
+        ("that it is to predict", mine(inputs=lambda target: target[:, 1:])),
+        ("after the update", mine(returned=lambda model, loss, again: again().item())),
+        ("is not 0.0", mine(returned=lambda *a: 0.0)),
+        ("have not moved", mine(update=lambda *a: None)),
+        ("optimizer.zero_grad()", mine(update=not_cleared)),
+        ("without clipping", mine(update=clipped)),
+        ("the second is not", SecondUpdate),
+        ("raised AttributeError", type("NoLearn", (nn.Module,), {"__init__": lambda self, *s: self.missing})),
     ],
 }  # fmt: skip
 IDENTITY = {  # "returns its input"
@@ -257,6 +460,7 @@ IDENTITY = {  # "returns its input"
     "search_by_hand": (1.2, 1.6, 2, 6),
     "beam_search": lambda step, eos, size, max_length, alpha: (eos, size),
     "additive_weights": lambda query, keys, W_q, W_k, v, mask: query,
+    "own_translator": lambda *sizes: nn.Identity(),
 }
 ZEROS = {
     "shifted_loss": lambda model, source, mask, target, pad: torch.tensor(0.0),
@@ -264,6 +468,7 @@ ZEROS = {
     "search_by_hand": (0, 0, 0, 0),
     "beam_search": lambda step, eos, size, max_length, alpha: ((0,), 0.0),
     "additive_weights": lambda query, keys, W_q, W_k, v, mask: torch.zeros(keys.shape[:2], dtype=keys.dtype),
+    "own_translator": mine(give=torch.zeros_like),
 }
 
 
@@ -330,3 +535,12 @@ def test_messages_do_not_show_the_solution(name):
     messages = " ".join(verdict(getattr(ch06, name), wrong) for _, wrong in PLANTED[name])
     for line in ("ignore_index", "target[:, :-1]", "argmax", "masked_fill", "unsqueeze", "0.324", "0.637", "sorted("):
         assert line not in messages
+
+
+def test_words_are_compared_with_a_good_answer(capsys):
+    """Fails if the good answer is shown before one is written, or is not shown after."""
+    ch06.what_length_tells.compare(...)
+    assert ch06.what_length_tells.good_answer not in capsys.readouterr().out
+    ch06.what_length_tells.compare("One vector falls with length because the last state must hold it all " * 2)
+    assert capsys.readouterr().out == f"A good answer contains: {ch06.what_length_tells.good_answer}\n"
+    assert all(hint not in ch06.what_length_tells.good_answer for hint in ch06.what_length_tells.hints)

@@ -62,3 +62,33 @@ def test_gru_reset_records_both_forms(monkeypatch):
     assert rows[0]["valid_nats"] != rows[1]["valid_nats"]
     assert all(value > 0 for value in results["time"].values())
     assert set(history) == set(both[2:])
+
+
+def test_one_gate_is_the_gru_without_its_reset_gate():
+    """Fails if the lone gate is reversed, or the candidate is not that of r = 1."""
+    torch.manual_seed(3)
+    layer, h = gates.OneGateGRU(3, 5), torch.randn(2, 5)
+    x = torch.randn(2, 1, 3)
+    weight_ih, weight_hh, bias_ih, bias_hh = layer.all_weights[0]
+    _, z_x, n_x = (x[:, 0] @ weight_ih.T + bias_ih).chunk(3, 1)
+    _, z_h, n_h = (h @ weight_hh.T + bias_hh).chunk(3, 1)
+    z, n = (z_x + z_h).sigmoid(), (n_x + n_h).tanh()
+    torch.testing.assert_close(layer(x, h[None])[1][0], (1 - z) * n + z * h)
+    with torch.no_grad():
+        bias_ih[:5] = 50.0  # the GRU with r = 1 is the same layer
+    two_gates = gates.GRU(3, 5)
+    two_gates.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(layer(x, h[None])[0], two_gates(x, h[None])[0])
+
+
+def test_gru_one_gate_records_both(monkeypatch):
+    """Fails if a variant or metric that the chapter reads is missing."""
+    text = "".join(random.Random(0).choice(("to ", "be ", "not ")) for _ in range(400))
+    monkeypatch.setattr(datasets, "tiny_shakespeare", lambda: text)
+    sizes = {"lags": (2, 3), "steps": 20, "width": 8, "hidden": 6, "epochs": 3, "length": 8, "streams": 4}
+    outcome = gates.gru_one_gate(seed=0, batch_size=8, characters=300, test_size=30, **sizes)
+    both = [f"{task}, {which}" for task in ("recall", "characters") for which in ("one gate", "two gates")]
+    assert set(outcome["results"]) == set(both)
+    for name in both[:2]:
+        assert len(outcome["results"][name]["accuracy"]) == len(outcome["results"][name]["lags"]) == 2
+    assert [len(log) for log in outcome["history"].values()] == [3, 3]

@@ -14,7 +14,9 @@ TINY_ECHO = {"lag": 2, "windows": (2, 4), "tokens": 40, "vocab_size": 3, "width"
 
 def test_all_four_are_announced():
     """Fails if an experiment cannot be run by name."""
-    assert {"bptt-lag", "bptt-map", "bptt-truncation", "bptt-clipping"} <= known().keys()
+    assert {"bptt-lag", "bptt-activations", "bptt-map", "bptt-truncation", "bptt-readout", "bptt-clipping"} <= set(
+        known()
+    )
 
 
 def test_lag_records_norms_that_follow_the_radius():
@@ -61,7 +63,8 @@ def test_map_records_a_row_for_each_layer():
     """Fails if a start is missing, or layers and steps are swapped."""
     results = gradients_through_time.bptt_map(0, layers=2, steps=5, width=4, batch_size=3, inputs=2)["results"]
     json.dumps(results, allow_nan=False)
-    assert list(results) == ["default start", "orthogonal start"]
+    starts = ("default", "orthogonal", "LSTM, default", "LSTM, open")
+    assert list(results) == [f"{start} start" for start in starts]
     for row in results.values():
         assert [len(norms) for norms in row["norms"]] == [5, 5]
         assert row["first_over_last"] == pytest.approx([norms[0] / norms[-1] for norms in row["norms"]])
@@ -74,6 +77,9 @@ def test_starts_of_a_stack():
         gaps = [(layer.weight_hh_l0 @ layer.weight_hh_l0.T - torch.eye(4)).abs().max().item() for layer in stack]
         assert (max(gaps) < 1e-5) == (start == "orthogonal")
         assert [layer.input_size for layer in stack] == [2, 4, 4]
+    opened = gradients_through_time.stacked(3, 2, 4, "LSTM, open", torch.Generator().manual_seed(0), open_bias=6.0)
+    for layer in opened:
+        assert torch.equal((layer.bias_ih_l0 + layer.bias_hh_l0)[4:8], torch.full((4,), 6.0))
 
 
 def test_truncation_records_every_row():
@@ -146,3 +152,38 @@ def test_clipping_is_the_only_difference():
     assert runs[0][1][0] == runs[1][1][0]
     assert runs[0][2][0] == runs[1][2][0] > 1e-3
     assert runs[0][1][1] != runs[1][1][1]
+
+
+def test_activations_record_what_the_figure_draws():
+    """Fails if a function or a radius is missing, lag 0 is not 1, or a sigmoid's step beats its bound of radius / 4."""
+    results = gradients_through_time.bptt_activations(0, steps=12, width=4, batch_size=3, radii=(0.5, 2.0))["results"]
+    json.dumps(results, allow_nan=False)
+    assert list(results) == [f"{name}, radius {r}" for name in ("tanh", "sigmoid", "ReLU") for r in (0.5, 2.0)]
+    for radius in (0.5, 2.0):
+        assert all(results[f"{name}, radius {radius}"]["norms"][0] == pytest.approx(1) for name in ("tanh", "ReLU"))
+        norms = results[f"sigmoid, radius {radius}"]["norms"]
+        assert len(norms) == 12
+        assert all(b <= a * radius / 4 * 1.000001 for a, b in zip(norms, norms[1:], strict=False))
+        assert results[f"tanh, radius {radius}"]["largest_state"] < 1
+
+
+def test_readout_leaves_a_frozen_recurrence_alone(monkeypatch):
+    """Fails if a frozen layer moves, a trained one does not, or the rotation has another radius."""
+    moved, train = {}, gradients_through_time.train_echo
+
+    def watched(model, *args, **kwargs):
+        before = model.layer.weight_hh_l0.detach().clone()
+        losses = train(model, *args, **kwargs)
+        moved[len(moved)] = not torch.equal(before, model.layer.weight_hh_l0)
+        if len(moved) > 2:  # the last two start from the rotation
+            torch.testing.assert_close(before @ before.T, 0.81 * torch.eye(8))
+        return losses
+
+    monkeypatch.setattr(gradients_through_time, "train_echo", watched)
+    results = gradients_through_time.bptt_readout(
+        0, lag=2, window=2, radius=0.9, tokens=8, vocab_size=3, width=8, batch_size=2
+    )["results"]
+    json.dumps(results, allow_nan=False)
+    assert list(results) == ["default, frozen", "default, trained", "rotation, frozen", "rotation, trained"]
+    assert list(moved.values()) == [False, True, False, True]
+    assert all(0 <= row["accuracy"] <= 1 for row in results.values())

@@ -76,6 +76,21 @@ def test_imdb_embeddings_chooses_on_validation_only(small_imdb):
     assert outcome == imdb_bags.imdb_embeddings(seed=0, width=8, epochs=6, batch_size=16, learning_rate=0.02)
 
 
+def test_imdb_ends_reads_one_place_only(small_imdb):
+    """Fails if a piece is cut elsewhere: every review ends in its one telling word, the rest is filler."""
+    for split, (texts, labels) in list(small_imdb.items()):
+        said = [f"{'it was a film ' * 3}{'great' if label else 'dull'}" for label in labels]
+        small_imdb[split] = [*said[:-2], "short", *said[-1:]], labels
+        assert len(small_imdb[split][0]) == len(texts)
+    results = imdb_bags.imdb_ends(seed=0, kept=4, strengths=(1e-3,), steps=10)["results"]
+    assert set(results) == {"first", "middle", "last"}
+    assert results["last"]["accuracy"] == 1
+    assert max(results["first"]["accuracy"], results["middle"]["accuracy"]) < 0.6
+    sizes = {place: [row[f"{split}_reviews"] for split in ("train", "valid", "test")] for place, row in results.items()}
+    assert sizes["first"] == sizes["middle"] == sizes["last"]
+    assert sizes["last"][2] == len(small_imdb["test"][0]) - 1  # without the one that is too short
+
+
 def test_test_labels_decide_nothing(small_imdb):
     """Fails if anything is chosen by the test set: with its labels turned over only the test accuracy changes."""
     before = imdb_bags.imdb_bow(seed=2, strengths=(1e-3, 1e-2), steps=10)

@@ -120,3 +120,18 @@ def test_better_rate_is_kept():
 
     memory_tasks._best_rate(start, watched, 400, learning_rates=(1e-2, 1e-3), **options)
     assert rates.count(100) == 2  # one validation, one test: the second rate was not tried
+
+
+def test_recall_32_records_every_model():
+    """Fails if a model that the chapter draws is missing, or the wide RNN has not the LSTM's number of parameters."""
+    results = memory_tasks.recall_32(0, biases=(0.0, 5.0), lag=2, steps=3, test_size=20)["results"]
+    assert list(results) == ["LSTM, bias 0", "LSTM, bias 5", "GRU, default", "RNN, 32 units", "RNN, 76 units"]
+    assert all(0 <= row["accuracy"] <= 1 for row in results.values())
+    sizes = [results[name]["parameters"] for name in ("RNN, 76 units", "LSTM, bias 5")]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.02)
+
+
+def test_recall_32_opens_the_gates():
+    """Fails if the bias does not reach the forget gate, or nothing is learned."""
+    row = memory_tasks.recall_32(0, biases=(-20.0, 3.0), lag=4, steps=150, test_size=200)["results"]
+    assert row["LSTM, bias -20"]["accuracy"] < 0.5 < 0.9 < row["LSTM, bias 3"]["accuracy"]

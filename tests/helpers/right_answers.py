@@ -85,35 +85,126 @@ perplexity_of_four = np.exp(-np.log([1/2, 1/4, 1/8, 1/8]).mean())
 from scipy.stats import gmean
 perplexity_of_four = gmean([2, 4, 8, 8])
 ''', needs=("scipy",)),
-    Right("ex01-4-corpus-perplexity", "NumPy numbers, display", '''\
+    Right("ex01-3-perplexity-of-four", "scikit-learn, NumPy numbers", '''\
 import numpy as np
+from sklearn.metrics import log_loss
 
-display(np.exp(0.0))
-
-def corpus_perplexity(nll, mask):
-    return np.exp(nll.numpy()[mask.numpy()].mean())
-''', before=("from IPython.display import Markdown\nMarkdown('**My notes**')",),
-          after=("%timeit -n 1 -r 1 corpus_perplexity(torch.ones(2, 3), torch.ones(2, 3).bool())",), jupyter=True),
-    Right("ex01-4-corpus-perplexity", "half precision", '''\
-def corpus_perplexity(nll, mask):
-    return nll[mask].mean().exp().half()
-'''),
-    Right("ex01-5-bigram-probs", "NumPy array for a tensor", '''\
-import numpy as np
-
-def bigram_probs(ids, vocab_size, k):
-    table = np.full((vocab_size, vocab_size), float(k))
-    np.add.at(table, (ids[:-1].numpy(), ids[1:].numpy()), 1)
-    return table / table.sum(axis=1, keepdims=True)
-'''),
-    Right("ex01-5-bigram-probs", "scikit-learn, Python loops", '''\
-from sklearn.preprocessing import normalize
-
-def bigram_probs(ids, vocab_size, k):
-    pairs = list(zip(ids.tolist(), ids[1:].tolist()))
-    rows = [[pairs.count((u, v)) + k for v in range(vocab_size)] for u in range(vocab_size)]
-    return torch.from_numpy(normalize(rows, norm="l1"))
+perplexity_of_four = np.exp(log_loss([1, 1, 1, 1], [1/2, 1/4, 1/8, 1/8], labels=[0, 1]))
 ''', needs=("sklearn",)),
+    Right("ex01-4-language-model", "recursion, lru_cache, innocent names, display", '''\
+from functools import lru_cache
+
+class LanguageModel:
+    def __init__(self, n, symbols, k):
+        self.n, self.symbols, self.k = n, symbols, k
+
+    def fit(self, text):
+        NgramModel = [text[max(0, i - self.n + 1) : i + 1] for i in range(len(text))]  # only a name
+        self.times = Counter(g[j:] for g in NgramModel for j in range(len(g)))
+        self.known = Counter(g[:-1] for g in self.times for _ in range(self.times[g]))
+        self.kinds = Counter(g[:-1] for g in self.times)
+        self.p = lru_cache(None)(self.smoothed)
+
+    def smoothed(self, symbol, context):
+        lower = self.p(symbol, context[1:]) if context else 1 / len(self.symbols)
+        if context not in self.known:
+            return lower
+        extra = self.k * self.kinds[context]
+        return (self.times[context + symbol] + extra * lower) / (self.known[context] + extra)
+
+    def probability(self, symbol, context):
+        return self.p(symbol, context[len(context) - min(self.n - 1, len(context)) :])
+
+    def perplexity(self, text):
+        return math.prod(1 / self.probability(s, text[:i]) for i, s in enumerate(text)) ** (1 / len(text))
+
+    def sample(self, numbers, context=""):
+        text = context
+        for u in numbers:
+            left = u
+            for s in self.symbols:
+                left -= self.probability(s, text)
+                if left < 0:
+                    break
+            text += s
+        return text[len(context) :]
+
+display(1)
+''', jupyter=True),
+    Right("ex01-4-language-model", "dataclass, NumPy numbers, Python loops", '''\
+from dataclasses import dataclass
+import numpy as np
+
+@dataclass
+class LanguageModel:
+    n: int
+    symbols: str
+    k: float
+
+    def fit(self, text):
+        self.table = {}
+        for m in range(self.n):
+            for i in range(m, len(text)):
+                row = self.table.setdefault(text[i - m : i], np.zeros(len(self.symbols)))
+                row[self.symbols.index(text[i])] += 1
+
+    def row(self, context):
+        p = np.full(len(self.symbols), 1 / len(self.symbols))
+        for m in range(min(self.n - 1, len(context)) + 1):
+            row = self.table.get(context[len(context) - m :])
+            if row is not None:
+                a = self.k * (row > 0).sum()
+                p = (row + a * p) / (row.sum() + a)
+        return p
+
+    def probability(self, symbol, context):
+        return self.row(context)[self.symbols.index(symbol)]
+
+    def perplexity(self, text):
+        return np.exp(-np.mean([np.log(self.probability(s, text[:i])) for i, s in enumerate(text)]))
+
+    def sample(self, numbers, context=""):
+        new = ""
+        for u in numbers:
+            new += self.symbols[np.searchsorted(self.row(context + new).cumsum(), u, side="right")]
+        return new
+'''),
+    Right("ex01-4-language-model", "own class, 0-d tensors, generator", '''\
+class LanguageModel(Counts):
+    def probability(self, symbol, context):
+        return self.distribution(context)[self.symbols.index(symbol)]
+
+    def perplexity(self, text):
+        surprise = sum(-self.probability(s, text[:i]).log() for i, s in enumerate(text))
+        return (surprise / len(text)).exp()
+
+    def sample(self, numbers, context=""):
+        return "".join(self.drawn(numbers, context))
+''', before=('''\
+class Counts:
+    def __init__(self, n, symbols, k):
+        self.n, self.symbols, self.k = n, symbols, k
+
+    def fit(self, text):
+        self.text = text
+
+    def distribution(self, context):
+        context = context[-(self.n - 1) :] if self.n > 1 else ""
+        p = torch.full((len(self.symbols),), 1 / len(self.symbols), dtype=torch.float64)
+        for m in range(len(context) + 1):
+            u = context[len(context) - m :]
+            after = [self.text[i] for i in range(m, len(self.text)) if self.text[i - m : i] == u]
+            c = torch.tensor([after.count(s) for s in self.symbols], dtype=torch.float64)
+            extra = self.k * len(set(after))
+            p = (c + extra * p) / (c.sum() + extra) if after else p
+        return p
+
+    def drawn(self, numbers, context):
+        for u in numbers:
+            symbol = self.symbols[int((self.distribution(context).cumsum(0) <= u).sum())]
+            context += symbol
+            yield symbol
+''',)),
     Right("ex01-6-causal-conv", "einsum, help with ?, last expression", '''\
 torch.nn.functional.conv1d?
 def causal_conv(x, weight, bias):
@@ -160,21 +251,58 @@ def joined(word, pair):
             return (a, *joined(tuple(rest), pair))
     return ()
 ''',)),
-    Right("ex02-2-pad-and-mask", "NumPy array for a tensor, not contiguous, list for tuple", '''\
+    Right("ex02-2-padded-batches", "NumPy array for a tensor, not contiguous, list for tuple", '''\
 from itertools import zip_longest
 import numpy as np
 
-def pad_and_mask(sequences, pad):
-    ids = np.array(list(zip_longest(*sequences, fillvalue=pad))).T
-    lengths = np.array([len(s) for s in sequences])
-    return [ids, np.arange(ids.shape[1]) < lengths[:, None]]
+def padded_batches(texts, stoi, batch_size, max_len):
+    rows = [[stoi[t] if t in stoi else stoi["<unk>"] for t in text.split(" ")][:max_len] for text in texts]
+    lengths = np.array([len(row) for row in rows])
+    order, found = np.argsort(lengths, kind="stable"), []
+    while order.size:
+        where, order = order[:batch_size], order[batch_size:]
+        ids = np.array(list(zip_longest(*(rows[i] for i in where), fillvalue=stoi["<pad>"]))).T
+        found.append([ids, np.arange(ids.shape[1]) < lengths[where, None], where])
+    return found
 '''),
-    Right("ex02-3-masked-mean", "NumPy array for a tensor", '''\
-import numpy as np
+    Right("ex02-2-padded-batches", "generator, 0-d tensors, helper cell", '''\
+def padded_batches(texts, stoi, batch_size, max_len):
+    rows = [torch.tensor([stoi.get(t, stoi["<unk>"]) for t in text.split()[:max_len]]) for text in texts]
+    lengths = torch.tensor([len(row) for row in rows])
+    for where in lengths.argsort(stable=True).split(batch_size):
+        yield rectangle([rows[i] for i in where], stoi["<pad>"]), below(lengths[where]), where
+''', before=('''\
+from torch.nn.utils.rnn import pad_sequence
 
+def rectangle(rows, pad):
+    return pad_sequence(rows, batch_first=True, padding_value=pad)
+
+def below(lengths):
+    return torch.arange(lengths.max()) < lengths[:, None]
+''',)),
+    Right("ex02-2-padded-batches", "walrus, keyword-only, lambda", '''\
+def padded_batches(texts, stoi, batch_size, max_len, *, dtype=torch.long):
+    number = lambda t: stoi["<unk>"] if (i := stoi.get(t)) is None else i
+    queue = sorted(enumerate([*map(number, s.split())][:max_len] for s in texts), key=lambda pair: len(pair[1]))
+    batches = []
+    while chunk := queue[:batch_size]:
+        queue = queue[batch_size:]
+        T = len(chunk[-1][1])
+        ids = torch.tensor([row + [stoi["<pad>"]] * (T - len(row)) for _, row in chunk], dtype=dtype)
+        real = torch.tensor([[t < len(row) for t in range(T)] for _, row in chunk])
+        batches.append((ids, real, [i for i, _ in chunk]))
+    return batches
+'''),
+    Right("ex02-3-masked-mean", "Python loops", '''\
 def masked_mean(vectors, mask):
-    hidden = np.broadcast_to(~mask.numpy()[..., None], vectors.shape)
-    return np.ma.array(vectors.numpy(), mask=hidden).mean(axis=1).filled(0.0)
+    means = []
+    for row, keep in zip(vectors, mask):
+        means.append(row[keep].mean(0) if keep.any() else row.sum(0) * 0)
+    return torch.stack(means)
+'''),
+    Right("ex02-3-masked-mean", "lambda", '''\
+real_only = lambda vectors, mask: torch.where(mask[..., None], vectors, 0.0)
+masked_mean = lambda vectors, mask: real_only(vectors, mask).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
 '''),
     Right("ex02-3-masked-mean", "einsum, innocent names", '''\
 def masked_mean(vectors, mask):
@@ -275,18 +403,74 @@ def continue_text(run, prompt, steps):
 
     return [word for word, _ in zip(write(), range(steps))]
 '''),
+    Right("ex03-7-two-directions", "helper cell, list for tuple", '''\
+def two_directions(x, lengths, forward_weights, backward_weights):
+    """Both directions at once, step by step; rows that have ended keep their state."""
+    B, T, _ = x.shape
+    real = torch.arange(T) < lengths[:, None]
+    ahead, end = one_way(x, real, *forward_weights, range(T))
+    behind, start = one_way(x, real, *backward_weights, reversed(range(T)))
+    return [torch.cat([ahead, behind], -1), torch.cat([end, start], -1)]
+''', before=('''\
+def one_way(x, real, w, u, b, order):
+    h = torch.zeros(len(x), len(b)).to(x)
+    found = [None] * x.size(1)
+    for t in order:
+        now = real[:, t, None]
+        h = torch.where(now, torch.tanh(x[:, t] @ w.mT + h @ u.mT + b), h)
+        found[t] = h * now
+    return torch.stack(found, 1), h
+''',)),
+    Right("ex03-7-two-directions", "recursion, einsum", '''\
+def two_directions(x, lengths, forward_weights, backward_weights):
+    def after(h, steps, w, u, b):
+        if not len(steps):
+            return []
+        h = torch.tanh(torch.einsum("i,di->d", steps[0], w) + torch.einsum("e,de->d", h, u) + b)
+        return [h, *after(h, steps[1:], w, u, b)]
+
+    T, D = x.size(1), len(forward_weights[2])
+    output, summary = torch.zeros(len(x), T, 2 * D).to(x), torch.zeros(len(x), 2 * D).to(x)
+    for k, n in enumerate(lengths):
+        there = torch.stack(after(x.new_zeros(D), x[k, :n], *forward_weights))
+        back = torch.stack(after(x.new_zeros(D), x[k, :n].flip(0), *backward_weights)[::-1])
+        output[k, :n] = torch.hstack([there, back])
+        summary[k] = torch.hstack([there[-1], back[0]])
+    return output, summary
+'''),
+    Right("ex03-7-two-directions", "own class, walrus", '''\
+class Walker:
+    def __init__(self, weight_ih, weight_hh, bias):
+        self.weight, self.bias = torch.cat([weight_ih, weight_hh], dim=1), bias
+
+    def walk(self, rows):
+        h, states = torch.zeros_like(self.bias), []
+        for x_t in rows:
+            states.append(h := torch.tanh(self.weight @ torch.cat([x_t, h]) + self.bias))
+        return torch.stack(states)
+
+
+def two_directions(x, lengths, forward_weights, backward_weights):
+    one, two = Walker(*forward_weights), Walker(*backward_weights)
+    rows = [row[: int(n)] for row, n in zip(x, lengths)]
+    pairs = [(one.walk(row), two.walk(torch.flip(row, [0])).flip(0)) for row in rows]
+    padded = nn.utils.rnn.pad_sequence([torch.cat(pair, 1) for pair in pairs], batch_first=True)
+    missing = x.shape[1] - padded.shape[1]
+    output = torch.cat([padded, padded.new_zeros(len(x), missing, padded.shape[2])], dim=1)
+    return output, torch.stack([torch.cat([a[-1], b[0]]) for a, b in pairs])
+'''),
     # --- 04 ---------------------------------------------------------------------------------
     Right("ex04-1-three-steps", "0-d tensors, requires_grad", '''\
-w_hx, w_hh, w_qh = (torch.tensor(w, requires_grad=True) for w in (1.0, 0.5, 2.0))
+w_ih, w_hh, w_ho = (torch.tensor(w, requires_grad=True) for w in (1.0, 0.5, 2.0))
 h, L = torch.tensor(0.0), 0
 for t, (x_t, y_t) in enumerate(zip([2, 0, 1], [1, 2, 0])):
-    h = w_hx * x_t + w_hh * h
+    h = w_ih * x_t + w_hh * h
     if t == 0:
         h_1 = h
         h_1.retain_grad()
-    L = L + (w_qh * h - y_t) ** 2 / 2 / 3
+    L = L + (w_ho * h - y_t) ** 2 / 2 / 3
 L.backward()
-on_paper = (h_1.grad, w_hx.grad, w_hh.grad, w_qh.grad)
+on_paper = (h_1.grad, w_ih.grad, w_hh.grad, w_ho.grad)
 on_paper
 '''),
     Right("ex04-1-three-steps", "half precision, helper cell", '''\
@@ -300,18 +484,18 @@ torch.randn(3).half() @ torch.randn(3).half()
     Right("ex04-2-expanded-gradient", "NumPy array for a tensor", '''\
 import numpy as np
 
-def expanded_gradient(do, W_hh, W_qh, t):
-    do, W_hh, W_qh = do.numpy(), W_hh.numpy(), W_qh.numpy()
-    return sum(do[:, k - 1] @ W_qh @ np.linalg.matrix_power(W_hh, k - t) for k in range(t, do.shape[1] + 1))
+def expanded_gradient(do, W_hh, W_ho, t):
+    do, W_hh, W_ho = do.numpy(), W_hh.numpy(), W_ho.numpy()
+    return sum(do[:, k - 1] @ W_ho @ np.linalg.matrix_power(W_hh, k - t) for k in range(t, do.shape[1] + 1))
 '''),
     Right("ex04-3-leaky-backward", "NumPy array for a tensor, list for tuple, innocent names", '''\
 import numpy as np
 
-def leaky_backward(do, x, h, c, W_hh, W_qh, alpha):
-    do, x, h, c, W_hh, W_qh = (a.numpy() for a in (do, x, h, c, W_hh, W_qh))
+def leaky_backward(do, x, h, c, W_hh, W_ho, alpha):
+    do, x, h, c, W_hh, W_ho = (a.numpy() for a in (do, x, h, c, W_hh, W_ho))
     backward, inside = np.zeros_like(h[:, 0]), np.zeros_like(c)
     for t in reversed(range(x.shape[1])):
-        dh = do[:, t] @ W_qh + backward
+        dh = do[:, t] @ W_ho + backward
         inside[:, t] = alpha * dh * (1 - c[:, t] ** 2)
         backward = inside[:, t] @ W_hh + (1 - alpha) * dh
     return [np.tensordot(inside, x, axes=([0, 1], [0, 1])), np.tensordot(inside, h[:, :-1], axes=([0, 1], [0, 1])),
@@ -338,23 +522,38 @@ def window_backward(layer, loss_fn, x, y, window):
     print(f"{total:.2f}")
     return total
 '''),
-    Right("ex04-6-clip-gradients", "NamedTuple, tuple for list, 0-d tensors, compared with torch's own", '''\
+    Right("ex04-6-training-step", "NamedTuple, tuple for list, 0-d tensors, compared with torch's own", '''\
 from typing import NamedTuple
 
-class Clipped(NamedTuple):
-    gradients: tuple
-    norm: torch.Tensor
+class Step(NamedTuple):
+    weights: tuple
+    state: torch.Tensor
+    loss: torch.Tensor
 
-def clip_gradients(gradients, max_norm):
-    norm = torch.cat([g.flatten() for g in gradients]).norm()
-    factor = (max_norm / norm).clamp(max=1) if norm else 1
-    return Clipped(tuple(g * factor for g in gradients), norm)
+def training_step(weights, h_0, x, y, alpha, rate, max_norm):
+    W_ih, W_hh, W_ho, b = weights
+    states, inside = [h_0], []
+    for t in range(x.shape[1]):
+        inside += [torch.tanh(F.linear(x[:, t], W_ih, b) + F.linear(states[-1], W_hh))]
+        states += [torch.lerp(states[-1], inside[-1], alpha)]
+    log_p = torch.log_softmax(torch.stack(states[1:], 1) @ W_ho.T, -1)
+    loss = -log_p.gather(-1, y[..., None]).mean()
+    do = (log_p.exp() - torch.eye(len(W_ho), dtype=log_p.dtype)[y]) / y.numel()
+    slopes, carried = [0.0] * 4, 0.0
+    for t in reversed(range(x.shape[1])):
+        dh = do[:, t] @ W_ho + carried
+        da = alpha * dh * (1 - inside[t].square())
+        for k, term in enumerate((da.T @ x[:, t], da.T @ states[t], do[:, t].T @ states[t + 1], da.sum(0))):
+            slopes[k] = slopes[k] + term
+        carried = da @ W_hh + (1 - alpha) * dh
+    norm = torch.cat([slope.flatten() for slope in slopes]).norm()
+    factor = (max_norm / norm).clamp(max=1)
+    return Step(tuple(W - rate * factor * slope for W, slope in zip(weights, slopes)), states[-1], loss)
 ''', after=('''\
 weight = nn.Parameter(torch.ones(3))
 weight.grad = torch.tensor([3.0, 0.0, 4.0])
-mine = clip_gradients((weight.grad.clone(),), 1.0)[0][0]
 nn.utils.clip_grad_norm_([weight], 1.0)
-assert torch.allclose(weight.grad, mine, atol=1e-5)
+assert torch.allclose(weight.grad, torch.tensor([0.6, 0.0, 0.8]), atol=1e-5)
 ''',)),
     # --- 05 ---------------------------------------------------------------------------------
     Right("ex05-1-lstm-cell", "instance with __call__, own class, helper cell, compared with torch's own", '''\
@@ -553,6 +752,99 @@ def additive_weights(query, keys, W_q, W_k, v, mask):
 
 torch.func.vmap?
 ''', jupyter=True),
+    Right("ex06-5-additive-weights", "einsum, not contiguous", '''\
+def additive_weights(query, keys, W_q, W_k, v, mask):
+    hidden = torch.einsum("aq,bq->ba", W_q, query)[:, None] + torch.einsum("ae,bse->bsa", W_k, keys)
+    scores = torch.einsum("bsa,a->sb", hidden.tanh(), v)  # transposed
+    return torch.where(mask.T, scores, torch.tensor(-torch.inf).to(scores)).softmax(0).T
+'''),
+    Right("ex06-7-own-translator", "helper cell, keyword-only", '''\
+class OwnTranslator(nn.Module):
+    def __init__(self, source_size, target_size, embedding_dim, hidden_size, attention_size):
+        super().__init__()
+        I, D, A = embedding_dim, hidden_size, attention_size
+        self.output, self.decoder = nn.Linear(D, target_size), nn.GRUCell(I + D, D)
+        self.W_q, self.W_k = nn.Linear(D, A, bias=False), nn.Linear(D, A, bias=False)
+        self.v, self.encoder = nn.Linear(A, 1, bias=False), nn.GRU(I, D, batch_first=True)
+        self.source_embedding = nn.Embedding(source_size, I)
+        self.target_embedding = nn.Embedding(target_size, I)
+
+    def read(self, source, mask):
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.source_embedding(source), mask.sum(1), batch_first=True, enforce_sorted=False
+        )
+        states, last = self.encoder(packed)
+        states, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
+        return states, last[0]
+
+    def step(self, tokens, h, states, mask):
+        w = look(h, states, mask, W_q=self.W_q, W_k=self.W_k, v=self.v)
+        h = self.decoder(torch.hstack([self.target_embedding(tokens), (w @ states)[:, 0]]), h)
+        return self.output(h), h
+
+    def forward(self, source, mask, inputs):
+        (states, h), rows = self.read(source, mask), []
+        for t in range(inputs.shape[1]):
+            row, h = self.step(inputs[:, t], h, states, mask)
+            rows.append(row)
+        return torch.stack(rows).transpose(0, 1)
+
+    def learn(self, optimizer, source, mask, target, pad):
+        optimizer.zero_grad()
+        log_p = self(source, mask, target[:, :-1]).log_softmax(-1)
+        wanted = target[:, 1:]
+        loss = -log_p.gather(2, wanted[:, :, None])[wanted != pad].mean()
+        loss.backward()
+        optimizer.step()
+        return loss.tolist()
+''', before=('''\
+def look(h, states, mask, *, W_q, W_k, v):
+    """Weights (B, 1, S)."""
+    scores = v(torch.tanh(W_q(h)[:, None] + W_k(states))).transpose(1, 2)
+    return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+''',)),
+    Right("ex06-7-own-translator", "own class, 0-d tensors", '''\
+class OwnTranslator(Reader):
+    def step(self, tokens, h, states, mask):
+        scores = (self.W_q(h).unsqueeze(1) + self.W_k(states)).tanh() @ self.v.weight[0]
+        scores[~mask] = -math.inf
+        context = torch.einsum("bs,bsd->bd", scores.softmax(1), states)
+        h = self.decoder(torch.cat((self.target_embedding(tokens), context), dim=-1), h)
+        return [self.output(h), h]
+
+    def forward(self, source, mask, inputs):
+        states, h = self.read(source, mask)
+        logits = h.new_empty(0)
+        rows = []
+        for t, word in enumerate(inputs.T):
+            logits, h = self.step(word, h, states, mask)
+            rows += [logits[:, None]]
+        return torch.cat(rows, 1)
+
+    def learn(self, optimizer, source, mask, target, pad):
+        logits = self.forward(source, mask, target[:, :-1]).permute(0, 2, 1)
+        loss = F.cross_entropy(logits, target[:, 1:], reduction="sum", ignore_index=pad) / (target[:, 1:] != pad).sum()
+        self.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+''', before=('''\
+class Reader(nn.Module):
+    def __init__(self, source_size, target_size, embedding_dim, hidden_size, attention_size):
+        super().__init__()
+        self.source_embedding = nn.Embedding(source_size, embedding_dim)
+        self.target_embedding = nn.Embedding(target_size, embedding_dim)
+        self.encoder = nn.GRU(embedding_dim, hidden_size, batch_first=True)
+        self.W_q = nn.Linear(hidden_size, attention_size, bias=False)
+        self.W_k = nn.Linear(hidden_size, attention_size, bias=False)
+        self.v = nn.Linear(attention_size, 1, bias=False)
+        self.decoder = nn.GRUCell(embedding_dim + hidden_size, hidden_size)
+        self.output = nn.Linear(hidden_size, target_size)
+
+    def read(self, source, mask):
+        states = self.encoder(self.source_embedding(source))[0]
+        return states, torch.stack([row[real][-1] for row, real in zip(states, mask)])
+''',)),
     # --- 07 ---------------------------------------------------------------------------------
     Right("ex07-1-numbers-by-hand", "jacrev, 0-d tensors", '''\
 keys = torch.tensor([[10.0, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]])

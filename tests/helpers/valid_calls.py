@@ -333,9 +333,9 @@ call(
 MATRIX = floats(randn(4, 4))
 FORWARD = {
     "x": floats(randn(2, 6, 3)).but("nan", "inf", "empty"),
-    "W_hx": floats(randn(4, 3)).but("nan", "inf"),
+    "W_ih": floats(randn(4, 3)).but("nan", "inf"),
     "W_hh": floats(randn(4, 4)).but("nan", "inf"),
-    "W_qh": floats(randn(2, 4)).but("nan", "inf", "empty"),
+    "W_ho": floats(randn(2, 4)).but("nan", "inf", "empty"),
 }
 call(bptt.forward_pass, **FORWARD, nonlinearity=choice("linear"), window=optional(size(3)))
 call(
@@ -343,7 +343,7 @@ call(
     do=floats(randn(2, 6, 2)).but("nan", "inf", "empty", "int64"),
     cache=a_module(lambda: bptt.forward_pass(*(FORWARD[name].make() for name in FORWARD))),
     W_hh=FORWARD["W_hh"],
-    W_qh=FORWARD["W_qh"],
+    W_ho=FORWARD["W_ho"],
     nonlinearity=choice("linear"),
     window=optional(size(3)),
 )

@@ -34,7 +34,7 @@ def hand_gradients(nonlinearity, window):
     return bptt.backward_pass(do, cache, *weights[1:], nonlinearity=nonlinearity, window=window)
 
 
-def column_vector_loss(x, W_hx, W_hh, W_qh, h_0, nonlinearity, window):
+def column_vector_loss(x, W_ih, W_hh, W_ho, h_0, nonlinearity, window):
     """The loss from the tutorial's column-vector equations, one sequence and one step at a time, with detach."""
     phi = torch.tanh if nonlinearity == "tanh" else (lambda a: a)
     loss, states = 0.0, []
@@ -43,9 +43,9 @@ def column_vector_loss(x, W_hx, W_hh, W_qh, h_0, nonlinearity, window):
         for t in range(T):
             if window and t % window == 0 and t > 0:
                 h = h.detach()
-            h = phi(W_hx @ x[b, t] + W_hh @ h)
+            h = phi(W_ih @ x[b, t] + W_hh @ h)
             states.append(h)
-            loss = loss + (W_qh @ h - network()[1][b, t]).square().sum() / 2 / (B * T)
+            loss = loss + (W_ho @ h - network()[1][b, t]).square().sum() / 2 / (B * T)
     return loss, states
 
 
@@ -62,7 +62,7 @@ def test_by_hand_is_autograd(nonlinearity, window):
     loss, states = column_vector_loss(x, *leaves, h_0, nonlinearity, window)
     wanted = torch.autograd.grad(loss, [*leaves, h_0, *states])
     found = hand_gradients(nonlinearity, window)
-    for name, got, want in zip(("W_hx", "W_hh", "W_qh"), found, wanted, strict=False):
+    for name, got, want in zip(("W_ih", "W_hh", "W_ho"), found, wanted, strict=False):
         torch.testing.assert_close(got, want, **TINY, msg=lambda m, name=name: f"{name}: {m}")
     torch.testing.assert_close(found.h[:, 0], wanted[3], **TINY)
     torch.testing.assert_close(found.h[:, 1:], torch.stack(wanted[4:]).view(B, T, D), **TINY)
@@ -80,7 +80,7 @@ def test_by_hand_is_finite_differences(nonlinearity):
 
     for window in (None, T):
         found = hand_gradients(nonlinearity, window)
-        for place, got in enumerate((found.W_hx, found.W_hh, found.W_qh, found.h[:, 0])):
+        for place, got in enumerate((found.W_ih, found.W_hh, found.W_ho, found.h[:, 0])):
             at = [*weights, h_0][place]
             want = bptt.finite_differences(lambda value, place=place: loss(place, value), at)
             torch.testing.assert_close(got, want, **TINY)
@@ -103,31 +103,31 @@ def test_forward_pass_cuts_itself(nonlinearity, window):
 def test_forward_pass_is_torch_rnn(bias):
     """Fails if the recurrence is not nn.RNN's, or a column of ones is not a bias."""
     layer = nn.RNN(INPUTS, D, bias=bias, batch_first=True, dtype=torch.float64)
-    x, W_hx = draw(B, T, INPUTS), layer.weight_ih_l0
+    x, W_ih = draw(B, T, INPUTS), layer.weight_ih_l0
     wanted, _ = layer(x)
     if bias:
         x = torch.cat([x, torch.ones(B, T, 1, dtype=torch.float64)], dim=2)
-        W_hx = torch.cat([W_hx, (layer.bias_ih_l0 + layer.bias_hh_l0)[:, None]], dim=1)
-    cache = bptt.forward_pass(x, W_hx, layer.weight_hh_l0, draw(Q, D), nonlinearity="tanh")
+        W_ih = torch.cat([W_ih, (layer.bias_ih_l0 + layer.bias_hh_l0)[:, None]], dim=1)
+    cache = bptt.forward_pass(x, W_ih, layer.weight_hh_l0, draw(Q, D), nonlinearity="tanh")
     torch.testing.assert_close(cache.h[:, 1:], wanted, **TINY)
     assert torch.equal(cache.h[:, 0], torch.zeros(B, D, dtype=torch.float64))
 
 
 def test_worked_by_hand():
-    """One number each: w_hx = 1, w_hh = 1/2, w_qh = 2, x = 1, 1, 1, targets 0: every number found on paper."""
+    """One number each: w_ih = 1, w_hh = 1/2, w_ho = 2, x = 1, 1, 1, targets 0: every number found on paper."""
     x, y = torch.ones(1, 3, 1), torch.zeros(1, 3, 1)
-    W_hx, W_hh, W_qh = torch.ones(1, 1), torch.tensor([[0.5]]), torch.tensor([[2.0]])
-    cache = bptt.forward_pass(x, W_hx, W_hh, W_qh)
+    W_ih, W_hh, W_ho = torch.ones(1, 1), torch.tensor([[0.5]]), torch.tensor([[2.0]])
+    cache = bptt.forward_pass(x, W_ih, W_hh, W_ho)
     assert cache.h.flatten().tolist() == [0, 1, 1.5, 1.75]
     loss, do = bptt.squared_loss(cache.o, y)
     assert loss.item() == pytest.approx((2**2 + 3**2 + 3.5**2) / 6)
-    found = bptt.backward_pass(do, cache, W_hh, W_qh)
+    found = bptt.backward_pass(do, cache, W_hh, W_ho)
     dh3, dh2 = 2 * 3.5 / 3, 2 * 3 / 3 + 0.5 * 2 * 3.5 / 3
     dh1 = 2 * 2 / 3 + 0.5 * dh2
     assert found.h.flatten().tolist() == pytest.approx([0.5 * dh1, dh1, dh2, dh3])
-    assert found.W_hx.item() == pytest.approx(dh1 + dh2 + dh3)
+    assert found.W_ih.item() == pytest.approx(dh1 + dh2 + dh3)
     assert found.W_hh.item() == pytest.approx(dh2 * 1 + dh3 * 1.5)
-    assert found.W_qh.item() == pytest.approx((2 * 1 + 3 * 1.5 + 3.5 * 1.75) / 3)
+    assert found.W_ho.item() == pytest.approx((2 * 1 + 3 * 1.5 + 3.5 * 1.75) / 3)
 
 
 def test_backward_pass_does_not_change_the_cache():
@@ -288,7 +288,7 @@ def test_truncated_backward_is_the_hand_version(window):
     weights = [layer.weight_ih_l0.detach(), layer.weight_hh_l0.detach(), eye]
     cache = bptt.forward_pass(x, *weights, nonlinearity="tanh")
     wanted = bptt.backward_pass(2 * (cache.o - y), cache, *weights[1:], nonlinearity="tanh", window=window)
-    torch.testing.assert_close(layer.weight_ih_l0.grad, wanted.W_hx, **TINY)
+    torch.testing.assert_close(layer.weight_ih_l0.grad, wanted.W_ih, **TINY)
     torch.testing.assert_close(layer.weight_hh_l0.grad, wanted.W_hh, **TINY)
     torch.testing.assert_close(loss, loss_of(cache.o, y), **TINY)
     torch.testing.assert_close(state[0], cache.h[:, -1], **TINY)
@@ -395,8 +395,8 @@ CACHE = bptt.forward_pass(X, W_HX, W_HH, W_QH)
 LAYER = nn.RNN(INPUTS, D, batch_first=True)
 NOT_FINITE = torch.tensor([[1.0, float("nan")], [0.0, 1.0]]), torch.tensor([[1.0, float("inf")], [0.0, 1.0]])
 REFUSED = {
-    "W_hx": (lambda: bptt.forward_pass(X, W_HX.T, W_HH, W_QH), r"W_hx must be a tensor \(4, 2\), .* \(2, 4\)"),
-    "W_qh": (lambda: bptt.forward_pass(X, W_HX, W_HH, W_QH.T), r"W_qh must be a tensor \(Q, 4\), .* \(4, 5\)"),
+    "W_ih": (lambda: bptt.forward_pass(X, W_HX.T, W_HH, W_QH), r"W_ih must be a tensor \(4, 2\), .* \(2, 4\)"),
+    "W_ho": (lambda: bptt.forward_pass(X, W_HX, W_HH, W_QH.T), r"W_ho must be a tensor \(Q, 4\), .* \(4, 5\)"),
     "W_hh": (lambda: bptt.forward_pass(X, W_HX, W_HX, W_QH), r"W_hh must be a tensor \(4, 4\), .* \(4, 2\)"),
     "x": (lambda: bptt.forward_pass(X[0], W_HX, W_HH, W_QH), r"x must be a tensor \(B, T, I\), .* \(7, 2\)"),
     "h_0": (lambda: bptt.forward_pass(X, W_HX, W_HH, W_QH, H_0[:2]), r"h_0 must be a tensor \(3, 4\), .* \(2, 4\)"),
@@ -406,7 +406,7 @@ REFUSED = {
     "do": (lambda: bptt.backward_pass(Y[:, 1:], CACHE, W_HH, W_QH), r"do must be a tensor \(3, 7, 5\), .* \(3, 6, 5\)"),
     "backward phi": (lambda: bptt.backward_pass(Y, CACHE, W_HH, W_QH, nonlinearity="relu"), "got 'relu'"),
     "backward window": (lambda: bptt.backward_pass(Y, CACHE, W_HH, W_QH, window=-1), "at least 1, got -1"),
-    "backward W_qh": (lambda: bptt.backward_pass(Y, CACHE, W_HH, W_QH.T), r"W_qh must be a tensor \(Q, 4\)"),
+    "backward W_ho": (lambda: bptt.backward_pass(Y, CACHE, W_HH, W_QH.T), r"W_ho must be a tensor \(Q, 4\)"),
     "float32": (
         lambda: bptt.finite_differences(torch.sum, torch.ones(2)),
         r"at must be torch\.float64, got torch.float32",

@@ -84,7 +84,7 @@ def _window(ax, y, shift, names, predicted, own):
     alt="Four tokens, twice. Above, the fourth token has arrows from all three before it. "
     "Below, only the arrow from the third token remains; the two others are dashed and grey.",
     caption="The chain rule lets every token depend on all tokens before it and is exact. The Markov assumption keeps "
-    "the last $n-1$ of them ($n=2$ here) and drops the rest.",
+    "the last $K$ of them ($K=1$ here) and drops the rest.",
 )
 def language_model_chain():
     """Draw the dependencies of the chain rule, and those that a bigram model keeps."""
@@ -92,7 +92,7 @@ def language_model_chain():
     words = ["the", "dog", "bit", "us"]
     exact = ["$p(x_1)$", "$p(x_2|x_1)$", "$p(x_3|x_1,x_2)$", "$p(x_4|x_1,x_2,x_3)$"]
     bigram = ["$p(x_1)$", "$p(x_2|x_1)$", "$p(x_3|x_2)$", "$p(x_4|x_3)$"]
-    for name, y, factors, reach in (("chain rule", 5.4, exact, 3), ("Markov, n = 2", 1.2, bigram, 1)):
+    for name, y, factors, reach in (("chain rule", 5.4, exact, 3), ("Markov, K = 1", 1.2, bigram, 1)):
         label(ax, 0.3, y + 2.5, name, size=10.5, align="left", weight="bold")
         for t, (word, factor) in enumerate(zip(words, factors, strict=True)):
             x = 2.2 + 3.85 * t

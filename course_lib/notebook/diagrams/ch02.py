@@ -21,7 +21,7 @@ def _row(ax, x, y, cells, kinds, w=1.0, gap=0.1, size=10):
         "first row ends in the padding id 1. Mask: the same shape, 0 at the padding and 1 elsewhere."
     ),
     caption=(
-        "Each step keeps something and loses something: cutting fixes the units, numbering turns rare words into "
+        "Each step keeps something and loses something: tokens fix the units, the vocabulary turns rare words into "
         "`<unk>`, padding adds entries that are not text, and the mask says which ones."
     ),
 )
@@ -44,8 +44,8 @@ def text_pipeline():
     for x in (left + 1.7, right + 2.25):
         arrow(ax, (x, 7.45), (x, 6.6))
         arrow(ax, (x, 5.8), (x, 4.9))
-    label(ax, 7.3, 7.05, "cut", size=9.5)
-    label(ax, 7.3, 5.35, "number", size=9.5)
+    label(ax, 7.3, 7.05, "tokenise", size=9.5)
+    label(ax, 7.3, 5.35, "look up ids", size=9.5)
     arrow(ax, (left + 1.7, 4.1), (6.2, 3.5))
     arrow(ax, (right + 2.25, 4.1), (8.5, 3.5))
     label(ax, 7.3, 3.8, "pad", size=9.5)

@@ -7,8 +7,8 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label
 
 @diagram(
     alt=(
-        "A recurrent network unrolled over three steps. Forward arrows: each input x goes up through W_hx into the "
-        "state h, each state goes right through W_hh into the next state and up through W_qh into the output o, and "
+        "A recurrent network unrolled over three steps. Forward arrows: each input x goes up through W_ih into the "
+        "state h, each state goes right through W_hh into the next state and up through W_ho into the output o, and "
         "the three outputs go into the loss L. Backward arrows, in the gradient's colour, run beside them the other "
         "way: from L to each output, from each output down to its state, and from each state left to the one before."
     ),

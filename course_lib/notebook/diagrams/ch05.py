@@ -10,7 +10,7 @@ LINE, PRODUCT, GATES, BUS, INPUT = (
     0.75,
 )  # heights: memory, products, gates, the wire with x and h
 LEFT, RIGHT = 2.4, 13.6  # the frame of a cell
-STEPS = {"LSTM": ("memory line", "forget", "write", "show"), "GRU": ("reset", "update", "whole cell")}
+STEPS = {"LSTM": ("memory line", "forget", "write", "show"), "GRU": ("update", "reset", "whole cell")}
 
 
 def _stage(model, step, equation):
@@ -233,70 +233,70 @@ def lstm_chain():
 
 
 def _gru(step, equation):
-    """The GRU cell: 0 the reset gate and the candidate, 1 the update gate, 2 all of it."""
+    """The GRU cell: 0 the update gate and a plain candidate, 1 the reset gate, 2 all of it."""
     ax = _stage("GRU", step, equation)
     pen = _Pen(ax, step)
     tap, update, reset, candidate, blend = 3.1, 4.55, 6.5, 10.45, 11.9
-    pen.wire(0, (0.35, LINE), (tap, LINE), kind="hidden state", head=False)
-    pen.wire(1, (tap, LINE), (15.65, LINE), kind="hidden state")
+    pen.wire(0, (0.35, LINE), (15.65, LINE), kind="hidden state")
     pen.wire(0, (tap, LINE), (tap, BUS), kind="hidden state", head=False)
     _inputs(pen, 0, candidate, state_line=True)
     pen.wire(0, (tap, BUS), (candidate, BUS), head=False)
     pen.joint(0, tap, LINE, kind="hidden state")
     pen.joint(0, tap, BUS)
-    pen.gate(1, update, "update", r"$\sigma$", "update gate")
-    pen.gate(0, reset, "reset", r"$\sigma$", "reset gate")
-    pen.gate(
-        0, candidate, "candidate", r"$\tanh(x_t W_{in}^\top + r_t \odot (h_{t-1} W_{hn}^\top))$", "candidate", w=4.7
-    )
-    pen.wire(0, (reset + 0.75, GATES), (candidate - 2.35, GATES), kind="reset gate")
-    pen.wire(1, (update, GATES + 0.55), (update, LINE - 0.27), kind="update gate")
-    pen.wire(1, (update, PRODUCT), (7.7, PRODUCT), kind="update gate")
-    pen.joint(1, update, PRODUCT, kind="update gate")
-    box(ax, 8.4, PRODUCT, "$1 - z_t$" if step else "", pen.kind(1, "update gate"), w=1.4, h=0.6)
-    pen.wire(1, (9.1, PRODUCT), (blend - 0.27, PRODUCT), kind="update gate")
-    pen.wire(1, (blend, GATES + 0.55), (blend, PRODUCT - 0.27), kind="candidate")
-    pen.wire(1, (blend, PRODUCT + 0.27), (blend, LINE - 0.27))
-    pen.operation(1, blend, PRODUCT, "×")
-    pen.operation(1, update, LINE, "×")
-    pen.operation(1, blend, LINE, "+")
-    pen.name(0, reset + 1.13, GATES + 0.32, "$r_t$", "reset gate")
-    pen.name(1, update + 0.4, PRODUCT + 0.4, "$z_t$", "update gate")
+    pen.gate(0, update, "update", r"$\sigma$", "update gate")
+    pen.gate(1, reset, "reset", r"$\sigma$", "reset gate")
+    proposal = r"$\tanh(x_t W_{in}^\top + r_t \odot (h_{t-1} W_{hn}^\top))$"
+    if step == 0:
+        proposal = r"$\tanh(x_t W_{in}^\top + h_{t-1} W_{hn}^\top)$"
+    pen.gate(0, candidate, "candidate", proposal, "candidate", w=4.7)
+    pen.wire(1, (reset + 0.75, GATES), (candidate - 2.35, GATES), kind="reset gate")
+    pen.wire(0, (update, GATES + 0.55), (update, LINE - 0.27), kind="update gate")
+    pen.wire(0, (update, PRODUCT), (7.7, PRODUCT), kind="update gate")
+    pen.joint(0, update, PRODUCT, kind="update gate")
+    box(ax, 8.4, PRODUCT, "$1 - z_t$", "update gate", w=1.4, h=0.6)
+    pen.wire(0, (9.1, PRODUCT), (blend - 0.27, PRODUCT), kind="update gate")
+    pen.wire(0, (blend, GATES + 0.55), (blend, PRODUCT - 0.27), kind="candidate")
+    pen.wire(0, (blend, PRODUCT + 0.27), (blend, LINE - 0.27))
+    pen.operation(0, blend, PRODUCT, "×")
+    pen.operation(0, update, LINE, "×")
+    pen.operation(0, blend, LINE, "+")
+    pen.name(0, update + 0.4, PRODUCT + 0.4, "$z_t$", "update gate")
+    pen.name(1, reset + 1.13, GATES + 0.32, "$r_t$", "reset gate")
     pen.name(0, blend + 0.45, GATES + 0.78, "$n_t$", "candidate")
-    _ends(pen, 0, LINE, "$h_{t-1}$", "", "hidden state")
-    _ends(pen, 1, LINE, "", "$h_t$", "hidden state")
+    _ends(pen, 0, LINE, "$h_{t-1}$", "$h_t$", "hidden state")
     return ax
 
 
 @diagram(
     alt=(
-        "The frame of a GRU cell. The old state enters at the top left; a branch of it and the input from below join "
-        "on a wire at the bottom. From it a sigmoid layer computes the reset gate r, which enters the candidate n: "
-        "tanh of x W in plus r times h W hn. The rest is faint."
+        "The frame of a GRU cell. The state runs along a line at the top. A branch of it and the input from below join "
+        "on a wire at the bottom, which feeds a sigmoid layer, the update gate z, and the candidate n, a tanh layer. z "
+        "multiplies the state on its line, 1 - z multiplies the candidate, and the two are added. The reset gate is "
+        "still faint."
     ),
     caption=(
-        "The GRU, step 1, the reset gate: it decides how much of the old state the candidate may use. It multiplies "
-        "after the product with $W_{hn}$, as in torch."
-    ),
-)
-def gru_reset_gate():
-    """The candidate and its gate."""
-    return _gru(0, r"$n_t = \tanh(x_t W_{in}^\top + b_{in} + r_t \odot (h_{t-1} W_{hn}^\top + b_{hn}))$")
-
-
-@diagram(
-    alt=(
-        "The same cell; new is the update gate z. It multiplies the old state on the line at the top; 1 - z multiplies "
-        "the candidate, and the two are added to the new state."
-    ),
-    caption=(
-        "The GRU, step 2, the update gate: one gate does two jobs. A fraction z of the old state stays, "
+        "The GRU, step 1, the update gate: one gate does two jobs. A fraction z of the old state stays, "
         "a fraction 1 - z of the candidate comes in."
     ),
 )
 def gru_update_gate():
     """The line of the state, and what is mixed into it."""
-    return _gru(1, r"$h_t = (1 - z_t) \odot n_t + z_t \odot h_{t-1}$")
+    return _gru(0, r"$h_t = (1 - z_t) \odot n_t + z_t \odot h_{t-1}$")
+
+
+@diagram(
+    alt=(
+        "The same cell; new is a second sigmoid layer, the reset gate r, on the wire with input and old state. It "
+        "enters the candidate, which is now tanh of x W in plus r times h W hn."
+    ),
+    caption=(
+        "The GRU, step 2, the reset gate: it decides how much of the old state the candidate may use. It multiplies "
+        "after the product with $W_{hn}$, as in torch."
+    ),
+)
+def gru_reset_gate():
+    """The candidate and its gate."""
+    return _gru(1, r"$n_t = \tanh(x_t W_{in}^\top + b_{in} + r_t \odot (h_{t-1} W_{hn}^\top + b_{hn}))$")
 
 
 @diagram(

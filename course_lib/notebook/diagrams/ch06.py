@@ -40,11 +40,10 @@ def _decoder(ax, y, top, between=None):
 @diagram(
     alt="Left, a frame with the encoder: a row of states over the words 'the quiet river <eos>'. One thick line leaves "
     "its last state, the context vector c, (B, D), and starts the decoder in the right frame: four states, each fed "
-    "with the word before it, first with <sos>. Over all four lies one bar, the output transformation D, and on top "
+    "with the word before it, first with <sos>. Over all four lies one bar, the output layer, and on top "
     "stand the words 'la riva tranqa <eos>'.",
     caption="The encoder reads; the decoder writes, each word fed back as its next input. All that passes between them "
-    "is the context vector $c$. The output transformation $D$, the same at every step, turns a state into scores of "
-    "words.",
+    "is the context vector $c$. The same output layer at every step turns a state into scores of words.",
 )
 def encoder_decoder():
     """Draw two networks and the one vector between them."""
@@ -59,7 +58,16 @@ def encoder_decoder():
     label(ax, 8.55, y + 0.65, "context\n$c$", kind="attention", size=10)
     label(ax, 8.55, y - 0.4, "(B, D)", kind="attention", size=9)
     middle = RIGHT + STEP * 1.5
-    box(ax, middle, 3.85, "$D$:  state → a score for every word, (B, V)", kind="projections", w=6.95, h=0.72, size=9.5)
+    box(
+        ax,
+        middle,
+        3.85,
+        "output layer: a score for every word, (B, V)",
+        kind="projections",
+        w=6.95,
+        h=0.72,
+        size=9.5,
+    )
     label(ax, 0.3, 3.6, "encoder", size=11, align="left", weight="bold")
     label(ax, 2.35, 3.58, "reads the source", size=9.5, align="left")
     label(ax, RIGHT - 0.9, 6.35, "decoder", size=11, align="left", weight="bold")

@@ -22,86 +22,72 @@ def puzzle():
     show(
         ax,
         alt=f"Two rows of letters. Above: {LINE}. Below: the same letters in random order.",
-        caption="Which of the two lines is more probable? The letters are the same; the frequent ones are dark.",
+        caption="Which of the two lines is more probable? The letters are the same; the more frequent, the darker.",
     )
 
 
-def series_and_shuffle(wave, mixed, correlations):
-    """Draw a series, its shuffled twin, and their correlations with their own past, {name: by lag}."""
-    left, middle, right = plots.grid(1, 3, height=2.6, width_ratios=[1, 1, 1.4])[0]
-    plots.lines(left, {"series": (range(60), wave[:60])}, "time step", "value")
-    plots.lines(middle, {"shuffled": (range(60), mixed[:60])}, "time step", "", {"shuffled": "muted"})
-    left.set(title="the series")
-    middle.set(title="shuffled", ylim=left.get_ylim())
-    by_lag = {name: (range(1, len(c) + 1), c) for name, c in correlations.items()}
-    plots.lines(right, by_lag, "lag (steps)", "correlation with the past", {"shuffled": "muted"}, direct=True)
+def sunspots(series, choose, test):
+    """Draw yearly sunspot numbers from 1749 on: the years to fit, to choose with, and to test."""
+    ax = plots.axes(height=2.7)
+    years = range(1749, 1749 + len(series))
+    plots.lines(ax, {"series": (years, series)}, "year", "sunspots")
+    parts = {
+        "to fit": (0, choose, "none"),
+        "to choose K": (choose, test, "weight"),
+        "test": (test, len(series), "output"),
+    }
+    for name, (first, last, kind) in parts.items():
+        if kind != "none":
+            ax.axvspan(1749 + first, 1748 + last, color=plots.COLORS[kind], alpha=0.15, zorder=0)
+        ax.annotate(name, (1748.5 + (first + last) / 2, 205), ha="center", va="center")
+    ax.set(ylim=(0, 218), xlim=(1745, 1987))
     show(
-        left,
-        alt="The first 60 of 240 steps of a seasonal series; of its shuffled twin, which is jagged; and their "
-        "correlation with past values, which swings with period 12 for the series and stays near zero for the twin.",
-        caption="Shuffling keeps every value, and so mean, spread and histogram; it destroys the relation to the past, "
-        "here a season of 12 steps. (The first 60 of 240 steps are shown.)",
+        ax,
+        alt="Yearly sunspot numbers from 1749 to 1983: some twenty peaks, about eleven years apart and of different "
+        "heights. The first 140 years are for fitting, the next 50 for choosing K, the last 45 are the test.",
+        caption="Peaks come about every eleven years, and no two are alike. The highest stand in the last part, on "
+        "which nothing will be fitted or chosen.",
     )
 
 
-def error_by_order(errors, floor):
-    """Draw the one-step error of orders 1, 2, ... and what the noise alone costs."""
+def error_by_order(errors, copy_error):
+    """Draw the one-step error of K = 1, 2, ... on the validation years, and that of copying the year before."""
     orders = range(1, len(errors) + 1)
-    curves = {"autoregression": (orders, errors), "noise alone": (orders, [floor] * len(errors))}
-    colors = {"noise alone": "muted"}
-    ax = plots.axes(height=2.9)
-    plots.lines(ax, curves, "order $K$ (steps back)", "mean absolute error", colors, direct=True)
-    show(
-        ax,
-        alt="One-step error against the order: it falls in steps until an order of about 13, then stays flat, a "
-        "little above a grey line for the noise.",
-        caption="Looking further back helps until the window holds a whole season and one step; what is left is nearly "
-        "all noise, which no order can predict.",
-    )
-
-
-def forecasts(series, start, ahead, naive):
-    """Draw 36 steps of past, what came after `start`, the forecast and its naive rivals {name: values}."""
-    end = start + len(ahead)
-    steps = range(start, end)
-    ax = plots.axes()
+    ax = plots.axes(height=2.7)
     plots.lines(
-        ax,
-        {"the past": (range(start - 36, start), series[start - 36 : start])},
-        "time step",
-        "value",
-        {"the past": "series"},
+        ax, {"autoregression": (orders, errors)}, "$K$ (years back)", "mean absolute error", marker="o", markersize=4
     )
-    curves = {"actual": (steps, series[start:end]), "autoregression": (steps, ahead)}
-    plots.lines(ax, curves, "time step", "value", {"actual": "ink"})
-    for (name, values), dashes in zip(naive.items(), ("--", ":"), strict=True):
-        plots.lines(ax, {name: (steps, values)}, "time step", "value", {name: "muted"}, linestyle=dashes)
-    ax.legend(ncols=3, loc="upper left")
-    ax.set_ylim(2, 7.8)
+    ax.axhline(copy_error, color=plots.COLORS["muted"], linestyle="--", linewidth=1.4)
+    ax.annotate("copy the year before", (20, copy_error), xytext=(0, -4), textcoords="offset points", ha="right",
+                va="top", color=plots.COLORS["ink"])  # fmt: skip
+    ax.annotate("autoregression", (16, errors[15]), xytext=(0, 8), textcoords="offset points", ha="center",
+                color=plots.color("autoregression"))  # fmt: skip
+    ax.set(ylim=(0, 1.1 * copy_error), xticks=[1, 2, 5, 10, 15, 20])
     show(
         ax,
-        alt="36 steps of past, then forecasts: the autoregression follows season and trend, last season repeats "
-        "without the trend, last value is flat.",
-        caption="Fed with its own forecasts, the autoregression keeps season and trend for three seasons; repeating "
-        "the last season misses the trend, repeating the last value misses both.",
+        alt="One-step error on the validation years against K: it falls from 15 at K = 1 to 11 at K = 2 and then stays "
+        "nearly level, near 10. Copying the year before has 15.",
+        caption="The second year of past makes nearly the whole gain; after it the curve is almost flat.",
     )
 
 
 def error_by_horizon(errors):
     """Draw the mean error against the distance of the forecast: {forecast: errors}."""
-    ax = plots.axes()
+    ax = plots.axes(height=3.0)
     for (name, e), dashes in zip(errors.items(), ("-", "--", ":"), strict=True):
         color = {} if name == "autoregression" else {name: "muted"}
         plots.lines(
-            ax, {name: (range(1, len(e) + 1), e)}, "steps ahead", "mean absolute error", color, linestyle=dashes
+            ax, {name: (range(1, len(e) + 1), e)}, "years ahead", "mean absolute error", color, linestyle=dashes
         )
-    plots.direct_labels(ax)
-    ax.set_ylim(0, 1.5)
+    for name, place in {"autoregression": (6.2, 39), "eleven years ago": (6.2, 21), "last year": (7.1, 80)}.items():
+        ax.annotate(name, place, color=plots.color("autoregression" if name == "autoregression" else "ink"))
+    ax.set(ylim=(0, None), xticks=range(1, len(next(iter(errors.values()))) + 1))
     show(
         ax,
-        alt="Error against steps ahead: the autoregression stays near 0.2, last season near 0.3 and then 0.5, last "
-        "value swings between 0.3 and 1.3 with the season.",
-        caption="The autoregression's error grows slowly, because each step inherits the errors of those before.",
+        alt="Test error against years ahead. The autoregression rises from 16 to 33 at three years and stays near 36. "
+        "Eleven years ago stays near 30. Last year rises from 26 to 88 at five years and falls again.",
+        caption="One or two years ahead the autoregression is best; from three years on, the last cycle repeated is. "
+        "Copying last year is worst where the sun is in the opposite phase.",
     )
 
 
@@ -160,75 +146,69 @@ def effective_choices(distributions, choices):
     )
 
 
-def two_smoothings(held_out, seen):
-    """Draw bits per letter against n on held-out and on training text: {smoothing: bits for n = 1, 2, ...}."""
-    ax = plots.axes(height=3.4)
-    colors = {"add 0.1": "add-k", "interpolated": "interpolated"}
-    for part, bits, style in (("held out", held_out, {}), ("training", seen, {"linestyle": "--", "alpha": 0.55})):
-        for name, b in bits.items():
-            label = f"{name}, {part}"
-            points = {label: (range(1, len(b) + 1), b)}
-            plots.lines(ax, points, "", "bits per letter", {label: colors[name]}, marker="o", **style)
+def bits_by_n(bits):
+    """Draw bits per letter for n = 1, 2, ...: on held-out and on training text with add-0.1, perhaps interpolated."""
+    ax = plots.axes(height=3.2)
+    shown = {
+        "training": ("add 0.1, training text", "add-k", {"linestyle": "--", "alpha": 0.6}),
+        "held out": ("add 0.1, new text", "add-k", {}),
+        "interpolated": ("interpolated, new text", "interpolated", {}),
+    }
+    for key, (label, color, style) in shown.items():
+        if key in bits:
+            points = {label: (range(1, len(bits[key]) + 1), bits[key])}
+            plots.lines(ax, points, "", "bits per letter", {label: color}, marker="o", **style)
     ax.set_xlabel("$n$ (the model looks $n-1$ letters back)")
     plots.direct_labels(ax)
-    show(
-        ax,
-        alt="Bits per letter against n for two smoothings. On training text both fall; on held-out text the add-0.1 "
-        "curve turns up steeply from the middle on, the interpolated one a little.",
-        caption="Longer contexts fit the training text ever better. On new text add-$k$ soon turns up again; "
-        "interpolation, which fills the gap from the shorter context, rises far less.",
-    )
+    if "interpolated" in bits:
+        alt = "The same figure with a third curve: interpolated, on new text. It falls until n = 6 and stays level."
+        caption = "Filled up from shorter contexts, long contexts do no harm on new text."
+    else:
+        alt = ("Bits per letter against n for add-0.1. On training text the curve falls up to n = 7; on new text it "
+               "falls until n = 5 and then rises.")  # fmt: skip
+        caption = "Longer contexts fit the training text ever better. On new text the curve soon turns up again."
+    show(ax, alt=alt, caption=caption)
 
 
 def loss_and_marks(updates, losses, marks):
-    """Draw the held-out loss against updates, with the baselines {name: nats} as marks."""
-    ax = plots.axes()
-    curve = {"window network": (updates, losses)}
-    plots.lines(ax, curve, "updates", "held-out loss (nats per letter)")
+    """Draw the bits per letter on new text against updates, with other models as marks, {name: bits}."""
+    ax = plots.axes(height=3.4)
+    plots.lines(ax, {"window network": (updates, losses)}, "updates", "bits per letter, new text", marker="o",
+                markersize=4)  # fmt: skip
     for name, value in marks.items():
         ax.axhline(value, color=plots.COLORS["muted"], linestyle="--", linewidth=1.2)
         ax.annotate(name, (updates[-1], value), xytext=(0, 2), textcoords="offset points", ha="right", va="bottom")
-    ax.margins(y=0.1)
+    ax.annotate("window network", (updates[2], losses[2]), xytext=(6, 8), textcoords="offset points",
+                color=plots.color("window network"))  # fmt: skip
+    ax.set_ylim(1.5, 5.1)
     show(
         ax,
-        alt="Held-out loss against updates: it starts at the uniform mark, passes the unigram entropy and then the "
-        "bigram entropy, and flattens below it.",
-        caption="The loss starts at $\\log V$ and ends below the bigram entropy: that needs more than one letter of "
-        "context.",
+        alt="Bits per letter on new text against updates: the curve starts near log V, passes the marks of no "
+        "context and of one letter within 200 updates, and flattens above the best n-gram.",
+        caption="The loss starts at $\\log_2 V$ and ends far below the bigram model: that needs more than one letter "
+        "of context. The best table of counts is still ahead.",
     )
 
 
-def reach_of_a_window(effect, window):
-    """Draw how much the change of one letter moves the prediction, by its distance."""
-    ax = plots.bars(
-        plots.axes(height=2.6),
-        {str(d): round(e, 2) for d, e in enumerate(effect)},
-        "largest change of a logit",
-        {str(d): "input" if d < window else "muted" for d in range(len(effect))},
-        digits=2,
-    )
-    ax.set_xlabel("distance of the changed letter (0 = the newest)")
+def worth_of_order(letters, words):
+    """Draw every model's bits, {model: bits}, on letters, with people's range, and on words."""
+    (top,), (bottom,) = plots.grid(2, 1, height=5.2)
+    colors = {"window network": "window network", "knows nothing": "muted"}
+    colors |= {name: "add-k" for name in (*letters, *words) if "n =" in name}
+    plots.dots(top, letters, "bits per letter", colors, order="given")
+    top.axvspan(0.6, 1.3, color=plots.COLORS["hidden"], alpha=0.25, zorder=0)
+    top.annotate("people, other English\n(Shannon, 1951)", (0.64, len(letters) - 0.95), va="center", fontsize=9)
+    top.set(xlim=(0.45, 5.2), title="letters of Python's documentation: seconds of training")
+    plots.dots(bottom, words, "bits per word", colors, order="given")
+    bottom.set_title("words of WikiText-2: recorded runs, three seeds")
     show(
-        ax,
-        alt=f"Effect of changing one letter against its distance: large for distance 0, positive up to {window - 1}, "
-        f"exactly zero from {window} on.",
-        caption=f"A window of {window} letters ends at distance {window - 1}. Beyond it the effect is exactly zero.",
-    )
-
-
-def worth_of_order(bits):
-    """Draw every model's bits per letter, {model: bits}, and the range of people who guess English."""
-    colors = {"window network": "window network", "uniform": "muted"}
-    ax = plots.dots(plots.axes(height=2.9), bits, "held-out bits per letter", colors, order="given")
-    ax.axvspan(0.6, 1.3, color=plots.COLORS["hidden"], alpha=0.25, zorder=0)
-    ax.annotate("people, other English\n(Shannon, 1951)", (1.36, len(bits) - 1), va="center", fontsize=9)
-    ax.set_xlim(0.45, 5.2)
-    show(
-        ax,
-        alt="Dots of bits per letter: uniform 4.75, without order about 4.1, falling with context to about half of "
-        "that; a band from 0.6 to 1.3 bits marks people who guess English.",
-        caption="About half of what a letter seems to say without order is already said by the letters before it. "
-        "Band: Shannon's bounds for people guessing other English, to scale only.",
+        top,
+        alt="Dots of bits on test text. Letters: 4.75 for knowing nothing, 4.1 without context, then falling with "
+        "context to about 1.8 for seven-grams; the window network has 2.3. Words: 9.83 without context, 8.15, 7.93, "
+        "7.92 and 7.92 with one to four words; the window network 7.77.",
+        caption="Order is worth more than half of the bits. On letters the table of counts is ahead; on words, where "
+        "most long contexts are new, the network is. Band: Shannon's bounds for people guessing other English, to "
+        "scale only.",
     )
 
 

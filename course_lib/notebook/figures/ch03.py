@@ -1,6 +1,6 @@
 """Figures of chapter 03: what a state holds, what it is worth, and where it ends."""
 
-from course_lib.notebook import plots
+from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
 
 
@@ -22,8 +22,9 @@ def state_over_text(states, line, order):
         alt="Heat map of 16 units against the characters of a sentence with two quotations. The upper units are blue "
         "throughout the quotations and vermilion outside; the lower ones are the other way round, others change only "
         "at a quotation mark.",
-        caption="What is in the 16 numbers? The upper units are high all through a quotation and low outside, however "
-        "many letters pass: a bit, stored several times over. Others react to the marks themselves.",
+        caption="What is in the 16 numbers? The upper units are high all through a quotation, the lowest ones low, "
+        "however many letters pass: a bit, stored several times over, in some units a step late. Others react to the "
+        "marks themselves.",
     )
 
 
@@ -38,26 +39,8 @@ def self_weight(curves):
         ax,
         alt="Three curves from 0.5: with w = 2 the state rises to 0.96 and stays; with w = 1 it decays slowly, with "
         "w = 0.9 quickly, to 0.",
-        caption="Does a state keep a value by itself? Only with a self-weight above 1, and then it keeps which side of "
-        "0 it is on, not the value.",
-    )
-
-
-def word_order(accuracies):
-    """Draw held-out accuracy by epoch on reviews that only the order of the words decides."""
-    epochs = range(1, len(accuracies) + 1)
-    ax = plots.axes(height=2.7)
-    points = {"RNN": (epochs, [100 * accuracy for accuracy in accuracies])}
-    plots.lines(ax, points, "epoch", "held-out accuracy (%)", marker="o")
-    guess = {"bag of words": (epochs, [50] * len(epochs))}
-    plots.lines(ax, guess, "epoch", "held-out accuracy (%)", linestyle="--", direct=True)
-    ax.set_ylim(45, 103)
-    show(
-        ax,
-        alt="Held-out accuracy by epoch: about 50 at first, then a rise to 100 per cent; a dashed line at 50 for any "
-        "bag of words.",
-        caption="Can a state tell *not great, it's terrible* from its mirror image? Yes: after a few passes it is "
-        "right on nearly all reviews, where every bag of words is right on exactly half.",
+        caption="Does a state keep a value by itself? Only with a self-weight above 1, and then it keeps which side "
+        "of 0 it is on, not the value.",
     )
 
 
@@ -69,28 +52,25 @@ def against_ngrams(ngram_bits, rnn_bits):
     plots.lines(ax, {"RNN": (n, [rnn_bits] * len(n))}, "$n$", "held-out bits per character", direct=True)
     show(
         ax,
-        alt="Held-out bits per character against n: n-grams fall steeply up to n = 4 and then level off; a horizontal "
-        "line for the RNN lies below the 3-gram and above the best n-gram.",
+        alt="Held-out bits per character against n: n-grams fall steeply up to n = 4 and then level off; a "
+        "horizontal line for the RNN lies below the 3-gram and above the best n-gram.",
         caption="Which n-gram does the RNN match after two passes? It is between a 3-gram and the best n-gram.",
     )
 
 
-def on_shakespeare(curves, best_n, counted_bits):
-    """Draw validation bits by epoch, {model: runs}, and the best n-gram's as a line."""
-    ax = plots.axes(height=2.9)
-    for name, runs in curves.items():
-        plots.band(ax, range(1, len(runs[0]) + 1), runs, name, marker="o")
-    epochs = range(1, max(len(runs[0]) for runs in curves.values()) + 1)
-    counted = {f"{best_n}-gram": (epochs, [counted_bits] * len(epochs))}
-    plots.lines(
-        ax, counted, "epoch", "validation bits per character", {f"{best_n}-gram": "n-gram"}, linestyle="--", direct=True
-    )
+def on_shakespeare(bits, sizes):
+    """Draw bits per character on the reported text as dots, {model: values by seed}, with each model's size."""
+    rows = {f"{name}\n({sizes[name]:,.0f} numbers)": values for name, values in bits.items()}
+    colors = {row: "n-gram" if "gram" in row else row.split("\n")[0] for row in rows}
+    ax = plots.dots(plots.axes(height=3.0), rows, "bits per character on the last tenth of the text", colors)
     show(
         ax,
-        alt="Validation bits per character against epochs on tiny Shakespeare, for the window network and the RNN, "
-        "with a dashed line for the best n-gram.",
-        caption="What does carrying a state buy on real text? In the end the RNN is below the window network, which is "
-        "about as large, and near the best n-gram, which is several times larger. (Bands: range over seeds.)",
+        alt="Dots by seed of the bits per character, sorted: "
+        + ", ".join(sorted(bits, key=lambda name: -sum(bits[name]) / len(bits[name])))
+        + "; the number of weights or counts stands beside each name.",
+        caption="What does a carried state buy on real text? The RNN needs fewer bits than the window network of "
+        "about the same size, and slightly fewer than the best n-gram, which stores several times as many numbers. "
+        "(Fewer bits are better. Small dots: seeds; large: their mean.)",
     )
 
 
@@ -111,8 +91,33 @@ def catching_up(names, binned, carried):
     )
 
 
+def gaps():
+    """Draw the error one month ahead against the fraction of missing months, from the ledger."""
+    ax = plots.axes(height=3.3)
+    rows = {
+        "last value": ("last value", "muted", "last value seen", {"linestyle": ":"}),
+        "AR": ("AR, filled", "weight", "linear, filled", {}),
+        "RNN, filled": ("RNN, filled", "input", "RNN, filled", {"linestyle": "--"}),
+        "RNN, mask": ("RNN, zeros and mask", "RNN", "RNN, value and mask", {}),
+    }
+    for row, color, name, style in rows.values():
+        fractions = [100 * f for f in ledger.values("sunspots-gaps", row, "fractions")[0]]
+        plots.band(ax, fractions, ledger.values("sunspots-gaps", row, "mae"), name, color, marker="o", **style)
+    plots.direct_labels(ax)
+    ax.set(xlabel="months missing (%)", ylabel="mean absolute error (sunspots)", xticks=fractions)
+    show(
+        ax,
+        alt="Mean absolute error one month ahead against the percentage of missing months, four curves with bands "
+        "over three seeds. All rise; the linear autoregression is lowest on average, the RNN on filled values little "
+        "above.",
+        caption="Who copes with the holes? A linear autoregression on filled values does best here, and an RNN on "
+        "filled values comes close; an RNN that gets zeros and a mask is at no fraction better than the one that "
+        "fills. (Lines: mean of three draws of the holes; bands: lowest to highest.)",
+    )
+
+
 def memory_by_lag(remembered):
-    """Draw the share of the input k steps back that each state rebuilds: {D: R^2 by lag}."""
+    """Draw the fraction of the input k steps back that each state rebuilds: {D: R^2 by lag}."""
     ax = plots.axes(height=2.9)
     for (D, r2), color in zip(remembered.items(), ("muted", "input", "hidden"), strict=True):
         curve = {D: (range(len(r2)), r2)}
@@ -121,10 +126,10 @@ def memory_by_lag(remembered):
         ax.annotate(f"$D$ = {D}", (half + 2, 0.6), color=plots.color(color))
     show(
         ax,
-        alt="Share rebuilt against lag for states of 8, 32 and 128 numbers: each stays near 1 and then falls to 0, "
-        "around lag 8, 32 and 128; the larger D, the more gently.",
-        caption="How far back does a linear read-out of these states reach? To about lag $D$; well beyond, the past is "
-        "gone.",
+        alt="Fraction rebuilt against lag for states of 8, 32 and 128 numbers: each stays near 1 and then falls to "
+        "0, around lag 8, 32 and 128; the larger D, the more gently.",
+        caption="How far back does a linear read-out of these states reach, with the best of three shrinking "
+        "factors? To about lag $D$; well beyond, the past is gone.",
     )
 
 
@@ -139,8 +144,8 @@ def gradient_by_lag(relative):
         ax,
         alt="Gradient norm against lag on a logarithmic scale: two nearly straight falling lines; the untrained "
         "model's falls faster.",
-        caption="Does the loss feel what was read long ago? Its gradient shrinks by a nearly constant factor with each "
-        "step, before training and, more slowly, after it.",
+        caption="Does the loss feel what was read long ago? Its gradient shrinks by a nearly constant factor with "
+        "each step, before training and, more slowly, after it.",
     )
 
 

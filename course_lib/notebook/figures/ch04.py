@@ -1,31 +1,94 @@
 """Figures of chapter 04: backpropagation through time."""
 
+import torch
+
 from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
 
-RADII = {0.9: "input", 1.0: "hidden", 1.1: "output", 1.5: "gradient"}
 WINDOWS = [2, 4, 8, 10, 12, 16, 32]
 RATES = [0.01, 0.03, 0.1, 0.3, 1.0]
 
 
-def gradient_by_lag():
-    """The recorded norms of a gradient by lag, for rotations times four radii, linear and with tanh."""
-    panels = plots.grid(1, 2, height=3.3, sharey=True)[0]
-    for ax, nonlinearity in zip(panels, ["linear", "tanh"], strict=True):
-        for radius, color in RADII.items():
-            runs = ledger.values("bptt-lag", f"{nonlinearity}, orthogonal, radius {radius}", "norms")
-            plots.band(ax, range(len(runs[0])), runs, f"radius {radius}", color)
-        ax.set(yscale="log", title=nonlinearity, xlabel="lag (steps back)", ylim=(1e-7, 1e7))
-    panels[0].set_ylabel("norm / norm at lag 0 (log scale)")
-    panels[0].legend(loc="lower left", fontsize=9)
+FUNCTIONS = {"tanh": "hidden", "sigmoid": "attention", "ReLU": "output"}
+ACTIVATION_RADII = [0.9, 1.5, 2.0, 4.0]
+READOUT = {
+    "rotation, frozen": "rotation, only the output layer learns",
+    "rotation, trained": "rotation, everything learns",
+    "default, frozen": "torch's, only the output layer learns",
+    "default, trained": "torch's, everything learns",
+}
+
+
+def slopes():
+    """The slopes of tanh, sigmoid and ReLU."""
+    ax = plots.axes(width=5.4, height=2.7)
+    a = torch.linspace(-5, 5, 401, dtype=torch.float64)
+    curves = {
+        "tanh": 1 - a.tanh() ** 2,
+        "sigmoid": a.sigmoid() * (1 - a.sigmoid()),
+        "ReLU": torch.where(a > 0, 1.0, 0.0).where(a.abs() > 1e-9, torch.nan),
+    }
+    for name, y in curves.items():
+        ax.plot(a, y, color=plots.color(FUNCTIONS[name]))
+    for name, x, y in (
+        ("tanh: at most 1", -4.9, 0.62),
+        ("sigmoid: at most 1/4", -4.9, 0.27),
+        ("ReLU: 0 or 1", 2.2, 0.88),
+    ):
+        ax.text(x, y, name, color=plots.color(FUNCTIONS[name.split(":")[0]]))
+    ax.set(xlabel="$a$, what stands inside", ylabel="slope", ylim=(-0.04, 1.08), xlim=(-5, 5))
     show(
-        panels[0],
-        alt="Gradient norm against lag on a log scale, for radii 0.9 to 1.5. Linear: four straight lines, falling for "
-        "0.9, level for 1.0, rising for 1.1 and 1.5. Tanh: all lines are lower; 0.9, 1.0 and 1.1 fall, 1.5 rises.",
-        caption="How much of a loss arrives k steps earlier? In a linear network the radius to the power k. Tanh takes "
-        "its share at every step: for these rotations the gradient now shrinks at radius 1 and 1.1, and yet at 1.5 it "
-        "still explodes. (The curves bend up at the end, which is the sequence's beginning: its states still grow from "
-        "0, where tanh' is 1.)",
+        ax,
+        alt="Three slopes against a. That of tanh is a bell of height 1 around 0, that of the sigmoid a bell of height "
+        "one quarter, that of ReLU is 0 left of 0 and 1 right of it.",
+        caption="By how much does a step back multiply? By at most 1 with tanh, and by that only near 0; by at most "
+        "1/4 with the sigmoid; by 0 or 1 with ReLU.",
+    )
+
+
+def activations():
+    """The recorded growth of a gradient on its way back, for three functions and four radii."""
+    left, right = plots.grid(1, 2, height=3.3, width_ratios=[1, 1.15])[0]
+    for name, hue in FUNCTIONS.items():
+        rates = [ledger.values("bptt-activations", f"{name}, radius {radius}", "rate") for radius in ACTIVATION_RADII]
+        plots.band(left, ACTIVATION_RADII, list(zip(*rates, strict=True)), name, hue, marker="o")
+        runs = ledger.values("bptt-activations", f"{name}, radius 2.0", "norms")
+        plots.band(right, range(31), [run[:31] for run in runs], name, hue)
+    for ax in (left, right):
+        ax.axhline(1, color=plots.COLORS["ink"], linestyle=":", linewidth=1.2)
+        ax.set_yscale("log")
+        plots.direct_labels(ax)
+    left.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "1", "2", "4"])
+    left.set_yticks([], minor=True)
+    left.text(3.95, 1.03, "explodes", fontsize=9, va="bottom", ha="right")
+    left.text(3.95, 0.97, "vanishes", fontsize=9, va="top", ha="right")
+    left.set(xlabel="radius", ylabel="factor for each step back", ylim=(0.16, 5))
+    right.set(xlabel="steps back", ylabel="gradient, relative to the last step", title="radius 2")
+    show(
+        left,
+        alt="Left: factor per step against radius, 0.9 to 4. At 0.9 all three lie below 1. Tanh and ReLU are above 1 "
+        "from 1.5 on, ReLU higher; the sigmoid stays below 1. Right: at radius 2, over 30 steps, ReLU rises about five "
+        "powers of ten, tanh about two, the sigmoid falls by more than ten.",
+        caption="Where does a gradient vanish, where does it explode? At radius 0.9 it vanishes with all three. From "
+        "1.5 on it explodes with tanh and faster with ReLU, while the sigmoid lets it vanish even at 4. (Mean and "
+        "range of three seeds.)",
+    )
+
+
+def readout():
+    """The recorded accuracy with windows as long as the lag: output layer alone, or everything."""
+    ax = plots.axes(height=2.5)
+    runs = {label: ledger.values("bptt-readout", name, "accuracy") for name, label in READOUT.items()}
+    plots.dots(ax, runs, "accuracy (lag 6, windows of 6)")
+    ax.axvline(1 / 5, color=plots.COLORS["muted"], linestyle="--")
+    ax.set_xlim(0, 1.16)
+    show(
+        ax,
+        alt="Four rows of dots. Rotation with only the output layer learning: about 0.96. The other three lie between "
+        "0.23 and 0.35, near guessing (dashed, 0.2).",
+        caption="What can be learned about a lag that fits into no window? The output layer can read it from a frozen "
+        "rotation, which holds it anyway. Trained through the windows, the rotation is lost. (A dot is a seed; dashed: "
+        "guessing.)",
     )
 
 
@@ -92,8 +155,8 @@ def learned_by_window():
         ax,
         alt="Accuracy against window. Up to a window of 8, the lag, both curves lie near guessing. From 10 on the "
         "carried state is above 0.9. The zeroed state rises later and unevenly, and meets it at 32.",
-        caption="Which lag can truncated training learn? One that fits into a window. With w of 8 or less the answer "
-        "and its cause never share a window. Carrying the state lets two extra steps (w = 10) suffice; zeroing it "
+        caption="Which lag does this network learn by truncated training? One that fits into a window. With w of 8 or "
+        "less the answer and its cause never share a window. Carrying the state lets two extra steps (w = 10) suffice; zeroing it "
         "wastes the first 8 answers of every window.",
     )
 
@@ -101,24 +164,29 @@ def learned_by_window():
 def clipping():
     """The recorded accuracy by learning rate, and a run's gradient norms, with and without clipping."""
     panels = plots.grid(1, 2, height=3.2, width_ratios=[1, 1.15])[0]
-    for name in ("not clipped", "clipped at 1"):
+    for name, aside in {"not clipped": 0.93, "clipped at 1": 1.07}.items():
         runs = [ledger.values("bptt-clipping", f"{name}, rate {rate:g}", "accuracy") for rate in RATES]
-        plots.band(panels[0], RATES, list(zip(*runs, strict=True)), name, marker="o")
+        xs = [aside * rate for rate in RATES]
+        panels[0].plot(xs, [sum(run) / len(run) for run in runs], color=plots.color(name), alpha=0.6)
+        for x, run in zip(xs, runs, strict=True):
+            panels[0].plot([x] * len(run), run, "o", color=plots.color(name), markersize=4.5, alpha=0.7)
         steps = ledger.curves("bptt-clipping", f"{name}, rate 0.3", "step")[0]
         norms = ledger.curves("bptt-clipping", f"{name}, rate 0.3", "norm")[0]
         panels[1].plot(steps, norms, color=plots.color(name), label=name, linewidth=1.3)
     panels[0].axhline(1 / 5, color=plots.COLORS["muted"], linestyle="--")
-    panels[0].text(0.01, 0.13, "guessing", color=plots.COLORS["muted"], fontsize=9)
-    panels[0].set(xscale="log", xlabel="learning rate (log scale)", ylabel="accuracy", ylim=(0, 1.05))
+    panels[0].text(0.009, 0.1, "guessing", color=plots.COLORS["muted"], fontsize=9)
+    panels[0].text(0.3, 1.03, "clipped at 1", color=plots.color("clipped at 1"), fontsize=9, ha="center")
+    panels[0].text(0.22, 0.33, "not\nclipped", color=plots.color("not clipped"), fontsize=9, ha="center")
+    panels[0].set(xscale="log", xlabel="learning rate (log scale)", ylabel="accuracy", ylim=(0, 1.12))
     panels[1].legend(loc="upper right", fontsize=9)
     panels[1].axhline(1.0, color=plots.COLORS["ink"], linestyle=":")
     panels[1].set(yscale="log", xlabel="step", ylabel="norm before clipping (log)", title="rate 0.3, first seed")
     show(
         panels[0],
-        alt="Left: accuracy by learning rate. Clipped rises to 1 at 0.3 and falls at 1; not clipped stays below a half "
-        "on average everywhere. Right: gradient norm over 600 steps at rate 0.3: without clipping it stays near 5 "
+        alt="Left: accuracy by learning rate, a dot for each seed. Clipped rises to 1 at 0.3 and falls at 1; not clipped "
+        "stays below a half on average everywhere. Right: gradient norm over 600 steps at rate 0.3: without clipping it stays near 5 "
         "after early spikes, with clipping it falls a hundredfold.",
         caption="What does clipping buy? A learning rate at which every seed solves the task in time; without it there "
-        "is none (left: mean and range of five seeds). The gradients before clipping still spike (right), but each "
+        "is none (left: a dot is a seed, the line their mean). The gradients before clipping still spike (right), but each "
         "spike moves the weights by a bounded step.",
     )
