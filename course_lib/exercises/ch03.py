@@ -444,14 +444,14 @@ how_wide = Written(
     ),
     good_answer=(
         "(a) that in one pass each doubling gains less than the one before, with your own numbers. At first room is "
-        "lacking, later it is not: the largest states are no better on the text that they learned from either, so they "
-        "are trained too little, not too large. (b) The gap opens with width and with several epochs on the small text. "
-        "More text narrows it and lowers the held-out perplexity; fewer epochs, or dropout, narrow it by raising the "
-        "perplexity on the learned text, and need not lower the other. (c) About four times the parameters once D is "
-        "large, because weight_hh is D by D; less while embedding and output dominate. (d) Counts: one look at a context "
-        "is enough for them, and after one pass over 100,000 characters the 4-gram is far ahead; a network needs several "
-        "passes to draw level. With much text it shares what it learns between contexts. A very good answer says on "
-        "which runs it rests, and that one learning rate served all widths."
+        "lacking, later it is not: the largest states are no better on the text that they learned from either, so "
+        "they are trained too little, not too large. (b) The gap opens with width and with several epochs on the "
+        "small text. More text narrows it and lowers the held-out perplexity; fewer epochs, or dropout, narrow it by "
+        "raising the perplexity on the learned text, and need not lower the other. (c) About four times the "
+        "parameters once D is large, because weight_hh is D by D; less while embedding and output dominate. (d) "
+        "Counts: one look at a context is enough for them, and after one pass over 100,000 characters the 4-gram is "
+        "far ahead; a network needs several passes to draw level. With much text it shares what it learns between "
+        "contexts. A very good answer says on which runs it rests, and that one learning rate served all widths."
     ),
 )
 

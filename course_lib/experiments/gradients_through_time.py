@@ -2,7 +2,8 @@ r"""Recorded runs of chapter 04: what happens to gradients on their way back thr
 
 Read in this order: `bptt_lag` and `bptt_activations` (vanishing and exploding by lag), `bptt_map` (by time step and
 depth), `bptt_truncation` (what a truncated gradient misses, and what a model then cannot learn), `bptt_readout` (what
-the output layer learns nevertheless), `bptt_clipping` (training with and without clipping). All data are generated: nothing is downloaded.
+the output layer learns nevertheless), `bptt_clipping` (training with and without clipping). All data are generated:
+nothing is downloaded.
 """
 
 import math

@@ -118,11 +118,6 @@ def step_in_place(weights, *rest):
     return weights, h_T, loss
 
 
-def step_with_graph(weights, h_0, *rest):
-    new, h_T, loss = right_step(weights, h_0, *rest)
-    return new, h_T + torch.zeros(1, requires_grad=True), loss
-
-
 def swapped_loss(layer, loss_fn, x, y, window):
     return windows()(layer, lambda output, targets: loss_fn(targets, output), x, y, window)
 
@@ -228,7 +223,6 @@ PLANTED = {
         ("h_T is right, but the loss is", step(lambda new, h_T, loss, h_0: (new, h_T, loss + 1))),
         ("W_hh moved by", step(lambda new, h_T, loss, h_0: ([new[0], 2 * new[1], *new[2:]], h_T, loss))),
         ("changes its argument in place", step_in_place),
-        ("holds a graph", step_with_graph),
         ("expected a tuple", step(lambda new, h_T, loss, h_0: new)),
         ("a list of four tensors", step(lambda new, h_T, loss, h_0: (new[0], h_T, loss))),
         ("the loss is None", step(lambda new, h_T, loss, h_0: (new, h_T, None))),

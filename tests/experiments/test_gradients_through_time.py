@@ -1,5 +1,6 @@
 """Chapter 04's experiments in small: what they record, and that the comparisons are fair."""
 
+import itertools
 import json
 import math
 
@@ -12,7 +13,7 @@ from course_lib.experiments import gradients_through_time, known
 TINY_ECHO = {"lag": 2, "windows": (2, 4), "tokens": 40, "vocab_size": 3, "width": 5, "batch_size": 2}
 
 
-def test_all_four_are_announced():
+def test_all_are_announced():
     """Fails if an experiment cannot be run by name."""
     assert {"bptt-lag", "bptt-activations", "bptt-map", "bptt-truncation", "bptt-readout", "bptt-clipping"} <= set(
         known()
@@ -163,7 +164,7 @@ def test_activations_record_what_the_figure_draws():
         assert all(results[f"{name}, radius {radius}"]["norms"][0] == pytest.approx(1) for name in ("tanh", "ReLU"))
         norms = results[f"sigmoid, radius {radius}"]["norms"]
         assert len(norms) == 12
-        assert all(b <= a * radius / 4 * 1.000001 for a, b in zip(norms, norms[1:], strict=False))
+        assert all(b <= a * radius / 4 * 1.000001 for a, b in itertools.pairwise(norms))
         assert results[f"tanh, radius {radius}"]["largest_state"] < 1
 
 

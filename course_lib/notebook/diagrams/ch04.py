@@ -14,8 +14,8 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label
     ),
     caption=(
         "Black: what the forward pass computes. Vermilion: the same arrows, walked backwards. Two gradients "
-        "meet in every state but the last: one comes down from its own output, one comes back from the next state. "
-        "Each weight matrix is used three times, so its gradient is a sum of three terms."
+        "meet in $h_1$ and $h_2$: one comes down from its own output, one comes back from the next state, through its "
+        "tanh and $W_{hh}$. Each weight matrix is used three times, so its gradient is a sum of three terms."
     ),
 )
 def bptt_graph():
@@ -32,9 +32,9 @@ def bptt_graph():
         box(ax, x, rows["h"], f"$h_{t}$", kind="hidden", w=1.3, h=0.9, size=12)
         box(ax, x, rows["o"], f"$o_{t}$", kind="output", w=1.3, h=0.9, size=12)
         arrow(ax, (x - gap, rows["x"] + 0.45), (x - gap, rows["h"] - 0.45))
-        label(ax, x - gap - 0.5, 2.45, "$W_{hx}$", kind="weight", size=10)
+        label(ax, x - gap - 0.5, 2.45, "$W_{ih}$", kind="weight", size=10)
         arrow(ax, (x - gap, rows["h"] + 0.45), (x - gap, rows["o"] - 0.45))
-        label(ax, x - gap - 0.5, 4.95, "$W_{qh}$", kind="weight", size=10)
+        label(ax, x - gap - 0.5, 4.95, "$W_{ho}$", kind="weight", size=10)
         arrow(ax, (x + gap, rows["o"] - 0.45), (x + gap, rows["h"] + 0.45), kind="gradient")
         shift = (t - 2) * 0.9
         arrow(ax, (x - gap, rows["o"] + 0.45), (xs[1] + shift - 0.1, rows["L"] - 0.4))
@@ -47,7 +47,7 @@ def bptt_graph():
         arrow(ax, (b - 0.65, rows["h"] - 0.17), (a + 0.65, rows["h"] - 0.17), kind="gradient")
         label(ax, (a + b) / 2, rows["h"] - 0.55, "$\\times\\ W_{hh}$", kind="gradient", size=10)
     for x in xs:
-        label(ax, x + gap + 0.68, 4.95, "$\\times\\ W_{qh}$", kind="gradient", size=10)
+        label(ax, x + gap + 0.68, 4.95, "$\\times\\ W_{ho}$", kind="gradient", size=10)
     return ax
 
 

@@ -156,8 +156,8 @@ def learned_by_window():
         alt="Accuracy against window. Up to a window of 8, the lag, both curves lie near guessing. From 10 on the "
         "carried state is above 0.9. The zeroed state rises later and unevenly, and meets it at 32.",
         caption="Which lag does this network learn by truncated training? One that fits into a window. With w of 8 or "
-        "less the answer and its cause never share a window. Carrying the state lets two extra steps (w = 10) suffice; zeroing it "
-        "wastes the first 8 answers of every window.",
+        "less the answer and its cause never share a window. Carrying the state lets two extra steps (w = 10) "
+        "suffice; zeroing it wastes the first 8 answers of every window.",
     )
 
 
@@ -183,10 +183,10 @@ def clipping():
     panels[1].set(yscale="log", xlabel="step", ylabel="norm before clipping (log)", title="rate 0.3, first seed")
     show(
         panels[0],
-        alt="Left: accuracy by learning rate, a dot for each seed. Clipped rises to 1 at 0.3 and falls at 1; not clipped "
-        "stays below a half on average everywhere. Right: gradient norm over 600 steps at rate 0.3: without clipping it stays near 5 "
-        "after early spikes, with clipping it falls a hundredfold.",
+        alt="Left: accuracy by learning rate, a dot for each seed. Clipped rises to 1 at 0.3 and falls at 1; not "
+        "clipped stays below a half on average everywhere. Right: gradient norm over 600 steps at rate 0.3: without "
+        "clipping it stays near 5 after early spikes, with clipping it falls a hundredfold.",
         caption="What does clipping buy? A learning rate at which every seed solves the task in time; without it there "
-        "is none (left: a dot is a seed, the line their mean). The gradients before clipping still spike (right), but each "
-        "spike moves the weights by a bounded step.",
+        "is none (left: a dot is a seed, the line their mean). The gradients before clipping still spike (right), but "
+        "each spike moves the weights by a bounded step.",
     )
