@@ -415,14 +415,15 @@ ngrams_and_order = Written(
         "and the accuracy with 100 reviews. (c) How many words may stand between the deciding word and the judged one?",
         "(a) 'not NO' and 'be NO' against 'was YES' decide; in the twins the same bigram stands once beside YES and "
         "once beside NO, and a trigram reaches one word further. (b) A weight can only be learned from reviews that "
-        "hold its n-gram. (c) Put more than n words between 'nobody' and 'great'.",
+        "hold its n-gram. (c) Put 'nobody' more than n words before 'great', and nothing nearer that gives it away.",
     ),
     good_answer=(
         "(a) patterns 1, 2, 5 and 6, by the word before the judged one (not NO, be NO, was YES); in 3 and 4, 7 and 8 "
         "the bigrams vote for opposite labels in the two twins; trigrams such as 'YES , and' or 'found it YES' tell "
         "them apart. (b) The features grow from some 60 to thousands, most of them seen a few times, so fewer reviews "
-        "teach less about each. (c) A review whose deciding word is more than n words away from the judged one; the "
-        "model must carry it along, or look back at every earlier word."
+        "teach less about each. (c) A review that keeps all its n-grams when the two judged words are swapped, or one "
+        "whose deciding word is more than n words away with nothing nearer that gives it away; the model must carry "
+        "that word along, or look back at every earlier word."
     ),
 )
 

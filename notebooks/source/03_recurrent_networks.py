@@ -362,8 +362,8 @@ def forward(ids, h, parameters):
     """Logits (B, T, V) of the next character, and the last state, from ids (B, T)."""
     W_ih, W_hh, b, W_ho, b_o = parameters
     inputs = F.one_hot(ids, len(b_o)).float()  # (B, T, V)
-    states = []
-    for t in range(ids.shape[1]):
+    states, T = [], ids.shape[1]
+    for t in range(T):
         h = torch.tanh(inputs[:, t] @ W_ih.T + h @ W_hh.T + b)  # (B, D)
         states.append(h)
     return torch.stack(states, dim=1) @ W_ho.T + b_o, h  # (B, T, V), (B, D)

@@ -295,8 +295,8 @@ def forward(x, W_ih, W_hh, W_ho, h_0):
 # %%
 def backward(do, x, h, W_hh, W_ho):
     dW_ih = dW_hh = dW_ho = 0.0
-    from_next = 0.0  # what comes back from the next step: nothing, at T
-    for t in range(x.shape[1], 0, -1):
+    T, from_next = x.shape[1], 0.0  # what comes back from the next step: nothing, at T
+    for t in range(T, 0, -1):
         dh = do[:, t - 1] @ W_ho + from_next  # (B, D)
         da = dh * (1 - h[:, t] ** 2)  # (B, D)
         dW_ih = dW_ih + da.T @ x[:, t - 1]  # (D, I)

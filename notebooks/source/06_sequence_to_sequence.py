@@ -70,7 +70,7 @@ claim(
 )
 
 # %% [markdown]
-# The same encoder, the same vector. The difference is when the decoder may see it. Told once, it has to keep the whole sentence in a state that changes with every word it writes. With the note it only has to know where it is.
+# The same kind of encoder, a vector of the same size. The difference is when the decoder may see it. Told once, it has to keep the whole sentence in a state that changes with every word it writes. With the note it only has to know where it is.
 #
 # In this chapter you build both translators in some sixty lines, train them, and let them write. Then comes a third, which keeps the whole source open on the desk. It is the idea from which chapter 07, and everything after it, grew.
 #
@@ -324,7 +324,7 @@ claim(
 )
 
 # %% [markdown]
-# It writes the language: the time stands first and the verb last, the endings mostly agree. *Who* and *what* are largely invented. The decoder has become a good language model of the target that has not understood the source. A fluent translation can be a wrong one, and only a comparison with the source shows it.
+# It writes sentences that look like the language: the time stands first, the verb near the end, and articles agree with their nouns. But *who* and *what* are largely invented, and even the verb's tense often contradicts the time that it has written itself. By then much of the source, and of its own beginning, is lost. A fluent translation can be a wrong one, and only a comparison with the source shows it.
 #
 # What must it remember? The whole source, in the state that it also needs to write with. That can be helped.
 
@@ -367,7 +367,7 @@ claim(
 )
 
 # %% [markdown]
-# The vector was not too small. It was shown too briefly. One run each is an example; the ledger has three, trained longer:
+# A vector of 64 numbers was not too small: shown at every step, it was enough, and the translator learned far faster. One run each is an example; the ledger has three, trained longer:
 
 # %%
 figures.once_or_at_every_step()
@@ -382,7 +382,7 @@ claim(
 )
 
 # %% [markdown]
-# (The second has more parameters, since its GRU reads twice as much: 86,000 against 66,000 here. Doubling the width of the first, to four times as many parameters, did not bring it near in another record: see *Going deeper*.)
+# (The recorded decoder with the note shows $c$ to its output layer too, beside the word, so it has 86,000 parameters against 66,000. The two that you have just trained differ in the GRU's input alone. Doubling the width of the first, to nearly four times as many parameters, did not bring it near in another record: see *Going deeper*. After 1,008 updates its curve still rises: what is compared is how much is learned in the same time.)
 #
 # Two things that we did in passing deserve a closer look: the loss, which is easily got wrong, and writing, one sentence at a time so far. They are your first two exercises.
 
@@ -508,16 +508,16 @@ claim(
 )
 
 # %% [markdown]
-# So a loss measured with the reference and one measured without it must not be compared: one paper reports the first, another the second, and the smaller number is not the better model. A validation loss is nearly always teacher-forced. It can fall while translations get worse; look at both. (The second number exaggerates a little: after a forgotten word, everything that follows is compared with the wrong position.)
+# So a loss measured with the reference and one measured without it must not be compared: one paper reports the first, another the second, and the smaller number need not be the better model. A validation loss is usually teacher-forced; look how it was measured. It can fall while translations get worse; look at both. (The second number exaggerates: after a forgotten word, everything that follows is compared with the wrong position.)
 #
-# Note a second gap. Fed the reference, this model is right on more than half of all words, and still hardly one sentence in a hundred comes out whole. Ten words that are each right with probability one half are *all* right one time in a thousand. A sentence is lost at its first mistake.
+# Note a second gap. Fed the reference, this model is right on more than half of all words, and still fewer than one sentence in a hundred comes out whole. Ten words that are each right with probability one half are *all* right one time in a thousand. A sentence is lost at its first mistake.
 #
-# Should one train on the model's own predictions, then? It has been tried, under the name *scheduled sampling*; *Going deeper* has our measurement. Nearly all large models are trained with teacher forcing. But the decoder can look a little further ahead before it commits itself.
+# Should one train on the model's own predictions, then? It has been tried, under the name *scheduled sampling*; *Going deeper* has our measurement. Nearly all large models are pre-trained with teacher forcing. But the decoder can look a little further ahead before it commits itself.
 
 # %% [markdown]
 # ## 5 · Searching: beams
 #
-# The best first word need not begin the best sentence. Here is a whole model in a picture: two words, six sentences.
+# The best first word need not begin the best sentence. Here is a whole model in a picture: six sentences of two words.
 
 # %%
 diagrams.show("beam_tree")
@@ -579,11 +579,11 @@ from course_lib.notebook import interactive
 interactive.beam_search(tree, tree.words, nothing, sizes=(1, 2, 3, 6))
 
 # %% [markdown]
-# A beam is no guarantee: it may drop the beginning of the best sentence one step too early. Only a beam that drops nothing is sure to find it.
+# A beam is no guarantee: it may drop the beginning of the best sentence one step too early. A beam that drops nothing is sure to find it. So is one that ends with a sentence more probable than every beginning it has dropped, since a beginning never gains by going on.
 #
 # ### Every additional word costs
 #
-# Each additional word multiplies the probability by a number below 1. So short sentences have an advantage that they have not earned. In the next little language four sentences out of five have three words. **Which sentence does a beam find that is wide enough to keep everything?**
+# Each additional word multiplies the probability by a number of at most 1. So short sentences have an advantage that they have not earned. The next little language says a sentence of three words four times out of five. **Which sentence does a beam find that is wide enough to keep everything?**
 
 # %%
 chatty = TableModel(
@@ -619,7 +619,7 @@ claim(
 # $$ \mathrm{score}(Y) = \frac{\ln p(Y \mid x)}{\mathrm{lp}(Y)}, \qquad \mathrm{lp}(Y) = \Big(\frac{5 + |Y|}{6}\Big)^{\alpha}, $$
 #
 # with $|Y|$ the number of tokens, here with `<eos>`. $\alpha = 0$ turns it off; 0.6 to 1 is usual, chosen on validation data. It treats a symptom: the *most probable* sentence is not the *typical* one. In large translation
-# models the most probable output is often the empty sentence (Stahlberg and Byrne 2019), and very wide beams make translations *worse* (Koehn and Knowles 2017). Search finds what the model believes. If the model has not understood the source, no beam will help; whether it helps a good one, section 8 measures.
+# models the most probable output is often the empty sentence (Stahlberg and Byrne 2019), and very wide beams make translations *worse* (Koehn and Knowles 2017). Search finds what the model believes. If the model has not understood the source, no beam will help; whether it helps a good one, section 7 measures.
 
 # %% [markdown]
 # ### Exercise 6.3 · Derive: a search by hand
@@ -706,13 +706,13 @@ ch06.beam_search(beam_search)
 # %% [markdown]
 # ## 6 · Attention: the book stays open
 #
-# One vector was enough, when it had 64 numbers and the sentences 14 words. Whatever the length of the source, $c$ has the same size. What if we make it narrower? The same decoder as in section 3, with a state of 64, and encoders of 4, 8, 16 and 64 units:
+# One vector was enough, when it had 64 numbers and the sentences at most 14 words. Whatever the length of the source, $c$ has the same size. What if we make it narrower? The library's decoder that sees the vector at every step, with a state of 64, and encoders of 4, 8, 16 and 64 units:
 
 # %%
 figures.by_width(attention=False)
 
 # %% [markdown]
-# Now the vector is the bottleneck. A wider one would help again, for somewhat longer sentences. But a human translator does not squeeze the text into a note of fixed size: she keeps the book open, and looks at the place that she needs now. Bahdanau, Cho and Bengio (2015) did the same: keep *all* states of the encoder, and let the decoder choose among them at each step.
+# After as many updates, a narrow vector is a bottleneck. A wider one would help again, for somewhat longer sentences. But a human translator does not squeeze the text into a note of fixed size: she keeps the book open, and looks at the place that she needs now. Bahdanau, Cho and Bengio (2015) did the same: keep *all* states of the encoder, and let the decoder choose among them at each step.
 
 # %%
 diagrams.show("decoder_attention")
@@ -737,7 +737,7 @@ print("c_1   ", tuple(c_1.shape))
 print(f"the weights sum to {w_1.sum():.2f}")
 
 # %% [markdown]
-# Nothing here depends on S: a source of any length has a context of D numbers, and the number of parameters stays the same. Since $c_t$ depends on $h_{t-1}$, the steps can no longer be computed in one call of a GRU; the decoder needs a loop. What is new against section 3 is in the first five lines of the loop:
+# Nothing here depends on S: a source of any length has a context of D numbers, and the number of parameters stays the same. Since $c_t$ depends on $h_{t-1}$, the steps can no longer be computed in one call of a GRU; the decoder needs a loop. New against section 3 are `keys` and the three lines that make `scores`, `w` and `c_t`:
 
 
 # %%
@@ -812,11 +812,11 @@ claim(
 )
 
 # %% [markdown]
-# (Decoder, data and the number of updates are the same; attention adds 4,000 to 8,000 parameters and takes about twice as long.) The library has all of this too: `seq2seq.Encoder`, `Decoder` (with `feed_context=True` for section 3) and `AttentionDecoder`, `generate.greedy` and `beam_search`. They are the same ideas, tested, and with what a first version leaves out: padded sources, LSTM and stacked layers, two directions, dropout, and a learned map between $c$ and $h_0$.
+# (Decoder, data and the number of updates are the same; attention adds 4,000 to 8,000 parameters and takes about twice as long.) The library has all of this too: `seq2seq.Encoder`, `Decoder` (with `feed_context=True` for section 3) and `AttentionDecoder`, `generate.greedy` and `beam_search`. They are the same ideas, tested, and with what a first version leaves out: padded sources, LSTM and stacked layers, two directions, dropout, a learned map between $c$ and $h_0$, and an output layer that sees the word and the context too.
 #
 # ### Reading the weights
 #
-# The weights $w_{ts}$ form a matrix, with a row for each target word and a column for each source word. For natural language nobody knows what it should look like. Our grammar knows which source word each target word translates. **Where does the decoder look when it has to choose between *lo* and *la*?**
+# The weights $w_{ts}$ form a matrix, with a row for each target word and a column for each source word. For natural language people must align the words by hand, and do not always agree. Our grammar knows which source word each target word translates. **Where does the decoder look when it has to choose between *lo* and *la*?**
 
 
 # %%
@@ -862,7 +862,7 @@ claim(
 #
 # - **The word is not where the information is.** To choose between *lo* and *la* the decoder needs the gender, and that is a matter of the noun.
 # - **Some words need no look.** `tago` always follows `pasinta` or `venonta`. And for the first word the decoder can ask $h_0 = c$, which has just read *yesterday*.
-# - **States know their neighbours.** $\bar h_s$ has read all words up to $s$; looking one word further loses little.
+# - **States know what stands before them.** The state of *dog* has read *the* as well: one look gives the article and the gender.
 #
 # Weights show what was read. They do not show why a word was chosen.
 
@@ -970,7 +970,7 @@ written = {name: ledger.values(*figures.MULTI30K[name], "examples")[0] for name 
 table(["reference", *written], [list(row) for row in zip(references_en, *written.values(), strict=True)])
 
 # %% [markdown]
-# Here is the bottleneck on real text: a vector of fixed size, well fed and shown at every step, loses more as the captions get longer. (The last group has only 78 captions; do not read too much into a single point.) And here a beam helps: a caption can be said in many ways, even the best model is unsure, and there is something to search for.
+# This is what a bottleneck on real text looks like: a vector of fixed size, well fed and shown at every step, loses more as the captions get longer. (The last group has only 78 captions; do not read too much into a single point.) And here a beam helps, by more than 1 BLEU in these runs; perhaps because a caption can be said in many ways, and even the best model is unsure.
 
 # %% [markdown]
 # ### Exercise 6.6 · Explore and explain: what length and search can tell
@@ -1129,7 +1129,7 @@ except NotImplementedError:
 # %% [markdown]
 # ## 8 · Errors you will meet
 #
-# None of these raises an error; that is why you will meet them. Three spoil the training, so we train small models for 100 updates each, with the bug and without.
+# None of these raises an error; that is why you will meet them. For the first two we train small models for 100 updates, with the bug and without; the other two show on the models that we have.
 
 
 # %%
@@ -1210,7 +1210,7 @@ with torch.no_grad():
 # @title The four errors as claims
 alone = [translate(copier, p.source) for p in task.test_pairs[:20]]
 claim(
-    "Not shifted, the loss falls below 0.3 and the honest model's stays above 0.5, yet none of 20 translations is right or ends.",
+    "Not shifted, the loss falls below 0.3 and the repaired model's stays above 0.5, yet none of 20 translations is right or ends.",
     copy_loss < 0.3 and right_loss > 0.5 and all(len(words) == 30 for words in alone),
     not_shifted=copy_loss,
     repaired=right_loss,
@@ -1240,8 +1240,8 @@ claim(
 # ## Summary
 #
 # 1. An encoder reads the source into states; a decoder, a language model that is given the source, writes a target of any length, until it writes `<eos>`.
-# 2. Training feeds the reference (teacher forcing): shift the target by one, count real tokens only, keep `<eos>`. Alone, the decoder is fed its own predictions and does worse; the two numbers must not be compared.
-# 3. What the decoder is given matters as much as what is encoded: the same vector shown at every step, not once, raised BLEU from below 50 to above 95 in all three runs.
+# 2. Training feeds the reference (teacher forcing): shift the target by one, count real tokens only, keep `<eos>`. Alone, the decoder is fed its own predictions and usually does worse; the two numbers must not be compared.
+# 3. It matters when the decoder sees the vector: shown at every step, BLEU was above 95, and shown once, below 50, in all three runs and after the same 1,008 updates.
 # 4. A beam keeps several beginnings, and a length penalty makes sentences of different lengths comparable; neither adds knowledge.
 # 5. Attention gives the decoder a new weighted mean of all encoder states at each step. It needs no vector that holds the whole sentence, and on real captions it leads by more on the longer ones.
 #
@@ -1373,7 +1373,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### Should the decoder be trained on its own predictions?
 #
-# It can be: feed the model's own prediction with probability $1 - p$ in training too, and let $p$ fall from 1 to 0. That is **scheduled sampling** (Bengio et al. 2015). At $p = 0$ throughout, it never sees the reference. The recorded models have 128 units and are told once, or attend; each has the same number of updates.
+# It can be: feed the model's own prediction with probability $1 - p$ in training too, and let $p$ fall from 1 to 0. That is **scheduled sampling** (Bengio et al. 2015). At $p = 0$ throughout, it is never fed the reference, though still scored against it. The recorded models are told once, with 128 units, or attend, with 64; each has the same number of updates.
 
 # %% tags=["fold"]
 # @title Five recorded translators
@@ -1421,7 +1421,7 @@ claim(
 )
 
 # %% [markdown]
-# So training on its own predictions removes most of the gap between the two perplexities. Whether the translations get better is another question, and here the answer depends on the seed. This language is kind: each source has one translation, so the reference stays aligned after a slip. In natural text it does not, and the model is scored against words that no longer fit (Huszár 2015 shows that scheduled sampling optimises no consistent objective). And the T steps of training can no longer be computed at once.
+# So training on its own predictions removes most of the gap between the two perplexities. Whether the translations get better is another question, and here the answer depends on the seed. This language is kind: each source has one translation, so the reference often stays aligned after a slip: only a forgotten or added word shifts it. In natural text it rarely does, and the model is scored against words that no longer fit (Huszár 2015 shows that scheduled sampling optimises no consistent objective). And the T steps of training can no longer be computed at once.
 
 # %% [markdown] tags=["deeper"]
 # ### Does a wider beam help on the toy language?

@@ -44,10 +44,10 @@ def by_width(attention):
     ax.set(xlabel="units in the encoder", ylabel="BLEU (0 to 100)", ylim=(0, 104), xscale="log")
     ax.set_xticks(widths, map(str, widths))
     ax.minorticks_off()
-    both = " Attention is far above one vector where the encoder is narrow, and level with it at 64." * attention
+    both = " Attention is far above one vector at 8 and 16 units, and level with it at 64." * attention
     show(
         ax,
-        alt="BLEU against the number of units in the encoder, 4 to 64: one vector at every step climbs from near 10 to "
+        alt="BLEU against the number of units in the encoder, 4 to 64: one vector at every step climbs from about 5 to "
         "nearly 100." + both,
         caption="How wide must the encoder's states be? With attention they can be much narrower: each need not hold "
         "the whole sentence (bands: three seeds)."
@@ -67,9 +67,9 @@ def context_vectors(flat, group, times):
     ax.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.16), handletextpad=0.1)
     show(
         ax,
-        alt="500 context vectors in two dimensions, with four marks for the four times, which form four clouds.",
-        caption="Can the decoder read the time off the context vector? Yes: the sentences fall into four clouds by the "
-        "word that stands last in the source and comes first in the target.",
+        alt="500 context vectors in two dimensions, with four marks for the four times, in groups of which two touch.",
+        caption="Does the context vector hold the time? Yes: in this plane most new sentences lie nearest to their "
+        "own group, though *today* and *tomorrow* touch.",
     )
 
 
