@@ -1,10 +1,10 @@
 """Recorded runs of chapter 06 on Multi30k: German captions into English, with one vector and with attention.
 
 Three models under one protocol: lower-cased text, ten epochs, greedy decoding, the test set of 2016. The encoder, the
-sizes, the dropout and the learning rate are the same in all of them. In `multi30k_lstm` and `multi30k_gru` the decoder
-gets the mean of the encoder's states at every step; in `multi30k_attention` it gets their weighted mean, with weights
-of its own for every step. Sizes and epoch were chosen for the model with one vector, by its validation loss. How words are cut into pieces, models trained and BLEU
-computed: `course_lib.experiments.multi30k`.
+sizes, the dropout and the learning rate are the same in all of them. In `multi30k_lstm` and `multi30k_gru` the
+decoder gets the mean of the encoder's states at every step; in `multi30k_attention` it gets their weighted mean, with
+weights of its own for every step. Sizes and epoch were chosen for the model with one vector, by its validation loss.
+How words are cut into pieces, models trained and BLEU computed: `course_lib.experiments.multi30k`.
 """
 
 from course_lib.experiments import experiment
