@@ -120,7 +120,7 @@ claim(
 rnn_guess.compare("0.2, no better than guessing")
 
 # %% [markdown]
-# The RNN's 32 numbers *could* hold one of five letters: over 4 steps they do. Over 32 steps it does not learn to. Chapter 04 showed why: the gradient that would
+# The RNN's 32 numbers *could* hold one of five letters: over 4 steps they do. Over 32 steps it does not learn to, in 250 batches. Chapter 04 gives a likely reason: the gradient that would
 # teach it to keep its first token must pass through 32 matrices and 32 tanhs, and hardly any of it arrives.
 #
 # In this chapter you build the network that learns it, one gate at a time, first from bare tensors. *Sections 1 to 4 with exercise 5.1 make a sitting of an hour and a half; the GRU, measurements and real reviews can wait for the next.*
@@ -261,7 +261,7 @@ for t in range(T):
     print(f"after {tiny[1][t]!r:6} the second review's cell is", c[1])
 
 # %% [markdown]
-# The first line repeats the second row of $c_1$ above: this is an LSTM, in ten lines. What it lacks is training.
+# The first line repeats the second row of $c_1$ above: this is an LSTM, in nine lines. What it lacks is training.
 
 # %% [markdown]
 # ## 3 · A layer, a classifier, a training loop
@@ -390,7 +390,7 @@ opened_at_32 = recall(plain_lstm_with_open_gates, lag=32)
 print(f"your LSTM, with open gates, at lag 32: {opened_at_32:.1f}")
 
 # %% [markdown]
-# The same cell, the same training, and now it remembers. How large must the bias be? Move the slider: each step of 1 makes half of the memory last two to three times as long.
+# The same cell, the same training, and now it remembers. How large must the bias be? Move the slider: each step of 1 makes the time until half is left two to three times as long.
 
 # %% tags=["fold"]
 # @title Interactive: what a forget gate leaves
@@ -416,7 +416,7 @@ claim(
 )
 
 # %% [markdown]
-# "Set the forget bias to 1" is common advice (Jozefowicz et al. 2015); that leaves 8 % after 8 steps and next to nothing after 32. For a lag that you know, choose $b$ so that $\sigma(b)^{\text{lag}}$ is not tiny. Before training, *you* set the gates.
+# "Set the forget bias to 1" is common advice (Jozefowicz et al. 2015); that leaves 8 % after 8 steps and next to nothing after 32. For a lag that you know, choose $b$ so that $\sigma(b)^{\text{lag}}$ is a half or more. Before training, *you* set the gates.
 #
 # ### Does the whole gradient follow this product?
 #
@@ -467,7 +467,7 @@ claim(
 )
 
 # %% [markdown]
-# Roughly it does: the gradients lie in the order of the products. But other paths lead through $h$ and $W_{hh}$; at bias 0 they bring a hundred times what the product lets through. Through them an LSTM's gradient can also explode, so we clip it as before. Take the product as a warning, not as a law.
+# Roughly it does: the gradients are ranked as the products are. But other paths lead through $h$ and $W_{hh}$; at bias 0 they bring roughly a hundred times what the product lets through. Through them an LSTM's gradient can also explode, so we clip it as before. Take the product as a warning, not as a law.
 #
 # ### The library's version: the same, fast and tested
 #
@@ -600,7 +600,7 @@ ch05.along_the_cell(left)
 # ## 5 · The GRU: one state, two gates
 #
 # Two states and three gates: do we need all of that? Imagine that the blackboard is full. To write a new line you wipe an old one: what is dropped and what is written is *one* decision. And if everybody may
-# look at the whole board, it needs no second state that shows a part of it. Cho et al. (2014) built a cell on these two savings, the *gated recurrent unit*, or GRU. It has one state, $h$.
+# look at the whole board, no second state is needed to show a part of it. Cho et al. (2014) built a cell on these two savings, the *gated recurrent unit*, or GRU. It has one state, $h$.
 #
 # ### Keep or replace: the update gate
 #
@@ -1257,7 +1257,7 @@ claim(
 )
 
 # %% [markdown]
-# Here gates pay off, most when only the last state is read. Yet a plain bag of words, which has no memory at all, is above every LSTM and level with the best GRU. On the toy reviews order decides; here most verdicts can be read off single
+# Here gates pay off, most when only the last state is read. Yet a plain bag of words, which has no memory at all (but reads the whole review), is above every LSTM and level with the best GRU. On the toy reviews order decides; here most verdicts can be read off single
 # words. A model that *can* use order has not thereby learned to. (*Going deeper* says what these runs leave open; chapters 09 and 12 come back to the reviews.)
 
 # %% [markdown]
@@ -1374,9 +1374,9 @@ print("detached:", read_in_pieces(cut=True))
 # ## Summary
 #
 # 1. An LSTM keeps a cell, a short-term memory that lasts: a forget gate scales it, an input gate adds to it, an output gate shows it. A GRU manages with one state and two gates.
-# 2. Along the cell line the gradient is a product of gates, not of matrices. Torch's initial gates halve it at every step, so set their bias with the lag in mind. The whole gradient follows the product only roughly.
+# 2. Along the cell line the gradient is a product of gates, not of matrices. Torch's initial gates roughly halve it at every step, so set their bias with the lag in mind. The whole gradient follows the product only roughly.
 # 3. Written out, the state is a weighted sum of all candidates; in the GRU the weights add up to 1.
-# 4. A good initialisation bridges short lags without gates; at lag 100, only gates that started open were reliable in our runs.
+# 4. A good initialisation bridges short lags without gates; at lag 100, at lag 100, only gates that started open recalled more than 80 % in each of our runs.
 # 5. What has the same shape can be confused: read in halves, pad further, compare with a reference, and nothing should change.
 #
 # | | RNN | LSTM | GRU |
@@ -1741,7 +1741,7 @@ claim(
 )
 
 # %% [markdown]
-# What step $s$ writes, $g_s$, is made of $x_s$ *and of $h_{s-1}$*. The LSTM reads its own memory and writes the answer again: it *refreshes* what it holds. So do not read "the gate opened at this word" as "this
+# What step $s$ writes, $g_s$, is made of $x_s$ *and of $h_{s-1}$*. This LSTM, it seems, reads its own memory and writes the answer again: it *refreshes* what it holds. So do not read "the gate opened at this word" as "this
 # word was stored". Gates are a trace of the computation, not an explanation of it.
 
 # %% [markdown] tags=["deeper"]
@@ -1826,7 +1826,7 @@ claim(
 )
 
 # %% [markdown]
-# So the answer is: half. Open gates stop the gradient from vanishing in time. In depth it must still pass a layer's gates and tanh on every step down, and what arrives below is then summed over many paths, so it is very unevenly spread, and can grow. Clipping, careful initialisation and, in deep stacks, shortcuts between the layers remain necessary (chapter 11).
+# So the answer is: half of it. Open gates stop the gradient from vanishing in time. In depth it must still pass a layer's gates and tanh on every step down, and what arrives below is then summed over many paths, so it is very unevenly spread, and can grow. Clipping, careful initialisation and, in deep stacks, shortcuts between the layers remain necessary (chapter 11).
 
 # %% [markdown] tags=["deeper"]
 # ### Are gates better at equal parameters, on ordinary text?
@@ -1861,7 +1861,7 @@ claim(
 )
 
 # %% [markdown]
-# So here the saying is wrong on both counts, and on IMDB too, where the GRU also took longer and scored higher (section 8). At *equal width* a GRU has a quarter fewer products; but at equal parameters it is wider, and how fast a step is depends on the kernel: these are torch's, on one CPU core. Measure it on your own machine before you choose.
+# So the saying does not hold here: the GRU reached the lower loss, here and on IMDB (section 8). It also took longer in each pair, but one model's times differ by almost a factor of two between runs, so they settle little. At *equal width* a GRU has a quarter fewer products; but at equal parameters it is wider, and how fast a step is depends on the kernel: these are torch's, on one CPU core. Measure it on your own machine before you choose.
 #
 # Chung et al. (2014) found more, at equal parameters: their gated units were clearly better than tanh on speech; on music the three were close, with the GRU ahead on all sets but one. Our training is short, and the next character depends mostly on the last few; with other settings the order may change. A comparison must say what it held
 # equal: units, parameters, steps or time.
@@ -2017,14 +2017,14 @@ claim(
 )
 
 # %% [markdown]
-# Few verdicts flip on this task, which is why the bug lives so long: scores look right, and no result can be repeated exactly. Start at zeros, or at an `nn.Parameter` that is the same for all rows. (A *carried* state, as in section 9, is something else: there the start is known.)
+# Few verdicts flip on this task, which may be why the bug lives so long: scores look right, and no result can be repeated exactly. Start at zeros, or at an `nn.Parameter` that is the same for all rows. (A *carried* state, as in section 9, is something else: there the start is known.)
 
 # %% [markdown] tags=["deeper"]
 # ### What else helps on real reviews?
 #
 # The runs of section 8 leave much open. Their models read the last 200 tokens, without more than a third of all tokens, which the bags of words have read; and two epochs are few. The LSTM's forget bias is 1, the common choice: by section 4 it would hardly carry a word over 200 steps. The GRU did well although its gates start half open; presumably the evidence is spread over a review, and little of it has to survive so long. Two more things matter.
 #
-# **Small embeddings.** `nn.Embedding` draws its numbers with standard deviation 1. A word that occurs three times in the training texts is moved by three of them, and keeps most of what chance gave it: noise, for the LSTM. `SequenceClassifier` starts at 0.1 unless `embedding_std` says otherwise. From the ledger: an LSTM on the last 60 words of
+# **Small embeddings.** `nn.Embedding` draws its numbers with standard deviation 1. A word that occurs three times in the training texts gets a gradient from at most three of them in an epoch, and keeps most of what chance gave it: noise, for the LSTM. `SequenceClassifier` starts at 0.1 unless `embedding_std` says otherwise. From the ledger: an LSTM on the last 60 words of
 # 4,000 IMDB reviews, where four words in five occur fewer than five times. The same embeddings are drawn and only scaled. What is the scale worth?
 
 # %% tags=["fold", "reveal"]

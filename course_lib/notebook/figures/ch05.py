@@ -42,7 +42,7 @@ def two_ways():
         alt="A row of 33 tokens, the first one marked d, the last a question mark. Below, the plain RNN's state passes "
         "through a tanh at every step. Below that, a straight line to which something is added at every step.",
         caption="The first token is the answer, the `?` asks for it 32 steps later. Two ways to carry it there: "
-        "through 32 tanhs (and as many matrices), or along a line to which each step only adds.",
+        "through 32 tanhs (and as many matrices), or along a line that each step scales and adds to.",
     )
 
 
@@ -183,7 +183,8 @@ def recall_by_start():
         "at 60; the tanh identity falls to guessing at 40. Right: open LSTM and GRU stay near 100 %, the LSTM a little "
         "lower at 100; the default GRU falls to guessing at 40, the default LSTM is there at 20.",
         caption="Is it the gates? At lag 40 a good initialisation does as well without them, and gates that start half "
-        "open fail. At 100 only open gates recall reliably. (Lines: mean of three seeds; bands: lowest to highest.)",
+        "open fail. At 100 only open gates recall more than 80 % in every run. (Lines: mean of three seeds; bands: "
+        "lowest to highest.)",
     )
 
 
