@@ -152,7 +152,7 @@ class Written:
     >>> why.hint(3)
     hint 3 of 3: It falls.
     >>> why.compare("It just falls.")
-    Your answer has 3 words. Write at least 20, then compare; there are hints: .hint(1), .hint(2), .hint(3)
+    Your answer has 3 words. Write at least 20 words, then compare; there are hints: .hint(1), .hint(2), .hint(3)
     >>> why.compare("word " * 20)
     A good answer contains: Gravity, and a reason for it.
     """
@@ -173,7 +173,7 @@ class Written:
             print(f"A good answer contains: {self.good_answer}")
             return
         found = f"Your answer has {count} word{'s' * (count != 1)}." if count else "There is no answer yet."
-        print(f"{found} Write at least {least}, then compare; there are hints: .hint(1), .hint(2), .hint(3)")
+        print(f"{found} Write at least {least} words, then compare; there are hints: .hint(1), .hint(2), .hint(3)")
 
 
 def _print_hint(hints, number):

@@ -93,9 +93,9 @@ more_probable.compare("neither of the two")
 # %% [markdown]
 # (A sentence after a tick is a *claim*: a condition that the run has just tested. The small print gives the measured numbers, which may differ a little on your machine.)
 #
-# The model multiplies one number for each letter, and a product stays the same when its factors change places. No larger text and no longer training can repair that: the model has thrown the order away. But how much *is* order worth? In this chapter you build models that use it, first for numbers and then for text. You also learn to measure what they have learned.
+# The model multiplies one number for each letter, and a product stays the same when its factors change places. Neither a larger text nor a longer run of training can repair that: the model has thrown the order away. But how much *is* order worth? In this chapter you build models that use it, first for numbers and then for text. You also learn to measure what they have learned.
 #
-# *In one sitting of an hour and a half: sections 1 to 5. The network can wait for the next.*
+# *In one sitting: sections 1 to 5. Their exercises take another hour and forty minutes; the network can wait for the next.*
 #
 # ### You will be able to
 #
@@ -237,7 +237,7 @@ claim(
 enough.compare(2)
 
 # %% [markdown]
-# Two! A rhythm of eleven years does not ask for eleven years of memory: two values tell where in the swing we are, and whether it rises or falls (exercise 1.2). Yule, who in 1927 was the first to fit such a model, to these very sunspots, also used two.
+# Two! A rhythm of eleven years does not ask for eleven years of memory: two values tell where in the swing we are, and whether it rises or falls (exercise 1.2). Yule, who in 1927 was the first to fit such a model, to the sunspot numbers up to his time, also used two.
 #
 # Note what we did: one part of the series for fitting, another for *choosing* $K$, and a third, still untouched, for the score. The error of the best of 20 is a flattering number on the steps that made it the best.
 #
@@ -269,7 +269,7 @@ claim(
 )
 
 # %% [markdown]
-# Each step inherits the errors of the steps before, so the advantage is used up after two years. A baseline that costs nothing may win, and you only know if you try it. ($K$ was chosen for one year ahead. With monthly counts, and $K$ chosen for all distances, the autoregression stays ahead for eleven years: see *Going deeper*.)
+# The far future is harder in itself, and each step also inherits the errors of the steps before: after two years the advantage is used up. A baseline that costs nothing may win, and you only know if you try it. ($K$ was chosen for one year ahead. With monthly counts, and $K$ chosen for all distances, the autoregression stays ahead for eleven years: see *Going deeper*.)
 #
 # ### Exercise 1.1 · Forecast from your own forecasts
 #
@@ -358,7 +358,7 @@ print("after w:", dict(follows["w"]))
 print("all together:", follows["w"].total())
 
 # %% [markdown]
-# These are all the letters that follow a `w`, with their counts. Divide by the total, and you have the probabilities: with $c(\cdot)$ for how often a string occurs,
+# These are the counts of all letters that follow a `w`. Divide by the total, and you have the probabilities: with $c(\cdot)$ for how often a string occurs,
 #
 # $$ p(x_t = v \mid x_{t-1} = u) = \frac{c(u\,v)}{\sum_{v'} c(u\,v')}. $$
 
@@ -423,7 +423,7 @@ for n in (1, 2, 3, 5, 7):
 # %% [markdown]
 # ## 4 · How surprised is it? Bits and perplexity
 #
-# Show the model a text and ask, letter by letter: which probability did you give to what came? Let Alice's bigram model read the word *rabbit*:
+# Show the model a text and ask, letter by letter: which probability did you give to what came? Let Alice's bigram model read the word *rabbit* (which its text contains):
 
 # %%
 surprises = []
@@ -442,10 +442,10 @@ print(f"on average {mean:.2f} bits: like a choice among {2**mean:.1f} letters")
 # Read it as an *effective number of choices*: a model of perplexity 8 is as surprised, on average, as one that picks among 8 equally likely letters. (It is the geometric mean of the numbers $1/p$.) Three marks are worth remembering:
 #
 # - **1**: the model was always certain, and right;
-# - **V**, here 27: it knows nothing, and gives $1/V$ to each symbol. A perplexity *above* V means confidently wrong;
+# - **V**, here 27: it knows nothing, and gives $1/V$ to each symbol. A perplexity *above* V is worse than knowing nothing: the model is often sure of the wrong symbol. (A little above is common before training.)
 # - **infinity**: a single letter came that it had called impossible.
 #
-# Bits are no figure of speech: together with arithmetic coding, a model that both sides have can send a text in as many bits. A byte for each letter would take 8.
+# Bits are no figure of speech: together with arithmetic coding, a model that both sides have can send a text in almost as many bits. A byte for each letter would take 8.
 #
 # Now we can score any text. We return to the opening experiment, with two models of the larger text:
 
@@ -656,7 +656,7 @@ class LanguageModel:
 ch01.language_model(LanguageModel)
 
 # %% [markdown]
-# When the check passes, train yours in a cell of your own, on `train_text` with `n = 5`; `[random.random() for _ in range(60)]` gives it numbers to write with. On `test_text[:2000]` it should be below a perplexity of 5.
+# When the check passes, train yours in a cell of your own, on `train_text` with `n = 5` and `k = 1`; `[random.random() for _ in range(60)]` gives it numbers to write with. On `valid_text[:2000]` it should be below a perplexity of 5.
 #
 # ### Exercise 1.5 · Explore and explain: how long should the context be?
 #
@@ -746,7 +746,7 @@ class WindowNetwork(nn.Module):
 
 
 # %% [markdown]
-# For training we need windows again: $K$ letters, and the one after them. `F.cross_entropy` takes the logits and the right letters, and returns nats. **You can know the loss of the untrained network before you run it. What is it, in bits?**
+# For training we need windows again: $K$ letters, and the one after them. `F.cross_entropy` takes the logits and the right letters, and returns nats. **You can know the loss of the untrained network, nearly, before you run it. What is it, in bits?**
 
 # %%
 first_loss = predict("the loss before training, in bits per letter", ...)
@@ -842,7 +842,7 @@ recalled.compare("near 20 and near 100 %")
 #
 # ### All windows at once
 #
-# One detail before we compare. Neighbouring windows overlap, so we embed each letter $K$ times. It is cheaper to embed a text once and to slide the *same* weights over it. That is a *convolution over time*. With zeros before the text, every position has a full window, and a stretch of $T$ letters gives $T$ predictions in one run:
+# One detail before we compare. Neighbouring windows overlap, so we embed each letter $K$ times. It is simpler, and saves that repetition, to embed a text once and to slide the *same* weights over it. That is a *convolution over time*. With zeros before the text, every position has a full window, and a stretch of $T$ letters gives $T$ predictions in one run:
 
 # %% tags=["fold"]
 # @title Diagram: the same weights at every position
@@ -873,7 +873,7 @@ claim(
 # %% [markdown]
 # ## 7 · What is order worth?
 #
-# Back to the question of the first screen. All models of this chapter, on the tenth of the text that nothing has seen, in one unit. And once more on words: WikiText-2, two million words of Wikipedia with a vocabulary of 33,278. Those runs were recorded beforehand, in the *ledger*, with their settings and seeds. Smoothing and training time were chosen on validation text. The network looks back four words.
+# Back to the question of the first screen. The main models of this chapter, on the tenth of the text on which nothing was fitted or chosen, in one unit. And once more on words: WikiText-2, two million words of Wikipedia with a vocabulary of 33,278. Those runs were recorded beforehand, in the *ledger*, with their settings and seeds. Smoothing and training time were chosen on validation text. The network looks back four words.
 #
 # Counting was ahead on letters, where the same strings come again and again. **How many of the five-word strings of WikiText's test text never occurred in the training text?**
 
@@ -934,7 +934,7 @@ counting = min(
 )
 new_5_grams = recorded("wikitext2-lm", "5-gram interpolated", "unseen")
 claim(
-    "On words nine in ten 5-grams are new, and the network beats every n-gram, in each of three seeds.",
+    "On words more than nine in ten 5-grams are new, and the network beats every n-gram, in each of three seeds.",
     new_5_grams > 0.9 and max(network_perplexity) < counting,
     new=f"{100 * new_5_grams:.0f} %",
     **{"perplexity of the network": network_perplexity, "of the best n-gram": counting},
@@ -996,7 +996,7 @@ repaired = torch.cat(sentences).mean().exp()
 print(f"mean of perplexities {wrong:.0f}, perplexity of the text {repaired:.1f}")
 
 # %% [markdown]
-# **Comparing different units.** A word model has a perplexity in the hundreds, a letter model one below 10. So letters are better? And if the 50 most frequent words stay, and all others become one token, `<unk>`?
+# **Comparing different units.** A word model has a perplexity in the hundreds, a letter model's should not exceed 27. So letters are better? And if the 50 most frequent words stay, and all others become one token, `<unk>`?
 
 
 # %%
@@ -1099,7 +1099,7 @@ ch01.causal_conv(causal_conv)
 #
 # Difficulty ●●○○○ · 10 minutes · needs sections 4, 6 and 8
 #
-# On one text, a word model has perplexity 692; a word is 5.7 letters long on average, its blank included. A letter model with $V = 27$ has perplexity 10.5 on the same text. Which is better? Give (1) the word model's and (2) the letter model's bits per letter.
+# On one text, a word model has perplexity 692; a word is 5.7 letters long on average, its blank included. Every word of the text is in its vocabulary. A letter model with $V = 27$ has perplexity 10.5 on the same text. Which is better? Give (1) the word model's and (2) the letter model's bits per letter.
 # Another letter model with $V = 27$ has a loss of 5.1 nats before its first update. (3) How many times as large as a uniform guesser's is its effective number of choices? What would you suspect? All three to two decimals.
 
 # %% nbgrader={"grade": false, "grade_id": "ex01-7-fair-comparison", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1329,7 +1329,7 @@ claim(
 )
 
 # %% [markdown]
-# With letters it is a fair mark. With words most pairs occur once, and their own count "predicts" them. That entropy can be computed, but no model will reach it.
+# With letters it is a fair mark. With words most pairs occur once, and their own count "predicts" them. That entropy can be computed, but no bigram model that has not seen the text will come near it. (A model with more context may well go below it.)
 
 # %% [markdown] tags=["deeper"]
 # ### When is a choice among eight a choice among fewer?
@@ -1380,4 +1380,4 @@ claim(
 )
 
 # %% [markdown]
-# The model is the same, and the text is the same. Only, some paragraphs of the test are near-copies of training paragraphs. (The two tests also differ in which paragraphs they hold: by modules it is one particular tenth.) Ask which question you want answered: how well does it predict *more of the same documents*, or *new ones*?
+# The model is the same, and the text is the same. A likely reason: some paragraphs of the test resemble training paragraphs closely. (The two tests also differ in which paragraphs they hold: by modules it is one particular tenth.) Ask which question you want answered: how well does it predict *more of the same documents*, or *new ones*?
