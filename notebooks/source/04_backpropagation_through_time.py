@@ -13,7 +13,7 @@
 # # 04 · Backpropagation through time
 #
 # Two copies of one network read an endless stream of five symbols. At every step they must output the symbol of **six steps ago**. They start with the same weights and read the
-# same symbols. The first learns from windows of 24 steps, the second from windows of 6. Between two windows both hand on their state with `.detach()`, a word in nearly every training script for
+# same symbols. The first learns from windows of 24 steps, the second from windows of 6. Between two windows both hand on their state with `.detach()`, a word in many training scripts for
 # recurrent networks, which changes no number of the forward pass. Guessing is right one time in five. **How often will the second network be right?**
 
 # %% tags=["fold"]
@@ -232,7 +232,7 @@ compare("dh2, first try", do2 @ W_ho, theirs["h2"])
 # %% [markdown]
 # **Before you read on:** look at the diagram. How many orange-red arrows arrive at $h_2$?
 #
-# Two. $h_2$ was used twice in the forward pass, for its own output and for the next state, and moving it changes the loss by both ways. Gradients that arrive by different ways are *added*:
+# Two. $h_2$ was used twice in the forward pass, for its own output and for the next state, and moving it changes the loss along both paths. Gradients that arrive along different paths are *added*:
 
 # %%
 dh2 = do2 @ W_ho + da3 @ W_hh
@@ -412,7 +412,7 @@ def expanded_gradient(do, W_hh, W_ho, t):
 ch04.expanded_gradient(expanded_gradient)
 
 # %% [markdown]
-# The sum is for understanding, not for computing: it would need T(T+1)/2 terms where the walk needs T steps.
+# The sum is for understanding, not for computing: for all t together it would need T(T+1)/2 terms where the walk needs T steps.
 #
 # ### What do high powers of a matrix do?
 #
@@ -446,9 +446,9 @@ guess_growth.compare("14,000, and at radius 0.9 there are 0.00003 left")
 # %% [markdown]
 # At 0.9 the loss tells $h_{T-100}$ next to nothing: a *vanishing* gradient. At 1.1 it shouts: an *exploding* one. There is only a narrow path between them, and no data were involved.
 #
-# What vanishes is what a *far* state learns from this loss. The total gradient of $W_{hh}$ need not be small, since the terms of near steps are there too. Learning does not stop; it becomes short-sighted.
+# What vanishes is what this loss says about a *far* state. The total gradient of $W_{hh}$ need not be small, since the terms of near steps are there too. Learning does not stop; it becomes short-sighted.
 #
-# How many steps is many? The deepest feed-forward networks in common use have about 150 layers. Unrolled in time, a review of 200 words is a network of 200 layers, and they all share one matrix.
+# How many steps is many? ResNet-152, a deep image network, has 152 layers. Unrolled in time, a review of 200 words is a network of 200 layers, and they all share one matrix.
 #
 # ### With tanh
 #
@@ -456,7 +456,7 @@ guess_growth.compare("14,000, and at radius 0.9 there are 0.00003 left")
 #
 # $$ J_t = \frac{\partial h_t}{\partial h_{t-1}} = \mathrm{diag}(1 - h_t^2)\, W_{hh}, \qquad \frac{\partial h_t}{\partial h_s} = J_t\, J_{t-1} \cdots J_{s+1} \quad (s < t). $$
 #
-# The picture at the beginning of the chapter shows one such product. The factors $1 - h^2$ lie between 0 and 1, and are 1 only where the state is 0. So tanh can only shorten what $W_{hh}$ makes. Is that a protection against explosions? We measure it.
+# The picture at the beginning of the chapter shows one such product. The factors $1 - h^2$ lie between 0 and 1, and are 1 only where the state is 0. So tanh can only shorten the gradient before $W_{hh}$ multiplies it. Is that a protection against explosions? We measure it.
 
 # %% [markdown]
 # *A good place to stop for today.* You can derive every gradient of a recurrent network, and you know the product that decides how far it reaches. The second half measures that product, cuts it, and clips it.
@@ -508,7 +508,7 @@ claim(
 guess_grow.compare("tanh and ReLU")
 
 # %% [markdown]
-# So tanh is no protection: where the states are small its slope is near 1, and a large enough radius wins. What it does bound is the *state*, to between -1 and 1. With ReLU nothing does, and the forward pass explodes along with the gradient. (These are rotations. A matrix with random entries of the same radius behaves a
+# So tanh is no protection: in these networks a large radius outweighs its slopes. (It need not: a single unit with weight 4 and no input settles near -1 or 1, where the slope is nearly 0, and its gradient vanishes.) What it does bound is the *state*, to between -1 and 1. With ReLU nothing does, and the forward pass explodes along with the gradient. (These are rotations. A matrix with random entries of the same radius behaves a
 # little differently: see *Going deeper*.)
 #
 # One bound always holds: a step back multiplies the length of a gradient by at most the largest slope times the largest *singular value* of $W_{hh}$, the most by which it can stretch a vector (Pascanu et al. 2013). If this stays below some number smaller than 1, the gradient must vanish. The reverse is not true: above 1 it *may* explode.
@@ -516,7 +516,7 @@ guess_grow.compare("tanh and ReLU")
 # ### As torch initialises it, by time and by depth
 #
 # Torch draws the weights of an `nn.RNN` uniformly from $\pm 1/\sqrt D$. Stacked layers (chapter 03) add a second direction: a gradient goes back in time *and* down. Here are four layers and 40 steps, with a loss at the last step of the top layer only, once as torch initialises them,
-# once with rotations for $W_{hh}$. **How far back will the top layer hear of the loss in each, and will the lowest layer hear more of the past, or less?**
+# once with rotations for $W_{hh}$. **How far back does the gradient reach in the top layer of each, and does it reach further back in the lowest layer, or less far?**
 
 # %% tags=["fold"]
 # @title Measure: the gradient by time and by depth
@@ -543,7 +543,7 @@ claim(
 )
 
 # %% [markdown]
-# Untrained, the default network hears of some ten steps. Starting from a rotation is one remedy, but training changes $W_{hh}$ at every step, so nothing keeps it there. A better one would be a path on which the gradient meets *no* matrix and no tanh. The next exercise has such a path; chapter 05 is about it.
+# Before training, the default network's gradient reaches back some ten steps. Starting from a rotation is one remedy, but training changes $W_{hh}$ at every step, so nothing keeps it there. A better one would be a path on which the gradient meets *no* matrix and no tanh. The next exercise has such a path; chapter 05 is about it.
 
 # %% [markdown]
 # ### Exercise 4.3 · Implement: the backward pass of a leaky network
@@ -594,7 +594,7 @@ ch04.leaky_backward(leaky_backward)
 # ## 6 · Truncation
 #
 # A stream has no end, so its full gradient would have no beginning, and memory grows with every step that is kept. *Truncated* backpropagation through time therefore cuts the stream into windows of $w$ steps. The **numbers** of the state go on; its **gradient** stops at the edge. In torch the
-# cut is one word, `detach`. In your loop it would be one line: in the first step of a window, `from_next` becomes 0.
+# cut is one word, `detach`. In your loop it would be one line: after the first step of a window, `from_next` is set to 0.
 #
 # The opening experiment did just this. With windows of 6 and a lag of 6, no window ever held a symbol together with the answer that it decides.
 #
@@ -621,8 +621,8 @@ ch04.kept_pairs(shares)
 #
 # ### What is learned, then
 #
-# The task again, with a lag of 8 and windows of 2 to 32 steps. All runs read equally many symbols, so longer windows mean fewer updates. Beside the usual way (the state is *carried*) there is a common mistake: the state is set to *zero* at the start of every window. All are tested on one
-# long stream that is never cut. **A window of 10 steps is two longer than the lag. Is that enough?**
+# The task again, with a lag of 8 and windows of 2 to 32 steps. All runs read equally many symbols, so longer windows mean fewer updates. Beside the usual way (the state is *carried*) there is a common mistake: the state is set to *zero* at the start of every window. All are tested on
+# streams of 200 steps that are never cut. **A window of 10 steps is two longer than the lag. Is that enough?**
 
 # %%
 guess_ten = predict("the accuracy with windows of 10 steps, state carried (lag 8)", ...)
@@ -667,8 +667,8 @@ claim(
 )
 
 # %% [markdown]
-# The network that never changed its recurrence won by far. (Reading from a fixed recurrence is the idea of *reservoir computing*.) And where the recurrence was trained, the truncated gradient did not merely fail to teach the memory: in these runs it destroyed the one that was there, since nothing in it speaks for keeping the past. So the precise statement is: **no
-# gradient teaches the recurrence to bridge a lag that does not fit into a window.**
+# The network that never changed its recurrence won by far. (Reading from a fixed recurrence is the idea of *reservoir computing*.) And where the recurrence was trained, the truncated gradient did not merely fail to teach the memory: in these runs it destroyed the one that was there. So the precise statement is: **no
+# gradient runs from an answer back to a step before its window, so no answer teaches that step to keep its symbol. What the state still holds at the window's start can be used, by the output layer and by the recurrence.**
 
 # %% [markdown]
 # ### Exercise 4.5 · Find the bug: a window that forgets
@@ -749,7 +749,7 @@ ch04.window_backward(window_backward)
 # %% [markdown]
 # ## 7 · Clipping
 #
-# A window shortens the product of Jacobians, but within a window it can still explode. Then a single step throws the weights somewhere senseless, and hours of training are gone. The direction of such a gradient
+# A window shortens the product of Jacobians, but within a window it can still explode. Then a single step can throw the weights far off, and undo hours of training. The direction of such a gradient
 # may still be of use; its *length* is not. So *clipping by norm* (Pascanu et al. 2013) shortens it. Let $g$ be the gradients of *all* parameters together as one long vector, and $c$ the largest length that is allowed:
 #
 # $$ g \leftarrow g \cdot \min\Big(1, \frac{c}{\lVert g \rVert}\Big), \qquad \lVert g \rVert = \sqrt{\textstyle\sum_p \lVert g_p \rVert^2} \quad \text{over all parameters } p. $$
@@ -767,7 +767,7 @@ cosine = F.cosine_similarity(before, after, dim=0)
 print(f"length before {norm:.2g}, after {after.norm():.2f}, cosine {cosine:.2f}")
 
 # %% [markdown]
-# One factor for all parameters keeps the direction: the cosine between before and after is 1. (Limiting every entry by itself, `clip_grad_value_`, turns the gradient.)
+# One factor for all parameters keeps the direction: the cosine between before and after is 1. (Limiting every entry by itself, `clip_grad_value_`, can turn the gradient.)
 #
 # ### Where it decides
 #
@@ -795,7 +795,7 @@ claim(
 )
 
 # %% [markdown]
-# On this task and in this budget, clipping did not make training faster: it made it possible. To choose $c$, log the norm for a while, and take a value that clips rarely in quiet times. And remember what it cannot do: it shortens long gradients, but for *vanished* ones there is
+# On this task and in this budget, clipping made training reliable: without it, one run in 25 succeeded. To choose $c$, log the norm for a while, and take a value that clips rarely in quiet times. And remember what it cannot do: it shortens long gradients, but for *vanished* ones there is
 # nothing to shorten.
 
 # %% [markdown]
@@ -887,7 +887,7 @@ def watch_it_learn(step, alpha=0.7, lag=3, windows=150, units=24):
 #
 # Difficulty ●●●○○ · 30 minutes · needs section 5
 #
-# `horizon` measures how many steps back the gradient first falls below a hundredth. Change the `radius` (0.8 to 1.5), the `input_scale` (0 to 3) and `nonlinearity` ("tanh" or "linear"). `mean_slope` is the mean of tanh'.
+# `horizon` measures how many steps back the gradient first falls below a hundredth (200 if it never does). Change the `radius` (0.8 to 1.5), the `input_scale` (0 to 3) and `nonlinearity` ("tanh" or "linear"). `mean_slope` is the mean of tanh'.
 
 
 # %% tags=["fold"]
@@ -974,14 +974,14 @@ print("with detach:", two_windows(cut=True))
 # %% [markdown]
 # The first message goes on to propose `retain_graph=True`. Do not take that advice: it keeps every window's graph alive, so memory and time grow, and here it fails as well (the second message), since the optimizer has changed weights that the old graph needs.
 #
-# **A transpose too many.** $W_{hh}$ is square, so `da @ W_hh.T` fits, and raises no error. Only a comparison finds it:
+# **A transpose too many.** $W_{hh}$ is square, so `da @ W_hh.T` fits, and raises no error. A comparison finds it:
 
 # %%
 compare("dh2, W_hh.T", do2 @ W_ho + da3 @ W_hh.T, theirs["h2"])  # wrong
 compare("dh2, W_hh", do2 @ W_ho + da3 @ W_hh, theirs["h2"])  # repaired
 
 # %% [markdown]
-# **Clipping in the wrong place.** Clip after `optimizer.step()`, and nothing is clipped; before `backward()`, and you clip the gradients of the step before. The weights should move by the rate times $c$ at most, here $0.1 \cdot 1$:
+# **Clipping in the wrong place.** Clip after `optimizer.step()`, and nothing is clipped; before `backward()`, and this step's gradients are not there yet. The weights should move by the rate times $c$ at most, here $0.1 \cdot 1$:
 
 
 # %%
@@ -1022,8 +1022,8 @@ for times in (1, 1000):
 # 1. Unrolled, a recurrent network is a deep network with shared weights. One walk from T to 1, one vector-Jacobian product per line, gives all gradients; each weight's gradient is a sum over the steps.
 # 2. The loss of step k reaches $h_t$ through a product of $k - t$ Jacobians $\mathrm{diag}(1 - h^2)\, W_{hh}$. In most cases it vanishes or explodes exponentially with the lag.
 # 3. The backward pass needs all states, so memory grows with T. Truncation bounds it: carry the state's numbers, detach its gradient.
-# 4. Truncation is biased towards near dependencies. No gradient teaches the *recurrence* to bridge a lag that does not fit into a window; the output layer can still read what a state happens to hold.
-# 5. Clipping by the common norm bounds a step without turning it. It stops explosions; it does nothing for what has vanished.
+# 4. Truncation is biased towards near dependencies. No gradient runs from an answer back to a step before its window, so no answer teaches that step to keep anything; what the carried state happens to hold can still be used.
+# 5. Clipping by the common norm bounds a step without turning it. It limits the damage of an explosion; it does nothing for what has vanished.
 #
 # ## Where next
 #
@@ -1142,7 +1142,7 @@ claim(
 )
 
 # %% [markdown]
-# Beware of "truncated and full gradients nearly agree, so truncation is harmless" when it is measured on an untrained network. Its far gradients have vanished anyway. The small difference is the very part that would teach it to remember.
+# Beware of "truncated and full gradients nearly agree, so truncation is harmless" when it is measured on an untrained network. Its far gradients have vanished anyway. The far terms, which could teach it to remember, are part of that small difference.
 
 # %% [markdown] tags=["deeper"]
 # ### Do the first powers of a matrix follow its radius?
@@ -1177,4 +1177,4 @@ claim(
 )
 
 # %% [markdown]
-# At 1.1 the random matrices sit almost exactly on the border: factors of 1.000 to 1.015. So "tanh makes a radius a little above 1 harmless" holds for these rotations, not in general.
+# At 1.1 the random matrices sit almost exactly on the border: factors of 1.000 to 1.015. So at radius 1.1 the gradient fades with these rotations, and hardly changes, or slowly grows, with these random matrices.

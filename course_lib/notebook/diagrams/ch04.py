@@ -13,7 +13,7 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label
         "way: from L to each output, from each output down to its state, and from each state left to the one before."
     ),
     caption=(
-        "Black: what the forward pass computes. Vermilion: the same arrows, walked backwards. Two gradients "
+        "Black: what the forward pass computes. Orange-red: the gradient's way back. Two gradients "
         "meet in $h_1$ and $h_2$: one comes down from its own output, one comes back from the next state, through its "
         "tanh and $W_{hh}$. Each weight matrix is used three times, so its gradient is a sum of three terms."
     ),
@@ -58,7 +58,8 @@ def bptt_graph():
         "steps: the forward arrow still crosses from h3 to h4, the backward one stops there."
     ),
     caption=(
-        "A gradient that goes back k steps is multiplied by k Jacobians ($L_6$ is the loss of step 6 alone). "
+        "A gradient that goes back k steps is multiplied by k Jacobians, one for each step (section 2; "
+        "$L_6$ is the loss of step 6 alone). "
         "Truncation (below) cuts the backward arrow between two windows; the forward arrow, with the numbers of the "
         "state, crosses."
     ),

@@ -19,11 +19,11 @@ def state_over_text(states, line, order):
     ax.tick_params(axis="x", rotation=0)
     show(
         ax,
-        alt="Heat map of 16 units against the characters of a sentence with two quotations. The upper units are blue "
-        "throughout the quotations and vermilion outside; the lower ones are the other way round, others change only "
-        "at a quotation mark.",
-        caption="What is in the 16 numbers? The upper units are high all through a quotation, the lowest ones low, "
-        "however many letters pass: a bit, stored several times over, in some units a step late. Others react to the "
+        alt="Heat map of 16 units against the characters of a sentence with two quotations. The three upper units are "
+        "blue throughout the quotations and a little longer, vermilion elsewhere; the lowest one is the other way "
+        "round, others change near the quotation marks.",
+        caption="What is in the 16 numbers? Some of the upper units are high all through a quotation, some of the "
+        "lowest low: a bit, stored more than once, and in some units let go a step or two late. Others react to the "
         "marks themselves.",
     )
 
@@ -37,10 +37,10 @@ def self_weight(curves):
     ax.set_ylim(-0.03, 1.05)
     show(
         ax,
-        alt="Three curves from 0.5: with w = 2 the state rises to 0.96 and stays; with w = 1 it decays slowly, with "
-        "w = 0.9 quickly, to 0.",
-        caption="Does a state keep a value by itself? Only with a self-weight above 1, and then it keeps which side "
-        "of 0 it is on, not the value.",
+        alt="Three curves from 0.5: with w = 2 the state rises to 0.96 and stays; with w = 1 it decays slowly, with w "
+        "= 0.9 quickly, to 0.",
+        caption="Does a single unit keep its state by itself? Of these three self-weights only with the one above 1, "
+        "and then it keeps which side of 0 it is on, not the value.",
     )
 
 
@@ -52,8 +52,8 @@ def against_ngrams(ngram_bits, rnn_bits):
     plots.lines(ax, {"RNN": (n, [rnn_bits] * len(n))}, "$n$", "held-out bits per character", direct=True)
     show(
         ax,
-        alt="Held-out bits per character against n: n-grams fall steeply up to n = 4 and then level off; a "
-        "horizontal line for the RNN lies below the 3-gram and above the best n-gram.",
+        alt="Held-out bits per character against n: n-grams fall steeply up to n = 4 and then level off; a horizontal "
+        "line for the RNN lies below the 3-gram and above the best n-gram.",
         caption="Which n-gram does the RNN match after two passes? It is between a 3-gram and the best n-gram.",
     )
 
@@ -68,9 +68,9 @@ def on_shakespeare(bits, sizes):
         alt="Dots by seed of the bits per character, sorted: "
         + ", ".join(sorted(bits, key=lambda name: -sum(bits[name]) / len(bits[name])))
         + "; the number of weights or counts stands beside each name.",
-        caption="What does a carried state buy on real text? The RNN needs fewer bits than the window network of "
-        "about the same size, and slightly fewer than the best n-gram, which stores several times as many numbers. "
-        "(Fewer bits are better. Small dots: seeds; large: their mean.)",
+        caption="Who needs the fewest bits on real text? The RNN needs fewer than the window network of about the "
+        "same size, and slightly fewer than the 7-gram, which stores several times as many numbers. (Fewer bits are "
+        "better. Small dots: seeds; large: their mean.)",
     )
 
 
@@ -80,14 +80,14 @@ def catching_up(names, binned, carried):
     x = range(len(binned))
     xlabel = "characters read since the start of the piece"
     plots.lines(ax, {"zeroed": (x, binned)}, xlabel, "bits per character", marker="o")
-    plots.lines(ax, {"carried": (x, [carried] * len(x))}, xlabel, "bits per character", linestyle="--", direct=True)
+    plots.lines(ax, {"carried": (x, carried)}, xlabel, "bits per character", linestyle="--", direct=True)
     ax.set_xticks(x, names)
     show(
         ax,
         alt="Bits per character against the number of characters read since the state was zero: high at the first, "
-        "falling to nearly the dashed line of the carried state.",
-        caption="How long does the model need to catch up? Most of the cost is in the first eight characters; after "
-        "that the zero start is hardly noticed.",
+        "after eight it lies on the dashed line of the carried state.",
+        caption="How long does the model need to catch up? Nearly all of the cost is in the first eight characters; "
+        "after that the two lines, over the same characters, can hardly be told apart.",
     )
 
 
@@ -111,8 +111,9 @@ def gaps():
         "over three seeds. All rise; the linear autoregression is lowest on average, the RNN on filled values little "
         "above.",
         caption="Who copes with the holes? A linear autoregression on filled values does best here, and an RNN on "
-        "filled values comes close; an RNN that gets zeros and a mask is at no fraction better than the one that "
-        "fills. (Lines: mean of three draws of the holes; bands: lowest to highest.)",
+        "filled values comes close; an RNN that gets zeros and a mask is on average at no fraction better than the "
+        "one that fills. (At 0 % the two read the same values: that they differ is chance. Lines: mean of three draws "
+        "of the holes; bands: lowest to highest.)",
     )
 
 
@@ -126,10 +127,10 @@ def memory_by_lag(remembered):
         ax.annotate(f"$D$ = {D}", (half + 2, 0.6), color=plots.color(color))
     show(
         ax,
-        alt="Fraction rebuilt against lag for states of 8, 32 and 128 numbers: each stays near 1 and then falls to "
-        "0, around lag 8, 32 and 128; the larger D, the more gently.",
-        caption="How far back does a linear read-out of these states reach, with the best of three shrinking "
-        "factors? To about lag $D$; well beyond, the past is gone.",
+        alt="Fraction rebuilt against lag for states of 8, 32 and 128 numbers: each stays near 1 and then falls to 0, "
+        "around lag 8, 32 and 128; the larger D, the more gently.",
+        caption="How far back does a linear read-out of these states reach, with the best of three shrinking factors? "
+        "To about lag $D$; well beyond, the past is gone.",
     )
 
 
@@ -162,6 +163,6 @@ def time_by_length(lengths, taken):
         ax,
         alt="Time against T at a constant number of symbols: the window network's does not rise, the RNN's rises "
         "steeply at large T.",
-        caption="What does it cost to wait for the step before? The same number of multiplications takes many times "
-        "longer when the steps must follow one another. (Times are this machine's.)",
+        caption="What does it cost to go step by step? The same number of multiplications takes many times longer in "
+        "4,096 small steps than in 16 large ones, even on a CPU. (Times are this machine's.)",
     )

@@ -41,8 +41,8 @@ def slopes():
         ax,
         alt="Three slopes against a. That of tanh is a bell of height 1 around 0, that of the sigmoid a bell of height "
         "one quarter, that of ReLU is 0 left of 0 and 1 right of it.",
-        caption="By how much does a step back multiply? By at most 1 with tanh, and by that only near 0; by at most "
-        "1/4 with the sigmoid; by 0 or 1 with ReLU.",
+        caption="What factor does the function put into each step back? At most 1 with tanh, and that only near 0; at "
+        "most 1/4 with the sigmoid; 0 or 1 with ReLU. (The other factor is $W_{hh}$.)",
     )
 
 
@@ -155,7 +155,7 @@ def learned_by_window():
         ax,
         alt="Accuracy against window. Up to a window of 8, the lag, both curves lie near guessing. From 10 on the "
         "carried state is above 0.9. The zeroed state rises later and unevenly, and meets it at 32.",
-        caption="Which lag does this network learn by truncated training? One that fits into a window. With w of 8 or "
+        caption="How long must a window be to learn lag 8? Longer than the lag: with w of 8 or "
         "less the answer and its cause never share a window. Carrying the state lets two extra steps (w = 10) "
         "suffice; zeroing it wastes the first 8 answers of every window.",
     )
@@ -186,7 +186,8 @@ def clipping():
         alt="Left: accuracy by learning rate, a dot for each seed. Clipped rises to 1 at 0.3 and falls at 1; not "
         "clipped stays below a half on average everywhere. Right: gradient norm over 600 steps at rate 0.3: without "
         "clipping it stays near 5 after early spikes, with clipping it falls a hundredfold.",
-        caption="What does clipping buy? A learning rate at which every seed solves the task in time; without it there "
-        "is none (left: a dot is a seed, the line their mean). The gradients before clipping still spike (right), but "
+        caption="What does clipping buy? A learning rate at which every seed solves the task in time; without it, none "
+        "of these five rates is one (left: a dot is a seed, the line their mean). The gradients before "
+        "clipping still spike (right), but "
         "each spike moves the weights by a bounded step.",
     )
