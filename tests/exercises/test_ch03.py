@@ -6,6 +6,7 @@ different mistakes the same diagnosis.
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from course_lib.exercises import ch03
 from course_lib.recurrent_models import LanguageModel
@@ -175,6 +176,7 @@ PLANTED = {
         ("state after the first step", ends(lambda states, h, h_0: (torch.stack(states, 1), states[0]))),
         ("not the state after the last step", ends(lambda states, h, h_0: (torch.stack(states, 1), 2 * h))),
         ("no gradient reaches", detached),
+        ("with T = 2, output", lambda x, *rest: elman(right)(x if x.shape[1] == 5 else F.pad(x, (0, 0, 0, 3)), *rest)),
         ("h_n has shape", ends(lambda states, h, h_0: (torch.stack(states, 1), h[None]))),
         ("expected a tuple", ends(lambda states, h, h_0: torch.stack(states, 1))),
         ("output is a list", ends(lambda states, h, h_0: (states, h))),
