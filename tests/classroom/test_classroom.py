@@ -556,7 +556,7 @@ def test_grades_csv_holds_the_totals(finished, earned):
         assert (float(row["score"]), float(row["max_score"])) == (total, sum(POINTS.values())), student
         assert row["duedate"].startswith("2027-01-31 23:59:59")
     best = finished[TWO, "ada_has_all_right"]
-    assert float(best["score"]) == float(best["max_score"]) == 41
+    assert float(best["score"]) == float(best["max_score"]) == 44
 
 
 def test_feedback_says_what_was_wrong(course, finished, earned):
