@@ -105,7 +105,7 @@ claim(
     short=scores["state"][0],
     long=scores["state"][1],
 )
-long_guess.compare("about 50 and more than 99")
+long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state")])
 
 # %% [markdown]
 # There are only 1,024 strings of 10 symbols, and each came up some 25 times in training: the window can learn them like a table. In a long string it is lost. A quotation mark looks the same whether it opens or closes. To know which, you must know how many came before, back to the

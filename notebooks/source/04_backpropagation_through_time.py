@@ -441,7 +441,7 @@ claim(
     "What arrives is $\\rho$ to the power 100, to nine digits.",
     all(math.isclose(length, rho**100, rel_tol=1e-9) for rho, length in growth.items()),
 )
-guess_growth.compare("14,000, and at radius 0.9 there are 0.00003 left")
+guess_growth.compare(f"{growth[1.1]:,.0f}, and at radius 0.9 there are {growth[0.9]:.1g} left")
 
 # %% [markdown]
 # At 0.9 the loss tells $h_{T-100}$ next to nothing: a *vanishing* gradient. At 1.1 it shouts: an *exploding* one. There is only a narrow path between them, and no data were involved.
