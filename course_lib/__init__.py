@@ -3,7 +3,7 @@
 What is taught stands here, one module a concept, in the order of the chapters:
 
     01  autoregression, ngram, metrics        08  positional
-    02  text, bpe, bag_of_words               09  transformer, transformer_models
+    02  text, bpe, bag_of_words               09  transformer, transformer_models, pretrained
     03  rnn                                   10  cost
     04  bptt                                  11  optim
     05  lstm_gru, recurrent_models            12  bert
@@ -17,7 +17,7 @@ Each module imports only from those before it:
 
 `datasets`, `utils`, `functional`, `text`, `bpe`, `bag_of_words`, `autoregression`, `ngram`, `metrics`, `generate`,
 `rnn`, `bptt`, `lstm_gru`, `recurrent_models`, `positional`, `attention`, `seq2seq`, `translation`, `transformer`,
-`transformer_models`, `cost`, `train`, `optim`, `bert`, `gpt`, `notebook`, `exercises`, `experiments`.
+`transformer_models`, `pretrained`, `cost`, `train`, `optim`, `bert`, `gpt`, `notebook`, `exercises`, `experiments`.
 
 Letters for shapes, the same in every module and every notebook:
 

@@ -6,7 +6,8 @@ A scheme enters a Transformer at one of three points, and each scheme below over
     rotate   queries and keys are rotated, in every layer           `RoPE`
     bias     a number joins each score, in every layer              `RelativeBias`, `ALiBi`
 
-The tables of the first two end at `max_len` and refuse a longer sequence; the others have no longest length.
+The tables of the first two end at `max_len` and refuse a longer sequence; the others have no table
+(RoPE's angles are rounded: in float32 they are wrong from about 10^6 positions on).
 """
 
 import math

@@ -165,9 +165,10 @@ def right_bleu_by_hand():
 
 
 TESTS = [
-    Hidden("ex02-1-bpe-step-check", "bpe_step", draw_bpe_step, right_bpe_step, probe_bpe_step, cases=40),
+    Hidden("ex02-1-masked-mean-check", "masked_mean", draw_masked_mean, right_masked_mean, probe_masked_mean),
+    Hidden("ex02-2-bpe-step-check", "bpe_step", draw_bpe_step, right_bpe_step, probe_bpe_step, cases=40),
     Hidden(
-        "ex02-2-padded-batches-check",
+        "ex02-3-padded-batches-check",
         "padded_batches",
         draw_padded_batches,
         right_padded_batches,
@@ -176,7 +177,6 @@ TESTS = [
         without=("numericalize", "pad_batch", "length_mask", "bucket_batches"),
         cases=20,
     ),
-    Hidden("ex02-3-masked-mean-check", "masked_mean", draw_masked_mean, right_masked_mean, probe_masked_mean),
     on_paper("ex02-4-padding-shares-check", "shares", right_padding_shares),
     Hidden(
         "ex02-6-clipped-precision-check",

@@ -175,10 +175,8 @@ TESTS = [
         "ex03-1-rnn-forward-check", "rnn_forward", draw_rnn_forward, right_rnn_forward, probe_rnn_forward, without=READY
     ),
     on_paper("ex03-2-quotation-weights-check", "quotation_weights", right_quotation_weights, judge_quotation_weights),
-    on_paper("ex03-3-stack-sizes-check", "stack_sizes", right_stack_sizes, judge_stack_sizes),
-    Hidden("ex03-4-summaries-check", "summaries", draw_summaries, right_summaries),
     Hidden(
-        "ex03-5-continue-text-check",
+        "ex03-3-continue-text-check",
         "continue_text",
         draw_continue_text,
         right_continue_text,
@@ -186,6 +184,8 @@ TESTS = [
         judge_continue_text,
         cases=8,
     ),
+    on_paper("ex03-5-stack-sizes-check", "stack_sizes", right_stack_sizes, judge_stack_sizes),
+    Hidden("ex03-6-summaries-check", "summaries", draw_summaries, right_summaries),
     Hidden(
         "ex03-7-two-directions-check",
         "two_directions",

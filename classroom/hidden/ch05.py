@@ -126,10 +126,10 @@ TESTS = [
     Hidden("ex05-1-lstm-cell-check", "lstm_cell", draw_lstm_cell, right_lstm_cell, without=LSTMS),
     on_paper("ex05-2-along-the-cell-check", "left", right_left),
     Hidden("ex05-3-gru-cell-check", "gru_cell", draw_gru_cell, right_gru_cell, without=GRUS),
+    on_paper("ex05-4-parameter-counts-check", "numbers", right_parameter_counts),
     Hidden(
-        "ex05-4-gru-weights-check", "gru_weights", draw_gru_weights, right_gru_weights, without=("unrolled_weights",),
+        "ex05-5-gru-weights-check", "gru_weights", draw_gru_weights, right_gru_weights, without=("unrolled_weights",),
     ),
-    on_paper("ex05-5-parameter-counts-check", "numbers", right_parameter_counts),
     Hidden(
         "ex05-7-review-classifier-check", "ReviewClassifier", draw_review_classifier, right_review_classifier,
         probe_review_classifier, without=(*LSTMS, "SequenceClassifier"),

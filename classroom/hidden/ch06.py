@@ -136,6 +136,34 @@ def parts(got, number):
 # --- 6.3 ------------------------------------------------------------------------
 
 
+def draw_additive_weights(draw):
+    B, S, D, E, A = draw.sizes(5)
+    mask = draw.share(B, S) < 0.6
+    mask[:, draw.randrange(S)] = True
+    mask[0], mask[1] = True, torch.arange(S) == draw.randrange(S)  # a row without padding, a row with a single key
+    return draw.normal(B, D), draw.normal(B, S, E), draw.normal(A, D), draw.normal(A, E), draw.normal(A), mask
+
+
+def probe_additive_weights(answer, query, keys, W_q, W_k, v, mask):
+    """The weights, and those of very large scores."""
+    return [answer(query, keys, W_q, W_k, scale * v, mask) for scale in (1, 1000)]
+
+
+def right_additive_weights(query, keys, W_q, W_k, v, mask):
+    """Key by key; only those that may be attended to are scored."""
+    both = []
+    for scale in (1, 1000):
+        weights = torch.zeros_like(keys[..., 0])
+        for b, s in enumerate(row.nonzero()[:, 0] for row in mask):
+            scores = torch.stack([v.dot((W_q.mv(query[b]) + W_k.mv(key)).tanh()) for key in keys[b, s]])
+            weights[b, s] = torch.softmax(scale * scores, 0)
+        both.append(weights)
+    return both
+
+
+# --- 6.4 ------------------------------------------------------------------------
+
+
 def right_search_by_hand():
     """Greedy by walking, the best by opening the most probable beginning first, the tie by bisection."""
     after = {
@@ -163,7 +191,7 @@ def right_search_by_hand():
     return greedy, -beginnings[0][0], score(-1.6, 6, 1.0), low
 
 
-# --- 6.4 ------------------------------------------------------------------------
+# --- 6.5 ------------------------------------------------------------------------
 
 
 def draw_beam_search(draw):
@@ -251,34 +279,6 @@ def judge_beam_search(got, wanted):
             raise Wrong(f"the score of {right} is {expect_number(score):.4f}, wanted {right_score:.4f}")
         if expect_number(asked, "the number of hypotheses") > size:
             raise Wrong(f"with size = {size} you continued {asked} hypotheses of one length")
-
-
-# --- 6.5 ------------------------------------------------------------------------
-
-
-def draw_additive_weights(draw):
-    B, S, D, E, A = draw.sizes(5)
-    mask = draw.share(B, S) < 0.6
-    mask[:, draw.randrange(S)] = True
-    mask[0], mask[1] = True, torch.arange(S) == draw.randrange(S)  # a row without padding, a row with a single key
-    return draw.normal(B, D), draw.normal(B, S, E), draw.normal(A, D), draw.normal(A, E), draw.normal(A), mask
-
-
-def probe_additive_weights(answer, query, keys, W_q, W_k, v, mask):
-    """The weights, and those of very large scores."""
-    return [answer(query, keys, W_q, W_k, scale * v, mask) for scale in (1, 1000)]
-
-
-def right_additive_weights(query, keys, W_q, W_k, v, mask):
-    """Key by key; only those that may be attended to are scored."""
-    both = []
-    for scale in (1, 1000):
-        weights = torch.zeros_like(keys[..., 0])
-        for b, s in enumerate(row.nonzero()[:, 0] for row in mask):
-            scores = torch.stack([v.dot((W_q.mv(query[b]) + W_k.mv(key)).tanh()) for key in keys[b, s]])
-            weights[b, s] = torch.softmax(scale * scores, 0)
-        both.append(weights)
-    return both
 
 
 # --- 6.7 ------------------------------------------------------------------------
@@ -381,14 +381,14 @@ TESTS = [
         "ex06-2-greedy-decode-check", "greedy_decode", draw_greedy_decode, right_greedy_decode, probe_greedy_decode,
         judge=judge_greedy_decode,
     ),
-    on_paper("ex06-3-search-by-hand-check", "found", right_search_by_hand),
     Hidden(
-        "ex06-4-beam-search-check", "beam_search", draw_beam_search, right_beam_search, probe_beam_search,
-        judge=judge_beam_search,
-    ),
-    Hidden(
-        "ex06-5-additive-weights-check", "additive_weights", draw_additive_weights, right_additive_weights,
+        "ex06-3-additive-weights-check", "additive_weights", draw_additive_weights, right_additive_weights,
         probe_additive_weights, without=("AdditiveAttention",),
+    ),
+    on_paper("ex06-4-search-by-hand-check", "found", right_search_by_hand),
+    Hidden(
+        "ex06-5-beam-search-check", "beam_search", draw_beam_search, right_beam_search, probe_beam_search,
+        judge=judge_beam_search,
     ),
     Hidden(
         "ex06-7-own-translator-check", "OwnTranslator", draw_own_translator, right_own_translator,

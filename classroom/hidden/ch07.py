@@ -131,6 +131,46 @@ def judge_shapes(got, wanted):
 # --- 7.5 ------------------------------------------------------------------------
 
 
+def draw_multi_head(draw):
+    """Three sources or one, with masks of several shapes in which every query may see something."""
+    calls = {}
+    for alike in (True, False):
+        B, T, S, H, K = draw.sizes(5)
+        S, D = T if alike else S, H * K
+        query = draw.normal(B, T, D)
+        key, value = (query, query) if alike else (draw.normal(B, S, D), draw.normal(B, S, D))
+        weights = draw.normal(3 * D, D) / D**0.5, draw.normal(3 * D), draw.normal(D, D) / D**0.5, draw.normal(D)
+        shapes = ((T, S), (B, 1, 1, S), (B, 1, T, S), (B, H, T, S))
+        for shape in (None, *draw.sample(shapes, 2)):
+            mask = None
+            if shape:
+                mask = draw.share(*shape) < 0.6
+                mask[..., draw.randrange(S)] = True
+            name = f"query {tuple(query.shape)}, S = {S}, one source {alike}, H = {H}, mask {shape}"
+            calls[name] = (query, key, value, *weights, H, mask)
+    return (calls,)
+
+
+def probe_multi_head(answer, calls):
+    return {name: answer(*given, mask=mask) for name, (*given, mask) in calls.items()}
+
+
+def right_multi_head(calls):
+    """Ask torch's layer."""
+    found = {}
+    for name, (query, key, value, W_in, b_in, W_out, b_out, H, mask) in calls.items():
+        (B, T, D), S = query.shape, key.shape[1]
+        layer = nn.MultiheadAttention(D, H, batch_first=True, dtype=query.dtype)
+        layer.in_proj_weight.data, layer.in_proj_bias.data = W_in, b_in
+        layer.out_proj.weight.data, layer.out_proj.bias.data = W_out, b_out
+        hidden = None if mask is None else ~mask.expand(B, H, T, S).reshape(B * H, T, S)
+        found[name] = layer(query, key, value, attn_mask=hidden)[0].detach()
+    return found
+
+
+# --- 7.6 ------------------------------------------------------------------------
+
+
 def draw_stack_maps(draw):
     B, T, H, K = draw.sizes(4)
     D = H * K
@@ -191,5 +231,13 @@ TESTS = [
     Hidden("ex07-3-split-check", "split", draw_split, right_split, without=("split_heads",)),
     Hidden("ex07-3-merge-check", "merge", draw_merge, right_merge, without=("merge_heads",)),
     on_paper("ex07-4-shapes-check", "arrows", right_shapes, judge=judge_shapes),
-    Hidden("ex07-5-stack-maps-check", "stack_maps", draw_stack_maps, right_stack_maps, probe_stack_maps),
+    Hidden(
+        "ex07-5-multi-head-check", "multi_head", draw_multi_head, right_multi_head, probe_multi_head,
+        without=(
+            "attention", "MultiHeadAttention", "MultiheadAttention", "scaled_dot_product_attention", "split_heads",
+            "multi_head_attention_forward", "_scaled_dot_product_attention_math", "attention_with_dropout",
+            "merge_heads",
+        ),
+    ),
+    Hidden("ex07-6-stack-maps-check", "stack_maps", draw_stack_maps, right_stack_maps, probe_stack_maps),
 ]  # fmt: skip

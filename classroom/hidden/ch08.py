@@ -37,7 +37,7 @@ def draw_is_equivariant(draw):
         moves = all(order[p] != p and order[order[p]] != p for p in (0, place, T - 1))
         symmetric = [T - 1 - p for p in reversed(order)] == order  # a reversed input would not notice
         if moves and len(steps) > 2 and order[0] != T - 1 and not symmetric:
-            layers = draw.sample(range(19), 19)
+            layers = draw.sample(range(24), 24)
             return draw.normal(B, T, D), torch.tensor(order), draw.normal(D, D) / D**0.5, place, layers
 
 
@@ -78,6 +78,11 @@ def probe_is_equivariant(answer, x, order, W, place, layers):
         lambda x: x[:, place : place + 1].expand_as(x),
         lambda x: x.softmax(1),
         lambda x: x + 0.1 * one,
+        lambda x: x + 1e-4 * places,
+        lambda x: x + places * (torch.arange(len(x)) > 0)[:, None, None],
+        lambda x: x + x[:, 0, 0].mean(),
+        lambda x: x - x[:, 0, 0].mean(),
+        lambda x: x + places * (torch.arange(len(x)) < len(x) - 1)[:, None, None],
     ]
     return [answer(kinds[number], x, order) for number in layers]
 

@@ -31,7 +31,7 @@ def right_residuals_by_hand():
     return [form[0].item() for form in forms]
 
 
-# --- 9.3 and 9.4 ----------------------------------------------------------------
+# --- 9.3 ------------------------------------------------------------------------
 
 NAMES = {  # of torch's layer, and what the exercise calls them
     "self_attn.in_proj_weight": "in_proj_weight", "self_attn.in_proj_bias": "in_proj_bias",
@@ -78,40 +78,7 @@ def right_encoder_block(x, mask, p, num_heads):
     return list(x.shape), torch.cat(rows)
 
 
-def draw_pre_ln_block(draw):
-    B, T, H, K, width = draw.sizes(5)
-    return 3 + 2 * draw.normal(B, T, H * K), _draw_parameters(draw, H * K, H, width), H
-
-
-def probe_pre_ln_block(answer, x, p, num_heads):
-    """The parts as functions."""
-    import torch.nn.functional as F
-
-    B, T, D = x.shape
-
-    def attend(x):
-        q, k, v = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
-        q, k, v = (part.reshape(B, T, num_heads, -1).transpose(1, 2) for part in (q, k, v))
-        heads = (q @ k.mT / (D // num_heads) ** 0.5).softmax(-1) @ v
-        return F.linear(heads.transpose(1, 2).reshape(B, T, D), p["out_weight"], p["out_bias"])
-
-    def feed_forward(x):
-        return F.linear(F.linear(x, p["weight1"], p["bias1"]).relu(), p["weight2"], p["bias2"])
-
-    def norm1(x):
-        return F.layer_norm(x, (D,), p["gain1"], p["offset1"])
-
-    def norm2(x):
-        return F.layer_norm(x, (D,), p["gain2"], p["offset2"])
-
-    return answer(x, attend, feed_forward, norm1, norm2)
-
-
-def right_pre_ln_block(x, p, num_heads):
-    return _layer(x.shape[-1], num_heads, len(p["bias1"]), True, p)(x)
-
-
-# --- 9.5 ------------------------------------------------------------------------
+# --- 9.4 ------------------------------------------------------------------------
 
 
 def draw_cross_attention(draw):
@@ -131,7 +98,7 @@ def right_cross_attention(x, memory, memory_mask, W_q, W_k, W_v):
     return torch.cat([layer(asks, told, told)[0] for asks, told in rows])
 
 
-# --- 9.6 ------------------------------------------------------------------------
+# --- 9.5 ------------------------------------------------------------------------
 
 
 def draw_continue_greedily(draw):
@@ -189,6 +156,120 @@ def judge_continue_greedily(got, wanted):
             raise Wrong(f"the words are {words}, wanted {right}")
 
 
+# --- 9.7 ------------------------------------------------------------------------
+
+CROSS = {
+    name.replace("self_attn", "multihead_attn"): f"cross_{ours}" for name, ours in NAMES.items() if "self_attn" in name
+}
+DECODER = NAMES | CROSS | {"norm3.weight": "gain3", "norm3.bias": "offset3"}
+
+
+def _stack(kind, layers, H, names):
+    """torch's layers in float64 with these parameters."""
+    stack = []
+    for p in layers:
+        layer = kind(len(p["bias2"]), H, len(p["bias1"]), 0.0, batch_first=True).double()
+        layer.load_state_dict({name: p[ours] for name, ours in names.items()})
+        stack.append(layer)
+    return stack
+
+
+def draw_own_transformer(draw):
+    """Other sizes, numbers of heads and layers; a source without padding, one of a single word."""
+    H, K, width, N, V, V_source = draw.sizes(6, low=1, high=9)
+    D, N = H * K * 2, min(N, 3)  # an even width: sine and cosine
+    H, V, V_source = 2 * H, V + 5, V_source + 5
+    weights = {"source_table": draw.normal(V_source, D) / D**0.5, "target_table": draw.normal(V, D) / D**0.5}
+    for name, kind, names in (
+        ("encoder", nn.TransformerEncoderLayer, NAMES), ("decoder", nn.TransformerDecoderLayer, DECODER),
+    ):  # fmt: skip
+        state = kind(D, H, width, batch_first=True).state_dict()
+        weights[name] = [
+            {ours: draw.normal(*state[theirs].shape) * 0.5 + ("gain" in ours) for theirs, ours in names.items()}
+            for _ in range(N)
+        ]
+    S, T = draw.sizes(2, low=3, high=6)
+    lengths, ends = [S, 1, draw.randint(2, S)], [draw.randint(2, T), T, draw.randint(1, T)]
+    source, target = draw.ids(V_source, 3, S), draw.ids(V - 1, 3, T + 1)
+    for row, end in enumerate(ends):
+        target[row, end + 1 :] = V - 1  # the id of the padding
+    real = torch.arange(S) < torch.tensor(lengths)[:, None]
+    return weights, H, source, real, target, V - 1, draw.randint(3, 6)
+
+
+def probe_own_transformer(answer, weights, num_heads, source, real, target, pad, max_new):
+    """Memory at real tokens, logits, the losses and tables of two updates, and a translation of each row."""
+    import torch
+
+    model = answer(weights, num_heads)
+    with torch.no_grad():
+        memory = model.encode(source, real)
+        logits = model.decode(target[:, :-1], memory, real)
+        rows = [row[told].tolist() for row, told in zip(source, real)]  # noqa: B905
+        words = [[int(word) for word in model.translate(row, 0, 1, max_new)] for row in rows]
+    tensors = [weights["source_table"], weights["target_table"]]
+    tensors += [tensor for layer in [*weights["encoder"], *weights["decoder"]] for tensor in layer.values()]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    optimizer = torch.optim.SGD(tensors, 0.003)
+    learned = answer(weights, num_heads)
+    losses = [float(learned.learn(optimizer, source, real, target[:, :-1], target[:, 1:], pad)) for _ in range(2)]
+    return memory[real], logits, words, losses, weights["target_table"].detach().clone()
+
+
+def right_own_transformer(weights, num_heads, source, real, target, pad, max_new):
+    """torch's layers, sentence by sentence, padding cut out."""
+    encoder = _stack(nn.TransformerEncoderLayer, weights["encoder"], num_heads, NAMES)
+    decoder = _stack(nn.TransformerDecoderLayer, weights["decoder"], num_heads, DECODER)
+    tables = [nn.Parameter(weights[name].clone()) for name in ("source_table", "target_table")]
+    D = tables[0].shape[1]
+
+    def embed(table, ids):
+        t, d = torch.arange(len(ids)).double()[:, None], torch.arange(0, D, 2).double()
+        angle = t / 10000 ** (d / D)
+        return (table[ids] * D**0.5 + torch.stack([angle.sin(), angle.cos()], -1).flatten(1))[None]
+
+    def read(ids):
+        x = embed(tables[0], ids)
+        for layer in encoder:
+            x = layer(x)
+        return x
+
+    def say(ids, memory):
+        y = embed(tables[1], ids)
+        for layer in decoder:
+            y = layer(y, memory, tgt_mask=torch.ones(len(ids), len(ids)).triu(1).bool())
+        return y[0] @ tables[1].T
+
+    def whole():
+        memories = [read(row[told]) for row, told in zip(source, real, strict=True)]
+        logits = [say(row[:-1], memory) for row, memory in zip(target, memories, strict=True)]
+        return memories, torch.stack(logits)
+
+    with torch.no_grad():
+        memories, logits = whole()
+        words = []
+        for memory in memories:
+            ids = [0]
+            for _ in range(max_new):
+                ids.append(int(say(torch.tensor(ids), memory)[-1].argmax()))
+                if ids[-1] == 1:
+                    ids.pop()
+                    break
+            words.append(ids[1:])
+    optimizer = torch.optim.SGD([*tables, *(p for layer in [*encoder, *decoder] for p in layer.parameters())], 0.003)
+    losses = []
+    for _ in range(2):
+        wanted = target[:, 1:]
+        log_p = whole()[1].log_softmax(-1)[wanted != pad]
+        loss = -log_p[torch.arange(len(log_p)), wanted[wanted != pad]].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.cat([memory[0] for memory in memories]), logits, words, losses, tables[1].detach()
+
+
 TESTS = [
     Hidden(
         "ex09-1-layer-norm-check", "layer_norm", draw_layer_norm, right_layer_norm,
@@ -206,12 +287,18 @@ TESTS = [
             "LayerNorm",
         ),
     ),
+    Hidden("ex09-4-cross-attention-check", "cross_attention", draw_cross_attention, right_cross_attention),
     Hidden(
-        "ex09-4-pre-ln-block-check", "pre_ln_block", draw_pre_ln_block, right_pre_ln_block, probe_pre_ln_block,
-    ),
-    Hidden("ex09-5-cross-attention-check", "cross_attention", draw_cross_attention, right_cross_attention),
-    Hidden(
-        "ex09-6-continue-greedily-check", "continue_greedily", draw_continue_greedily, right_continue_greedily,
+        "ex09-5-continue-greedily-check", "continue_greedily", draw_continue_greedily, right_continue_greedily,
         probe_continue_greedily, judge=judge_continue_greedily,
+    ),
+    Hidden(
+        "ex09-7-own-transformer-check", "OwnTransformer", draw_own_transformer, right_own_transformer,
+        probe_own_transformer,
+        without=(
+            "EncoderLayer", "DecoderLayer", "TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer",
+            "TransformerDecoderLayer", "MultiheadAttention", "MultiHeadAttention", "multi_head_attention_forward",
+            "Translator", "PlainTransformer",
+        ),
     ),
 ]  # fmt: skip

@@ -417,7 +417,7 @@ def guarded(student):
 
 def _copy(value):
     if isinstance(value, torch.Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
+        return value.clone()  # not detached: a check may ask for the gradients of what it hands out
     return copy.deepcopy(value) if isinstance(value, (list, dict, set)) else value
 
 

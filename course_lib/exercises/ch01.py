@@ -167,10 +167,10 @@ def perplexity_of_four(answer):
 
 # --- a language model from its parts ------------------------------------------------
 
-_SYMBOLS = "abcde"  # e never occurs
+_SYMBOLS = "abcd "  # the blank, a symbol like any other, never occurs
 _TEXT = "abacabadabcabbacabd"  # "bd" stands at the end only: nothing follows it
-_ASKED = [(s, c) for c in ("", "a", "b", "ab", "ca", "d", "bd", "ee", "be", "cab") for s in _SYMBOLS]
-_NEW = "bcabbade"
+_ASKED = [(s, c) for c in ("", "a", "b", "ab", "ca", "d", "bd", " ", "  ", "b ", "cab") for s in _SYMBOLS]
+_NEW = "bcabbad "
 _NUMBERS = (0.05, 0.93, 0.4, 0.62, 0.999, 0.21, 0.0, 0.75)
 
 
@@ -178,10 +178,13 @@ class _Counted:
     """An interpolated n-gram model by brute force; each option is a usual mistake."""
 
     def __init__(self, n, symbols, k, text, whole_context=False, drop="oldest", unseen="shorter", base=None,
-                 many="different", evenly=False, ends=False, from_n=False):  # fmt: skip
+                 many="different", evenly=False, ends=False, from_n=False, blanks=None):  # fmt: skip
         self.n, self.symbols, self.k, self.text = n, symbols, k, text
         self.whole_context, self.drop, self.unseen, self.many = whole_context, drop, unseen, many
-        self.evenly, self.ends, self.from_n = evenly, ends, from_n
+        self.evenly, self.ends, self.from_n = evenly, ends, from_n or blanks in ("text", "context")
+        self.blanks = blanks  # before the text: in the "text" only, before each "context" too, or "counted" as well
+        if blanks:
+            self.text = " " * (n - 1) + text
         self.base = 1 / len(symbols) if base is None else base
 
     def seen(self, context):
@@ -191,6 +194,8 @@ class _Counted:
         return [self.text[i] for i in starts if self.text[i - len(context) : i] == context]
 
     def p(self, symbol, context):
+        if self.blanks == "context":
+            context = context.rjust(self.n - 1)
         if not self.whole_context:
             context = context[-(self.n - 1) :] if self.n > 1 else ""
         return self._p(symbol, context)
@@ -254,11 +259,11 @@ def language_model(student):
     n, k = 3, 0.5
     model = _fitted(student, n, _SYMBOLS, k, _TEXT)
     right = _Counted(n, _SYMBOLS, k, _TEXT)
-    alone = [_probability(model, symbol, "ab") for symbol in _SYMBOLS]
-    _fitted(student, n, _SYMBOLS, k, "abeabe")
-    if not close([_probability(model, symbol, "ab") for symbol in _SYMBOLS], alone):
+    alone = [_probability(model, right, symbol, "ab") for symbol in _SYMBOLS]
+    _fitted(student, n, _SYMBOLS, k, "ab ab ")
+    if not close([_probability(model, right, symbol, "ab") for symbol in _SYMBOLS], alone):
         raise Wrong("a second model changes the first: make the counts in __init__, not in the class")
-    _check_probabilities(model, n, k)
+    _check_probabilities(model, right)
     for other_n, symbols, other_k, text in (
         (1, "xyz", 2.0, "xyyx"),
         (2, "xyz", 1.0, "xyyxy"),
@@ -267,7 +272,7 @@ def language_model(student):
         other = _Counted(other_n, symbols, other_k, text)
         another = _fitted(student, other_n, symbols, other_k, text)
         for symbol, context in (("x", ""), ("y", "x"), ("z", "y"), ("x", "zy"), ("y", "xyxx")):
-            if not close(_probability(another, symbol, context), other.p(symbol, context)):
+            if not close(_probability(another, other, symbol, context), other.p(symbol, context)):
                 raise Wrong(f"right for n = 3 and k = 0.5, wrong for n = {other_n} and k = {other_k:g}: "
                             f"p({symbol!r} | {context!r}) after fit({text!r})")  # fmt: skip
     _check_perplexity(model, right)
@@ -284,13 +289,24 @@ def _fitted(student, n, symbols, k, text):
     return model
 
 
-def _probability(model, symbol, context):
-    return expect_number(guarded(model.probability)(symbol, context), f"p({symbol!r} | {context!r})")
+def _probability(model, right, symbol, context):
+    """What a model answers; `right` knows whether the context was ever seen."""
+    try:
+        got = guarded(model.probability)(symbol, context)
+    except Exception as error:
+        cut = context[-(right.n - 1) :] if right.n > 1 else ""
+        if isinstance(error.__cause__, ZeroDivisionError) and not right.seen(cut):
+            raise Wrong(
+                f"p({symbol!r} | {context!r}) divides by zero: a context that was never seen has no counts and N = 0. "
+                "Return the probability of the shorter context there"
+            ) from error
+        raise
+    return expect_number(got, f"p({symbol!r} | {context!r})")
 
 
-def _check_probabilities(model, n, k):
-    right = _Counted(n, _SYMBOLS, k, _TEXT)
-    got = [_probability(model, symbol, context) for symbol, context in _ASKED]
+def _check_probabilities(model, right):
+    n, k = right.n, right.k
+    got = [_probability(model, right, symbol, context) for symbol, context in _ASKED]
     if close(got, [right.p(s, c) for s, c in _ASKED]):
         return
     for options, message in (
@@ -309,6 +325,9 @@ def _check_probabilities(model, n, k):
         ({"ends": True}, "'bd' stands at the end of the text only, and nothing follows it, but you count it as a "
          "context that was seen: count pairs of a context and its next symbol"),
         ({"from_n": True}, "the counts of the shorter contexts lack the first n - 1 symbols of the text"),
+        *(({"blanks": where}, "blanks were put before the text, but the blank is a symbol like any other, and here it "
+           "never occurs: at the start of the text count the shorter contexts only")
+          for where in ("text", "context", "counted")),
     ):  # fmt: skip
         if close(got, [_Counted(n, _SYMBOLS, k, _TEXT, **options).p(s, c) for s, c in _ASKED]):
             raise Wrong(message)
@@ -349,6 +368,8 @@ def _check_perplexity(model, right):
         (sum(choices) / len(choices), "this is the arithmetic mean of the numbers 1 / p; average their logarithms"),
         (math.exp(sum(skipped) / len(skipped)), "the first n - 1 symbols of the text are left out; give them what "
          "context there is"),
+        (math.exp(sum(skipped) / len(nats)), "the sum lacks the first n - 1 symbols, but the number of all "
+         "symbols divides it; give them what context there is"),
         (math.exp(sum(alone) / len(alone)), "no symbol is given those before it: the context is empty every time"),
     ):  # fmt: skip
         if close(got, wrong):
@@ -423,20 +444,23 @@ how_long = Written(
 )
 def causal_conv(student):
     """Check a convolution over time that never sees the future."""
-    B, T, D, F, K = 2, 7, 3, 4, 5
+    B, T, D, H, K = 2, 7, 3, 4, 5
     g = torch.Generator().manual_seed(0)
-    x, weight, bias = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((B, T, D), (F, D, K), (F,)))
+    x, weight, bias = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((B, T, D), (H, D, K), (H,)))
     wanted = _causal(x, weight, bias)
     got = student(x, weight, bias)
-    if isinstance(got, torch.Tensor) and got.shape == (B, F, T):
+    if isinstance(got, torch.Tensor) and got.shape == (B, H, T):
         raise Wrong(
-            f"the result has shape (B, F, T) = {(B, F, T)}; the course keeps time second: transpose back to (B, T, F)"
+            f"the result has shape (B, H, T) = {(B, H, T)}; the course keeps time second: transpose back to (B, T, H)"
         )
-    if isinstance(got, torch.Tensor) and got.shape == (B, T - K + 1, F):
+    if isinstance(got, torch.Tensor) and got.shape == (B, T - K + 1, H):
         raise Wrong(f"the result has T - K + 1 = {T - K + 1} steps: without padding the first positions are lost")
-    if isinstance(got, torch.Tensor) and got.ndim == 3 and got.shape[0] == B and got.shape[2] == F and got.shape[1] > T:
-        raise Wrong(f"the result has {got.shape[1]} steps for {T} inputs: more zeros were added than the window needs")
-    expect_tensor(got, shape=(B, T, F), name="the result")
+    if isinstance(got, torch.Tensor) and got.ndim == 3 and got.shape[0] == B and got.shape[2] == H and got.shape[1] > T:
+        raise Wrong(f"the result has {got.shape[1]} steps for {T} inputs: more zeros were added than the window needs, "
+                    "or the result was not cut to T steps")  # fmt: skip
+    if isinstance(got, torch.Tensor) and got.shape[::2] == (B, H) and T - K + 1 < got.shape[1] < T:
+        raise Wrong(f"the result has {got.shape[1]} steps for {T} inputs: too few zeros were added for a window of {K}")
+    expect_tensor(got, shape=(B, T, H), name="the result")
     if close(got, wanted):
         for width in (1, 2):  # also an even window, and one that sees a single token
             if not close(student(x, weight[:, :, :width], bias), _causal(x, weight[:, :, :width], bias)):
@@ -444,7 +468,7 @@ def causal_conv(student):
                     f"right for a window of 5 tokens, wrong for {width}: compute the padding from weight.shape[2]"
                 )
         return
-    if close(got, torch.zeros(B, T, F)):
+    if close(got, torch.zeros(B, T, H)):
         raise Wrong("the result is all zeros; does it depend on x?")
     seen = _sees(student, x, weight, bias)
     future = [(t, s) for t in range(T) for s in range(T) if s > t and seen[t, s]]
@@ -460,7 +484,7 @@ def causal_conv(student):
             "the kernel is the wrong way round: "
             "weight[:, :, -1] multiplies the present, weight[:, :, 0] the oldest token"
         )
-    if close(got, _causal(x, weight, torch.zeros(F))):
+    if close(got, _causal(x, weight, torch.zeros(H))):
         raise Wrong("the bias is missing")
     reach = max(t - s for t in range(T) for s in range(T) if seen[t, s])
     if reach != K - 1:

@@ -64,7 +64,7 @@ def _same_spelling(table, merged):
     )
 )
 def bpe_step(student):
-    """Exercise 2.1: one merge of byte-pair encoding, on four small tables of words."""
+    """Exercise 2.2: one merge of byte-pair encoding, on four small tables of words."""
     table = {"p i a n o": 3, "c a n o e": 2, "l o a n": 4, "n o a h": 9}
     pair, merged = _bpe_step(student, table)
     if pair == ("a", "n"):
@@ -93,6 +93,11 @@ def bpe_step(student):
     _same_spelling(table, merged)
     if ("na", "n", "a") in merged:
         raise Wrong("'n a n a' became 'na n a': merge every occurrence of the pair in a word, not only the first")
+    if pair == ("a", "n"):
+        raise Wrong(
+            "you merged ('a', 'n'), which occurs 9 times; ('n', 'a') stands at two places of 'n a n a', so it occurs "
+            "14 times: count a pair at every place in a word, not once for each word"
+        )
     if pair != ("n", "a") or merged != _words({"na na": 7, "a n t": 2}):
         raise Wrong(f"in 'n a n a' (7 times) the pair ('n', 'a') occurs 14 times; you merged {pair}")
 
@@ -143,7 +148,7 @@ def bpe_step(student):
         )
 
 
-# --- 2.2 ------------------------------------------------------------------------
+# --- 2.3 ------------------------------------------------------------------------
 
 
 def _batches(texts, stoi, batch_size, max_len, order="kept", T="batch", last=True, cut="first", unknown="<unk>",
@@ -250,7 +255,7 @@ _BATCH_MISTAKES = {
     )
 )
 def padded_batches(student):
-    """Exercise 2.2: texts to padded batches, on seven and on five short texts."""
+    """Exercise 2.3: texts to padded batches, on seven and on five short texts."""
     tokens = ("<unk>", "<pad>", "a", "b", "c", "d", "e")
     plain_ids = {token: i for i, token in enumerate(tokens)}
     other_ids = {token: 3 * i + 5 for i, token in enumerate(reversed(tokens))}
@@ -301,7 +306,7 @@ def _explain_batches(got, want, arguments):
     )
 )
 def masked_mean(student):
-    """Exercise 2.3: the mean over the real tokens, and over nothing else."""
+    """Exercise 2.1: the mean over the real tokens, and over nothing else."""
     generator = torch.Generator().manual_seed(3)
     vectors = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
     mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]).bool()
@@ -395,6 +400,8 @@ def padding_shares(answer):
         raise Wrong("these are percentages: give fractions between 0 and 1")
     if all(near(a, 1 - b) for a, b in zip(got, want, strict=True)):
         raise Wrong("these are the fractions of real tokens: the padding is the rest")
+    if all(near(a, b) for a, b in zip(got, (11, 7, 31), strict=True)):
+        raise Wrong("these are counts of padding: divide each by the number of cells, tokens and padding")
     if all(near(a, b / 17) for a, b in zip(got, (11, 7, 31), strict=True)):
         raise Wrong("you divided the padding by the number of tokens: the fraction is of all cells, tokens and padding")
     if near(got[0], 0.35) or near(got[1], 0.275):
@@ -403,6 +410,10 @@ def padding_shares(answer):
             "then divide once"
         )
     for name, a, b in zip(names, got, want, strict=True):
+        if near(a, 1 - b):
+            raise Wrong(f"'{name}': {a:.3f} is the fraction of real tokens; the padding is the rest")
+        if not near(a, b) and not 0 <= a <= 1:
+            raise Wrong(f"'{name}': {a:g} cannot be a fraction of the cells, which lies between 0 and 1")
         if not near(a, b):
             raise Wrong(f"'{name}' is not right yet: {a:.3f} of the cells would be padding. Count its rectangles again")
 
@@ -561,6 +572,9 @@ def bleu_by_hand(answer):
     p1, p2, bp, bleu = expect_numbers(answer, names)
     want_bp, product = math.exp(1 - 10 / 8), 6 / 8 * 2 / 7
     _expect_three_digits((p1, p2, bp, bleu), (6 / 8, 2 / 7, want_bp, 100 * want_bp * math.sqrt(product)))
+    for name, value in (("p1", p1), ("p2", p2)):
+        if not 0 <= value <= 1:
+            raise Wrong(f"{name}: {value:g} is not a fraction between 0 and 1; only BLEU-2 is on the scale of 0 to 100")
     if near(p1, 7 / 8):
         raise Wrong("p1: the hypothesis says 'the' twice and the reference once, so the second is clipped")
     if near(p1, 6 / 10):
@@ -577,6 +591,8 @@ def bleu_by_hand(answer):
         raise Wrong("BP: above 1 it would be a reward for being short; the ratio in the exponent is upside down")
     if near(bp, 8 / 10):
         raise Wrong("BP: this is the ratio of the lengths; the penalty is exp(1 - r/c)")
+    if near(bp, 100 * want_bp):
+        raise Wrong(f"BP: {bp:g} is a percentage; only BLEU-2 is on the scale of 0 to 100")
     if not near(bp, want_bp):
         raise Wrong(f"BP: {bp:.3f} is not exp(1 - r/c) for c = 8 and r = 10")
     if near(bleu, want_bp * math.sqrt(product)):

@@ -1,4 +1,4 @@
-"""Checks of chapter 03's exercises: the recurrent loop, weights by hand, sizes, summaries, a writer, two directions.
+"""Checks of chapter 03's exercises: the recurrent loop, weights by hand, a writer, sizes, summaries, two directions.
 
 Each check asks for the properties of a right answer first; if one fails, it looks
 for the usual mistakes and names the one it recognises. Notebook: 03.
@@ -47,8 +47,7 @@ def rnn_forward(student):
     generator = torch.Generator().manual_seed(7)
     x, h = _draw(generator, B, T, I), torch.tanh(_draw(generator, B, D))
     weight_ih, weight_hh, bias = _draw(generator, D, I), _draw(generator, D, D), _draw(generator, D)
-    weight_ih.requires_grad_()
-    arguments = x, h, weight_ih, weight_hh, bias
+    arguments = tuple(a.requires_grad_() for a in (x, h, weight_ih, weight_hh, bias))
     output, h_n = _pair(student(*arguments), "output, h_n")
     if isinstance(output, torch.Tensor) and output.shape == (B, T + 1, D):
         raise Wrong("output has T + 1 steps: h_0 is in it. output[:, t] is the state after reading x[:, t]")
@@ -59,14 +58,20 @@ def rnn_forward(student):
     want = _loop(*arguments).detach()
     if not close(output.detach(), want):
         _diagnose_loop(output.detach(), *(a.detach() for a in arguments))
-    if close(h_n.detach(), h):
+    if close(h_n.detach(), h.detach()):
         raise Wrong("output is right, but h_n is the state from before the first step: return the one after the last")
     if close(h_n.detach(), want[:, 0]):
         raise Wrong("output is right, but h_n is the state after the first step; the layer's memory is the last one")
     if not close(h_n.detach(), want[:, -1]):
         raise Wrong("output is right, but h_n is not the state after the last step")
-    if not output.requires_grad:
+    if not output.requires_grad or not h_n.requires_grad:
         raise Wrong("the values are right, but no gradient reaches weight_ih: do not detach, nor turn gradients off")
+    right = _loop(*arguments)
+    for name, got, wanted in (("output", output, right), ("h_n", h_n, right[:, -1])):
+        gradients = torch.autograd.grad(got.square().sum(), arguments, retain_graph=True, allow_unused=True)
+        expected = torch.autograd.grad(wanted.square().sum(), arguments, retain_graph=True)
+        if any(g is None or not close(g, e) for g, e in zip(gradients, expected, strict=True)):
+            raise Wrong(f"the values are right, the gradients of {name} are not: a state is detached on the way")
     shorter, _ = _pair(student(x[:, :2], *arguments[1:]), "output, h_n")
     expect_tensor(shorter, (B, 2, D), name="with T = 2, output")
 
@@ -161,7 +166,7 @@ def quotation_weights(answer):
     y = _answers(weights, line)
     got = y > 0
     if not torch.equal(got, open_now):
-        _diagnose_bit(y, got, line, open_now)
+        _diagnose_bit(weights, y, got, line, open_now)
     marks = (torch.rand(2000, generator=torch.Generator().manual_seed(5)) < 0.3).long()
     marks[600:1200] = 0  # a long stretch without a mark
     right = (_answers(weights, marks) > 0) == (marks.cumsum(0) % 2 == 1)
@@ -172,7 +177,7 @@ def quotation_weights(answer):
         )
 
 
-def _diagnose_bit(y, got, line, open_now):
+def _diagnose_bit(weights, y, got, line, open_now):
     """Name the mistake behind the answers to the short line."""
     if (y == 0).all():
         raise Wrong("y is 0 at every step, so no quotation is ever open")
@@ -184,8 +189,19 @@ def _diagnose_bit(y, got, line, open_now):
         raise Wrong("y is positive at the marks only: it looks at x, and forgets at the next letter")
     if torch.equal(got, line.cumsum(0) > 0):
         raise Wrong("the first mark opens the quotation and nothing ever closes it: x = 1 and s = 1 must give 0")
+    if got[:2].any() and y[:2].abs().max() < 0.1:
+        raise Wrong(
+            "y is about 0 before the first mark. Since y > 0 means open, it must be clearly negative there: "
+            "shift it with c"
+        )
     if got[:2].any():
-        raise Wrong("y is positive before the first mark: with h_0 = 0 and x = 0 the bit must be 0")
+        raise Wrong("y is positive before the first mark: with h_0 = 0 and x = 0 no quotation is open")
+    weight_ih, weight_hh, b, w_o, c = weights
+    if torch.equal(_answers([10 * weight_ih, 10 * weight_hh, 10 * b, w_o, c], line) > 0, open_now):
+        raise Wrong(
+            "the thresholds are in the right places, but the weights into the units are too small: tanh does not come "
+            "close enough to -1 and 1. Multiply W_ih, W_hh and b by the same larger number"
+        )
     if not got[2]:
         raise Wrong("the first mark (step 2 of the line) does not open the quotation")
     if not got[3:6].all():
@@ -200,123 +216,6 @@ def _diagnose_bit(y, got, line, open_now):
         f"right for the first {wrong} characters, then wrong: after {int(line[: wrong + 1].sum())} marks the "
         f"bit must be {int(open_now[wrong])}"
     )
-
-
-@check(
-    hints=(
-        "Take one direction of one layer: how many columns must it read? Layer 1 and 2 do not read the input.",
-        "Each direction of each layer has D x (columns) + D x D + 2 D parameters. Columns: I for layer 0, "
-        "and the width of the output below for the others. h_n has a row for each direction of each layer.",
-        "Layer 0 has 2 (5 x 12 + 25 + 10); the two others 2 (5 x 10 + 25 + 10) each. The output has both directions "
-        "side by side.",
-    )
-)
-def stack_sizes(answer):
-    """Exercise 3.3: four sizes of a bidirectional stack, worked out by hand."""
-    if hasattr(answer, "tolist"):
-        answer = answer.tolist()
-    names = ("parameters", "columns of weight_ih_l2_reverse", "first size of h_n", "last size of output")
-    if not isinstance(answer, tuple | list) or len(answer) != 4:
-        raise Wrong(f"expected four numbers ({', '.join(names)}), got {answer!r}")
-    parameters, columns, rows, width = (expect_number(value, name) for value, name in zip(answer, names, strict=True))
-    usual = {
-        430.0: "you let layers 1 and 2 read D = 5 numbers; they read both directions of the layer below",
-        500.0: "one bias for each unit: torch has two, b_ih and b_hh",
-        470.0: "the biases are missing, two for each unit of each direction of each layer",
-        265.0: "that is one direction only",
-        190.0: "that is layer 0 only",
-        360.0: "that is two layers; there are three",
-        570.0: "you let every layer read the input of width 12; only layer 0 does",
-    }
-    if parameters in usual:
-        raise Wrong(f"{parameters:.0f} parameters: {usual[parameters]}")
-    if parameters != 530:
-        raise Wrong(f"{parameters:.0f} parameters is not right: add them up for one direction of one layer first")
-    if columns == 5:
-        raise Wrong("weight_ih_l2_reverse has not 5 columns: it reads both directions of layer 1")
-    if columns == 12:
-        raise Wrong("weight_ih_l2_reverse has not 12 columns: layer 2 does not see the input, only layer 1")
-    if columns != 10:
-        raise Wrong(f"weight_ih_l2_reverse has not {columns:.0f} columns: how wide is the output of layer 1?")
-    if rows in (1, 2, 3):
-        raise Wrong(
-            f"the first size of h_n is not {rows:.0f}: it has the last state of every layer and every direction"
-        )
-    if rows != 6:
-        raise Wrong(f"the first size of h_n is not {rows:.0f}: count one row for each direction of each layer")
-    if width != 10:
-        raise Wrong(f"the last size of output is not {width:.0f}: it has both directions of the top layer side by side")
-
-
-@check(
-    hints=(
-        "When has the forward half read everything? And the backward half, which starts at the end?",
-        "Forward: row b at step lengths[b] - 1, the first D columns. Backward: step 0 of every row, the last "
-        "D columns. Then side by side.",
-        "output[torch.arange(B), lengths - 1, :D] picks one step of each row; the other half is output[:, 0, D:].",
-    )
-)
-def summaries(student):
-    """Exercise 3.4: forward and backward summaries of padded rows."""
-    B, T, D = 4, 6, 5
-    output = _draw(torch.Generator().manual_seed(11), B, T, 2 * D)
-    lengths = torch.tensor([4, 6, 1, 3])
-    got = student(output, lengths)
-    if isinstance(got, torch.Tensor) and got.shape == (B, B, 2 * D):
-        raise Wrong(
-            "the result has shape (B, B, 2D): output[:, lengths - 1] takes all those steps of every row. Index "
-            "rows and steps together"
-        )
-    expect_tensor(got, (B, 2 * D))
-    rows = torch.arange(B)
-    end, first = output[rows, lengths - 1], output[:, 0]
-    want = torch.cat([end[:, :D], first[:, D:]], 1)
-    if close(got, want):
-        return
-    usual = [
-        (
-            output[:, -1],
-            "both halves are read at the last step of the padded batch: forward that is padding in short rows, "
-            "and backward it has read one token",
-        ),
-        (
-            end,
-            "the forward half is right. The backward half, at the last real token, has read that token only: it "
-            "has read everything at the other end",
-        ),
-        (
-            first,
-            "both halves are read at step 0: that is right for the backward "
-            "half, but the forward half has read one token",
-        ),
-        (
-            torch.cat([first[:, D:], end[:, :D]], 1),
-            "the right states, but the backward half comes first: forward, then backward",
-        ),
-        (
-            torch.cat([output[:, -1, :D], first[:, D:]], 1),
-            "the backward half is right; the forward half is read at T - 1, which is padding in the short rows",
-        ),
-        (
-            torch.cat([output[rows, lengths % T, :D], first[:, D:]], 1),
-            "the forward half is read one step too late: the last real token stands at lengths - 1",
-        ),
-        (
-            torch.cat([first[:, :D], end[:, D:]], 1),
-            "the two ends are swapped: this is each direction's state after one token",
-        ),
-        (
-            torch.cat([end[:, D:], first[:, :D]], 1),
-            "the two halves are swapped: the first D columns are the forward states",
-        ),
-        (torch.zeros_like(got), "every summary is zero"),
-    ]
-    for states, message in usual:
-        if close(got, states):
-            raise Wrong(message)
-    if not close(got[:, :D], want[:, :D]):
-        raise Wrong("the forward half (the first D columns) is not the state at each row's own last token")
-    raise Wrong("the forward half is right; the backward half is not the state that has read the whole row")
 
 
 class _Machine:
@@ -364,7 +263,7 @@ def _written(prompt, steps, read_prompt=None, reread=False, carry=True):
     )
 )
 def continue_text(student):
-    """Exercise 3.5: a writer that reads the prompt and carries its state."""
+    """Exercise 3.3: a writer that reads the prompt and carries its state."""
     prompt, steps = [4, 9, 2, 7], 6
     machine = _Machine()
     got = student(machine.run, list(prompt), steps)
@@ -458,6 +357,142 @@ how_wide = Written(
 )
 
 
+@check(
+    hints=(
+        "Take one direction of one layer: how many columns must it read? Layer 1 and 2 do not read the input.",
+        "Each direction of each layer has D x (columns) + D x D + 2 D parameters. Columns: I for layer 0, "
+        "and the width of the output below for the others. h_n has a row for each direction of each layer.",
+        "Layer 0 has 2 (5 x 12 + 25 + 10); the two others 2 (5 x 10 + 25 + 10) each. The output has both directions "
+        "side by side.",
+    )
+)
+def stack_sizes(answer):
+    """Exercise 3.5: four sizes of a bidirectional stack, worked out by hand."""
+    if hasattr(answer, "tolist"):
+        answer = answer.tolist()
+    names = ("parameters", "columns of weight_ih_l2_reverse", "first size of h_n", "last size of output")
+    if not isinstance(answer, tuple | list) or len(answer) != 4:
+        raise Wrong(f"expected four numbers ({', '.join(names)}), got {answer!r}")
+    parameters, columns, rows, width = (expect_number(value, name) for value, name in zip(answer, names, strict=True))
+    usual = {
+        430.0: "you let layers 1 and 2 read D = 5 numbers; they read both directions of the layer below",
+        500.0: "one bias for each unit: torch has two, b_ih and b_hh",
+        470.0: "the biases are missing, two for each unit of each direction of each layer",
+        265.0: "that is one direction only",
+        190.0: "that is layer 0 only",
+        360.0: "that is two layers; there are three",
+        570.0: "you let every layer read the input of width 12; only layer 0 does",
+    }
+    if parameters in usual:
+        raise Wrong(f"{parameters:.0f} parameters: {usual[parameters]}")
+    if parameters != 530:
+        raise Wrong(f"{parameters:.0f} parameters is not right: add them up for one direction of one layer first")
+    if columns == 5:
+        raise Wrong("weight_ih_l2_reverse has not 5 columns: it reads both directions of layer 1")
+    if columns == 12:
+        raise Wrong("weight_ih_l2_reverse has not 12 columns: layer 2 does not see the input, only layer 1")
+    if columns != 10:
+        raise Wrong(f"weight_ih_l2_reverse has not {columns:.0f} columns: how wide is the output of layer 1?")
+    if rows in (1, 2, 3):
+        raise Wrong(
+            f"the first size of h_n is not {rows:.0f}: it has the last state of every layer and every direction"
+        )
+    if rows != 6:
+        raise Wrong(f"the first size of h_n is not {rows:.0f}: count one row for each direction of each layer")
+    if width != 10:
+        raise Wrong(f"the last size of output is not {width:.0f}: it has both directions of the top layer side by side")
+
+
+@check(
+    hints=(
+        "When has the forward half read everything? And the backward half, which starts at the end?",
+        "Forward: row b at step lengths[b] - 1, the first D columns. Backward: step 0 of every row, the last "
+        "D columns. Then side by side.",
+        "output[torch.arange(B), lengths - 1, :D] picks one step of each row; the other half is output[:, 0, D:].",
+    )
+)
+def summaries(student):
+    """Exercise 3.6: forward and backward summaries of padded rows."""
+    B, T, D = 4, 6, 5
+    generator = torch.Generator().manual_seed(11)
+    output = _draw(generator, B, T, 2 * D)
+    lengths = torch.tensor([4, 6, 1, 3])
+    got = student(output.clone(), lengths.clone())
+    if isinstance(got, torch.Tensor) and got.shape == (B, B, 2 * D):
+        raise Wrong(
+            "the result has shape (B, B, 2D): output[:, lengths - 1] takes all those steps of every row. Index "
+            "rows and steps together"
+        )
+    expect_tensor(got, (B, 2 * D))
+    rows = torch.arange(B)
+    end, first = output[rows, lengths - 1], output[:, 0]
+    want = torch.cat([end[:, :D], first[:, D:]], 1)
+    if close(got, want):
+        _other_sizes(student, generator)
+        return
+    usual = [
+        (
+            output[:, -1],
+            "both halves are read at the last step of the padded batch: forward that is padding in short rows, "
+            "and backward it has read one token",
+        ),
+        (
+            end,
+            "the forward half is right. The backward half, at the last real token, has read that token only: it "
+            "has read everything at the other end",
+        ),
+        (
+            first,
+            "both halves are read at step 0: that is right for the backward "
+            "half, but the forward half has read one token",
+        ),
+        (
+            torch.cat([first[:, D:], end[:, :D]], 1),
+            "the right states, but the backward half comes first: forward, then backward",
+        ),
+        (
+            torch.cat([output[:, -1, :D], first[:, D:]], 1),
+            "the backward half is right; the forward half is read at T - 1, which is padding in the short rows",
+        ),
+        (
+            torch.cat([end[:, :D], output[:, -1, D:]], 1),
+            "the forward half is right; the backward half is read at the last column, where it has read one token of "
+            "the longest rows and nothing but padding of the others",
+        ),
+        (
+            torch.cat([output[rows, lengths % T, :D], first[:, D:]], 1),
+            "the forward half is read one step too late: the last real token stands at lengths - 1",
+        ),
+        (
+            torch.cat([first[:, :D], end[:, D:]], 1),
+            "the two ends are swapped: this is each direction's state after one token",
+        ),
+        (
+            torch.cat([end[:, D:], first[:, :D]], 1),
+            "the two halves are swapped: the first D columns are the forward states",
+        ),
+        (torch.zeros_like(got), "every summary is zero"),
+    ]
+    for states, message in usual:
+        if close(got, states):
+            raise Wrong(message)
+    if not close(got[:, :D], want[:, :D]):
+        raise Wrong("the forward half (the first D columns) is not the state at each row's own last token")
+    raise Wrong("the forward half is right; the backward half is not the state that has read the whole row")
+
+
+def _other_sizes(student, generator):
+    """Raise if an answer is right for one batch only, whose sizes it has written down."""
+    D = 3
+    output, lengths = _draw(generator, 2, 7, 2 * D), torch.tensor([5, 2])
+    want = torch.cat([output[torch.arange(2), lengths - 1, :D], output[:, 0, D:]], 1)
+    got = student(output.clone(), lengths.clone())
+    if not isinstance(got, torch.Tensor) or got.shape != want.shape or not close(got, want):
+        raise Wrong(
+            "right for B = 4, T = 6, D = 5, but wrong for B = 2, T = 7, D = 3: take the sizes from output's shape"
+        )
+
+
 # --- 3.7 ------------------------------------------------------------------------
 
 
@@ -546,6 +581,11 @@ def _diagnose_directions(got, want, x, lengths, ahead, behind):
             wrongly(x, lengths, ahead, behind, own_end=False, turn_back=False),
             "the whole padded row is reversed, so the backward half starts in the padding; and its states are not "
             "turned round again",
+        ),
+        (
+            wrongly(x * real, lengths, ahead, behind, own_end=False),
+            "the padded inputs are set to 0, but the backward half still steps through them, and there the bias moves "
+            "the state: it must start at each row's own last real step",
         ),
         (wrongly(x, lengths, ahead, ahead), "both directions use forward_weights: the backward one has its own"),
         (wrongly(x, lengths, behind, behind), "both directions use backward_weights: the forward one has its own"),

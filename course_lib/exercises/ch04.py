@@ -4,6 +4,8 @@ Each check asks for the properties of a right answer first; if one fails, it loo
 for the usual mistakes and names the one it recognises. Notebook: 04.
 """
 
+import itertools
+
 import torch
 
 from course_lib.exercises import Written, Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
@@ -34,6 +36,8 @@ def three_steps(answer):
         return
     if all(near(a, 3 * b) for a, b in zip(got, want, strict=True)):
         raise Wrong("every number is 3 times too large: the loss is a mean over the steps, so dL/do_t carries a 1/T")
+    if all(near(a, -b) for a, b in zip(got, want, strict=True)):
+        raise Wrong("every sign is the wrong way round: the slope of (o_t - y_t)^2 / 2 is o_t - y_t, not y_t - o_t")
     if near(dh1, 2.0):
         raise Wrong("dL/dh_1: only the path through o_1. h_1 also goes into h_2, and through it into o_2 and o_3")
     if near(dh1, 0.5):
@@ -135,12 +139,13 @@ def _leaky_forward(x, h_0, W_ih, W_hh, b, alpha):
 def _leaky(do, x, h, c, W_hh, W_ho, alpha, keep=True, scale=True, slope=True, back=None, before=True):
     """The backward pass with its usual mistakes as switches."""
     back = W_hh if back is None else back
+    straight = {True: 1 - alpha, "whole": 1, False: 0}[keep]
     carried, da = torch.zeros_like(h[:, 0]), torch.zeros_like(c)
     for t in range(x.shape[1] - 1, -1, -1):
         dh = do[:, t] @ W_ho + carried
         inside = {True: c[:, t], "h": h[:, t + 1]}.get(slope)
         da[:, t] = (alpha if scale else 1) * dh * (1 if inside is None else 1 - inside**2)
-        carried = da[:, t] @ back + ((1 - alpha) * dh if keep else 0)
+        carried = da[:, t] @ back + straight * dh
     seen = h[:, :-1] if before else h[:, 1:]
     sums = [torch.einsum("btd,bti->di", g, v) for g, v in ((da, x), (da, seen), (do, h[:, 1:]))]
     return (*sums, da.sum((0, 1)))
@@ -179,8 +184,14 @@ def leaky_backward(student):
     def is_like(**switches):
         return all(close(g, w) for g, w in zip(got, _leaky(*arguments, **switches), strict=True))
 
+    if is_like(slope="h", scale=False, keep=False):
+        raise Wrong(
+            "this is section 3's loop. Here tanh makes the candidate c_t, not the state; only the fraction alpha of it "
+            "enters the state; and h_t also reaches h_(t+1) past tanh"
+        )
     usual = {
         "the straight path is missing: h_t also reaches h_(t+1) with the factor 1 - alpha, past tanh": {"keep": False},
+        "the straight path lacks its factor: h_(t+1) takes over 1 - alpha of h_t, not the whole": {"keep": "whole"},
         "the candidate enters the state with the factor alpha, so its gradient carries it, too": {"scale": False},
         "tanh' is 1 - c_t^2, with the candidate c_t, which is the value of tanh; you took the state h_t": {
             "slope": "h"
@@ -196,6 +207,9 @@ def leaky_backward(student):
     for message, switches in usual.items():
         if is_like(**switches):
             raise Wrong(message)
+    for (one, first), (other, second) in itertools.combinations(usual.items(), 2):
+        if not first.keys() & second.keys() and is_like(**first, **second):
+            raise Wrong(f"two things at once. First: {one}. Second: {other}")
     if all(close(g, w / B) for g, w in zip(got, want, strict=True)):
         raise Wrong("you average over the batch; what the loss divides by is in `do` already, so only sum")
     if all(close(g, w) for g, w in zip(got[:3], want[:3], strict=True)):
@@ -241,6 +255,8 @@ def kept_pairs(answer):
     for message, values in readings.items():
         if all(near(a, b) for a, b in zip(got, values, strict=True)):
             raise Wrong(message)
+    if all(abs(a - b) <= 0.006 for a, b in zip(got, want, strict=True)):
+        raise Wrong("right up to rounding: give three digits at least, or let Python divide")
     for name, a, b in zip(("1", "3", "4"), got, want, strict=True):
         if not near(a, b):
             raise Wrong(
@@ -252,19 +268,22 @@ def kept_pairs(answer):
 
 
 def _window_gradient(
-    layer, loss_fn, x, y, window, carry=True, inside=False, detach=True, whole=False, last=False, weight=1.0
+    layer, loss_fn, x, y, window, carry=True, inside=False, detach=True, whole=False, last=False, weight=None, late=0
 ):
-    """The gradient of the layer's parameters as one vector, with the usual mistakes as switches."""
+    """The gradient of the layer's parameters as one vector, with the usual mistakes as switches.
+
+    `weight` is a function of the steps in a window; `late` says by how many steps the cut misses a window's edge.
+    """
     T, state, total = x.shape[1], None, 0.0
     stop = T - T % window if whole else T
     for start in range(0, stop, window):
         outputs, state = [], (state if carry else None)
-        if detach and state is not None:
-            state = state.detach()
         for t in range(start, min(start + window, T)):
-            output, state = layer(x[:, t : t + 1], state.detach() if inside and state is not None else state)
+            cut = inside or (detach and t > 0 and (t - late) % window == 0)
+            output, state = layer(x[:, t : t + 1], state.detach() if cut and state is not None else state)
             outputs.append(output)
-        total = (0.0 if last else total) + weight * loss_fn(torch.cat(outputs, 1), y[:, start : start + window])
+        loss = loss_fn(torch.cat(outputs, 1), y[:, start : start + window])
+        total = (0.0 if last else total) + (weight(len(outputs)) if weight else 1.0) * loss
     return torch.cat([g.flatten() for g in torch.autograd.grad(total, list(layer.parameters()))])
 
 
@@ -278,7 +297,7 @@ def _window_gradient(
 )
 def window_backward(student):
     """Exercise 4.5: truncated backpropagation, window by window."""
-    B, T, inputs, D, window = 2, 8, 3, 4, 3
+    B, T, inputs, D, window = 2, 10, 3, 5, 4  # three windows, of 4, 4 and 2 steps
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         layer = torch.nn.RNN(inputs, D, batch_first=True, dtype=torch.float64)
@@ -292,8 +311,8 @@ def window_backward(student):
     except Exception as error:
         if "backward through the graph a second time" in str(error.__cause__):
             raise Wrong(
-                "the state is never detached: the second window's backward walks into the graph of the first, which is "
-                "gone. Cut the state between two windows; retain_graph=True, which torch proposes, does not cut it"
+                "the state is not detached before a window's first step: the window's backward walks into the graph of "
+                "the window before, which is gone. Cut it there; retain_graph=True, which torch proposes, cuts nothing"
             ) from error
         raise
     if any(parameter.grad is None for parameter in layer.parameters()):
@@ -314,8 +333,16 @@ def window_backward(student):
             "only the last window's gradient is left: those of all windows add up, so nothing in here may set .grad to "
             "zero": {"last": True},
             "you divide by the number of windows: the loss is a sum over the steps, so the windows add up": {
-                "weight": 1 / 3
+                "weight": lambda steps: 1 / 3
             },
+            "you divide each window's loss by the window's length: the loss is a sum over the steps": {
+                "weight": lambda steps: 1 / window
+            },
+            "you divide each window's loss by the number of its steps: the loss is a sum over the steps": {
+                "weight": lambda steps: 1 / steps
+            },
+            "the cut comes one step late: after a window's first step instead of before it": {"late": 1},
+            "the cut comes one step early: before a window's last step instead of after it": {"late": -1},
         }
         for message, switches in usual.items():
             if is_like(**switches):
@@ -323,7 +350,7 @@ def window_backward(student):
         if close(got, _window_gradient(layer, lambda output, targets: loss_fn(targets, output), x, y, window)):
             raise Wrong("loss_fn got its arguments in the wrong order: first the output, then the targets")
         raise Wrong(
-            f"with T = {T} and window = {window} the gradients differ from those of the windows 1-3, 4-6 and 7-8"
+            f"with T = {T} and window = {window} the gradients differ from those of the windows 1-4, 5-8 and 9-10"
         )
     with torch.no_grad():
         want = loss_fn(layer(x)[0], y)
@@ -343,6 +370,16 @@ def window_backward(student):
 # --- 4.6 ------------------------------------------------------------------------
 
 
+CLIPPED_BY = {  # what is compared with max_norm, from the norms of the four gradients and the rate
+    "all": lambda norms, rate: norms.norm(),
+    "update": lambda norms, rate: rate * norms.norm(),
+    "sum": lambda norms, rate: norms.sum(),
+    "square": lambda norms, rate: norms.square().sum(),
+    "no bias": lambda norms, rate: norms[:3].norm(),
+    "matrices": lambda norms, rate: norms[:3].norm(),  # and the bias stays as it is
+}
+
+
 def _step(
     weights, h_0, x, y, alpha, rate, max_norm, targets=True, mean=True, back=None, clip="all", sign=1, carry=True
 ):
@@ -355,9 +392,10 @@ def _step(
     do = do / {True: y.numel(), "batch": len(y), "steps": y.shape[1], False: 1}[mean]
     dW_ih, dW_hh, dW_ho, db = _leaky(do, x, h, c, W_hh, W_ho, alpha, **(back or {}))
     gradients = [dW_ih, dW_hh, dW_ho, db]
-    if clip == "all":
-        norm = torch.cat([g.flatten() for g in gradients]).norm()
-        gradients = [g * min(1.0, (max_norm / norm).item()) for g in gradients]
+    if clip in CLIPPED_BY:
+        norm = CLIPPED_BY[clip](torch.stack([g.norm() for g in gradients]), rate)
+        shorter = [g * min(1.0, (max_norm / norm).item()) for g in gradients]
+        gradients = [*shorter[:3], gradients[3]] if clip == "matrices" else shorter
     elif clip == "each":
         gradients = [g * min(1.0, (max_norm / g.norm()).item()) for g in gradients]
     elif clip == "value":
@@ -388,15 +426,17 @@ def training_step(student):
     weights = [_draw(D, inputs), _draw(D, D), _draw(V, D), _draw(D)]
     y = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(3))
     given = (_draw(B, D), _draw(B, T, inputs), y, 0.3, 0.5)
-    for max_norm in (0.1, 100.0):
+    for max_norm in (100.0, 0.1):  # first without clipping, so that what is wrong before it is not taken for it
         got = student([weight.clone() for weight in weights], *given, max_norm)
         if not isinstance(got, (tuple, list)) or len(got) != 3:
             raise Wrong(f"expected a tuple (new_weights, h_T, loss), got {type(got).__name__}")
         new, h_T, loss = got
         if not isinstance(new, (tuple, list)) or len(new) != 4:
             raise Wrong("the first result must be a list of four tensors: W_ih, W_hh, W_ho, b")
-        for name, one, old in zip(("W_ih", "W_hh", "W_ho", "b"), new, weights, strict=True):
-            expect_tensor(one, shape=old.shape, name=f"the new {name}")
+        names = ("W_ih", "W_hh", "W_ho", "b")
+        new = [
+            expect_tensor(n, shape=w.shape, name=f"the new {k}") for k, n, w in zip(names, new, weights, strict=True)
+        ]
         _forward_is_right(expect_tensor(h_T, shape=(B, D), name="h_T"), expect_number(loss, "the loss"), weights, given)
         _update_is_right(new, weights, given, max_norm)
 
@@ -448,6 +488,15 @@ def _update_is_right(new, weights, given, max_norm):
     }
     clips = {
         "nothing is clipped, though all gradients together are longer than max_norm": {"clip": None},
+        "you clip rate * g instead of g: the gradient is shortened first, then multiplied by the rate": {
+            "clip": "update"
+        },
+        "the common norm is not the sum of the four norms: it is the root of the sum of their squares": {"clip": "sum"},
+        "the root is missing: you compare the squared norm with max_norm": {"clip": "square"},
+        "the bias is missing in the norm: all four gradients together are one long vector": {"clip": "no bias"},
+        "the bias is neither in the norm nor shortened: one norm and one factor for all four gradients": {
+            "clip": "matrices"
+        },
         "each gradient is clipped by its own norm, which turns the whole: one factor for all four": {"clip": "each"},
         "you limit every entry, which turns the gradient: one factor for all entries": {"clip": "value"},
         "a gradient that is shorter than max_norm was changed: it must stay as it is": {"clip": "always"},
@@ -469,18 +518,18 @@ what_decides = Written(
     hints=(
         "Change one thing at a time, and write down horizon and mean slope. First without tanh.",
         "(a) Solve rho^k = 0.01 for k. (b) Watch mean_slope while you raise input_scale. (c) With inputs of 0, what is "
-        "the state, and so tanh'? Try radius 0.9, 0.99 and 1. (d) What do the Jacobians depend on, besides the radius?",
+        "the state, and so tanh'? Try radius 0.9, 0.99 and 1, and compare with (a). (d) What do the Jacobians depend "
+        "on, besides the radius?",
         "(a) ln 0.01 / ln rho. (b) Where is tanh flat? (c) A state that stays 0 makes tanh' equal to 1. (d) Training "
         "changes W_hh and the states at every step; compute 0.99^100.",
     ),
     good_answer=(
-        "(a) k = ln 0.01 / ln rho, rounded up: 44 steps at 0.9, 21 at 0.8, and no end from 1 on. (b) Large inputs push "
-        "the states towards -1 and 1, where 1 - h^2 is small, and this factor multiplies the gradient at every step, "
-        "although a rotation keeps its length; with your own numbers for mean_slope. (c) The state stays 0, tanh' is "
-        "exactly 1, and the network behaves like one without tanh: the horizon is that of (a) below radius 1, and has "
-        "no end from 1 on. (d) The product depends on the states, so on the data, and on weights that training "
-        "moves; one per cent off in each factor is a factor of e after 100 steps; and directions differ. What is "
-        "wanted is a path "
-        "whose factor the network can set near 1 and hold there."
+        "(a) k = ln 0.01 / ln rho, rounded up: 44 steps at 0.9, 459 at 0.99, and no end from 1 on. (b) Large inputs "
+        "push the states towards -1 and 1, where 1 - h^2 is small, and this factor multiplies the gradient at every "
+        "step, although a rotation keeps its length; with your own numbers for mean_slope. (c) The state stays 0, "
+        "tanh' is exactly 1, and the network behaves like one without tanh: the horizon is that of (a) below radius "
+        "1, longer and longer towards it, and has no end from 1 on. (d) The product depends on the states, so on the "
+        "data, and on weights that training moves; one per cent off in each factor is a factor of e after 100 steps; "
+        "and directions differ. What is wanted is a path whose factor the network can set near 1 and hold there."
     ),
 )

@@ -66,6 +66,15 @@ def _lstm_cells(x, h, c, weight_ih, weight_hh, bias):
             _lstm(x, h, c, *weights, squash=torch.tanh)["c"]
         ),
         "the candidate has no tanh": _lstm(x, h, c, *weights, propose=lambda a: a)["c"],
+        "the gates have no sigmoid: i, f and o must lie between 0 and 1": (
+            _lstm(x, h, c, *weights, squash=lambda a: a)["c"]
+        ),
+        "neither sigmoid nor tanh is applied: i, f and o go through a sigmoid, g through tanh": (
+            _lstm(x, h, c, *weights, squash=lambda a: a, propose=lambda a: a)["c"]
+        ),
+        "all four parts went through the sigmoid, and then g through tanh as well: g gets tanh only": (
+            _lstm(x, h, c, *weights, propose=lambda a: a.sigmoid().tanh())["c"]
+        ),
         "the old hidden state h has no influence: the gates read x and h": _lstm(x, nothing(h), c, *weights)["c"],
         "the input x has no influence": _lstm(nothing(x), h, c, *weights)["c"],
         "the bias is not added": _lstm(x, h, c, weight_ih, weight_hh, nothing(bias))["c"],
@@ -116,7 +125,10 @@ def lstm_cell(student):
             raise Wrong("the cell comes back as it was: neither forgotten from nor written to")
         if close(c, right["h"]):
             raise Wrong("h stands in c's place: the memory is what is carried on before tanh and output gate")
-        raise Wrong("the new cell is not f * c + i * g. Print i, f, g, o and look at each: which one is off?")
+        raise Wrong(
+            "your new cell differs from f * c + i * g with the right f, i and g. Print all three and look at their "
+            "ranges, (0, 1), (0, 1) and (-1, 1): which one is off? If none is, look at how you combine them"
+        )
     if not close(h, right["h"]):
         o, old, new = right["o"], given[2], right["c"]
         wrong = {
@@ -180,7 +192,12 @@ def along_the_cell(answer):
         raise Wrong("(c) the sign is wrong: a negative bias closes the forget gate, and the cell is erased")
     if near(c, math.log(0.995 / 0.005)):
         raise Wrong("(c) your gate is 1 - 0.5/100: losses do not add up, each step takes a fraction of what is left")
-    if abs(c - bias) < 0.03 or near(c, math.log(99)):  # a gate of 0.99: two digits
+    if near(c, math.log(99)):
+        raise Wrong(
+            f"(c) with b = {c:.4g} the gate is 0.99, rounded to two digits, and 0.99^100 is {0.99**100:.2g}, not 0.5: "
+            "keep five digits of the gate on the way"
+        )
+    if abs(c - bias) < 0.05:
         gate = 1 / (1 + math.exp(-c))
         raise Wrong(
             f"(c) {c:.4g} is near: its gate is {gate:.5f}, and gate^100 is {gate**100:.4g}, not 0.5. Keep five digits "
@@ -251,6 +268,13 @@ def _gru_mistakes(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
             (from_x["n"] + (1 - r) * from_h["n"]).tanh()
         ),
         "the candidate goes through a sigmoid: tanh": mix((from_x["n"] + r * from_h["n"]).sigmoid()),
+        "the candidate has no tanh": mix(from_x["n"] + r * from_h["n"]),
+        "the gates have no sigmoid: r and z must lie between 0 and 1": mix(
+            (from_x["n"] + (from_x["r"] + from_h["r"]) * from_h["n"]).tanh(), from_x["z"] + from_h["z"]
+        ),
+        "neither sigmoid nor tanh is applied: r and z go through a sigmoid, n through tanh": mix(
+            from_x["n"] + (from_x["r"] + from_h["r"]) * from_h["n"], from_x["z"] + from_h["z"]
+        ),
         "the gates go through tanh: a gate is a number between 0 and 1, so it needs a sigmoid": mix(
             (from_x["n"] + (from_x["r"] + from_h["r"]).tanh() * from_h["n"]).tanh(),
             (from_x["z"] + from_h["z"]).tanh(),
@@ -309,6 +333,62 @@ def gru_cell(student):
 # --- 5.4 ------------------------------------------------------------------------
 
 
+@check(
+    hints=(
+        "One gate with I inputs and D units: a (D, I) matrix, a (D, D) matrix, and in torch two biases of D.",
+        "One gate: D I + D D + 2 D. Times 4, times 3. The second layer of (c) reads both directions of the first, so "
+        "its I is 40. For (d) ask which biases occur only as a sum.",
+        "(a) 4 * 640. (c) 2 * 2560 + 2 * 4 * (20 * 40 + 20 * 20 + 2 * 20). (d) in the GRU b_hn is multiplied by r.",
+    )
+)
+def parameter_counts(answer):
+    """Exercise 5.4: numbers of parameters, worked out by hand."""
+    names = ("a", "b", "c", "d for the LSTM", "d for the GRU")
+    got = expect_numbers(answer, names)
+    a, b, c, spare_lstm, spare_gru = got
+    if (a, b) == (2480, 1860):
+        raise Wrong("(a), (b) torch keeps two biases, b_ih and b_hh, for every gate; you counted one")
+    if (a, b) == (2400, 1800):
+        raise Wrong("(a), (b) the biases are missing: two vectors of D numbers for every gate")
+    if (a, b) == (640, 640):
+        raise Wrong("(a), (b) this is one gate: the LSTM has four such sets, the GRU three")
+    if a == 1920:
+        raise Wrong("(a) three sets: the candidate g has weights as well, so an LSTM has four")
+    if a != 2560:
+        raise Wrong(f"(a) {a:g} is not four times the numbers of one gate")
+    if b == 2560:
+        raise Wrong("(b) four sets: the GRU has r, z and n, three")
+    if b == 1280:
+        raise Wrong("(b) two sets: beside its two gates the GRU has a candidate")
+    if b != 1920:
+        raise Wrong(f"(b) {b:g} is not three times the numbers of one gate")
+    if c == 2 * 2560 + 2 * 3360:
+        raise Wrong("(c) the second layer's input is not 20 wide: it reads both directions of the first, side by side")
+    if c == 2560 + 3360:
+        raise Wrong("(c) each of the two layers has two directions, with weights of their own")
+    if c == 4 * 2560:
+        raise Wrong("(c) four times the first layer: but the second layer's input has another width than 10")
+    if c == 2560 + 4960 or c == 2 * 2560 + 4960:
+        raise Wrong("(c) a second direction is missing: both layers have two")
+    if c != 15040:
+        raise Wrong(
+            f"(c) {c:g} is not it: 2 directions of the first layer, then 2 of the second with its own input width"
+        )
+    if (spare_lstm, spare_gru) == (80, 60):
+        raise Wrong(
+            "(d) GRU: for r and z one bias would do, but b_hn stands inside the reset gate's product: it differs"
+        )
+    if spare_lstm == 160:
+        raise Wrong("(d) LSTM: of each pair of biases one can go, not both: then the gates could no longer be shifted")
+    if spare_lstm != 80:
+        raise Wrong(f"(d) LSTM: {spare_lstm:g}. b_ih and b_hh only occur as a sum, for each of 4 D gate entries")
+    if spare_gru != 40:
+        raise Wrong(f"(d) GRU: {spare_gru:g}. Go through r, z and n: where do the two biases occur only as a sum?")
+
+
+# --- 5.5 ------------------------------------------------------------------------
+
+
 def _unrolled(z):
     """(T, D) gates to the (T + 1, D) weights in h_T: what was written, times all later gates."""
     one = torch.ones_like(z[:1])
@@ -330,7 +410,7 @@ def _later(z, first):
     )
 )
 def gru_weights(student):
-    """Exercise 5.4: the weights of h_0 and of all candidates in the last state."""
+    """Exercise 5.5: the weights of h_0 and of all candidates in the last state."""
     T, D = 4, 3
     z = torch.rand(T, D, generator=torch.Generator().manual_seed(4), dtype=torch.float64) * 0.8 + 0.1
     right = _unrolled(z)
@@ -397,62 +477,6 @@ def _explain_weights(got, z, right):
         "the weights sum to 1 but are not those of the GRU: test T = 2, where they are z_2 z_1, z_2 (1 - z_1) and "
         "1 - z_2"
     )
-
-
-# --- 5.5 ------------------------------------------------------------------------
-
-
-@check(
-    hints=(
-        "One gate with I inputs and D units: a (D, I) matrix, a (D, D) matrix, and in torch two biases of D.",
-        "One gate: D I + D D + 2 D. Times 4, times 3. The second layer of (c) reads both directions of the first, so "
-        "its I is 40. For (d) ask which biases occur only as a sum.",
-        "(a) 4 * 640. (c) 2 * 2560 + 2 * 4 * (20 * 40 + 20 * 20 + 2 * 20). (d) in the GRU b_hn is multiplied by r.",
-    )
-)
-def parameter_counts(answer):
-    """Exercise 5.5: numbers of parameters, worked out by hand."""
-    names = ("a", "b", "c", "d for the LSTM", "d for the GRU")
-    got = expect_numbers(answer, names)
-    a, b, c, spare_lstm, spare_gru = got
-    if (a, b) == (2480, 1860):
-        raise Wrong("(a), (b) torch keeps two biases, b_ih and b_hh, for every gate; you counted one")
-    if (a, b) == (2400, 1800):
-        raise Wrong("(a), (b) the biases are missing: two vectors of D numbers for every gate")
-    if (a, b) == (640, 640):
-        raise Wrong("(a), (b) this is one gate: the LSTM has four such sets, the GRU three")
-    if a == 1920:
-        raise Wrong("(a) three sets: the candidate g has weights as well, so an LSTM has four")
-    if a != 2560:
-        raise Wrong(f"(a) {a:g} is not four times the numbers of one gate")
-    if b == 2560:
-        raise Wrong("(b) four sets: the GRU has r, z and n, three")
-    if b == 1280:
-        raise Wrong("(b) two sets: beside its two gates the GRU has a candidate")
-    if b != 1920:
-        raise Wrong(f"(b) {b:g} is not three times the numbers of one gate")
-    if c == 2 * 2560 + 2 * 3360:
-        raise Wrong("(c) the second layer's input is not 20 wide: it reads both directions of the first, side by side")
-    if c == 2560 + 3360:
-        raise Wrong("(c) each of the two layers has two directions, with weights of their own")
-    if c == 4 * 2560:
-        raise Wrong("(c) four times the first layer: but the second layer's input has another width than 10")
-    if c == 2560 + 4960 or c == 2 * 2560 + 4960:
-        raise Wrong("(c) a second direction is missing: both layers have two")
-    if c != 15040:
-        raise Wrong(
-            f"(c) {c:g} is not it: 2 directions of the first layer, then 2 of the second with its own input width"
-        )
-    if (spare_lstm, spare_gru) == (80, 60):
-        raise Wrong(
-            "(d) GRU: for r and z one bias would do, but b_hn stands inside the reset gate's product: it differs"
-        )
-    if spare_lstm == 160:
-        raise Wrong("(d) LSTM: of each pair of biases one can go, not both: then the gates could no longer be shifted")
-    if spare_lstm != 80:
-        raise Wrong(f"(d) LSTM: {spare_lstm:g}. b_ih and b_hh only occur as a sum, for each of 4 D gate entries")
-    if spare_gru != 40:
-        raise Wrong(f"(d) GRU: {spare_gru:g}. Go through r, z and n: where do the two biases occur only as a sum?")
 
 
 # --- 5.6 ------------------------------------------------------------------------
@@ -526,6 +550,7 @@ def _classifier_mistakes(weights, ids, lengths, real):
         "you take the maximum over the steps: the last state is asked for": read(
             h.masked_fill(~kept, -torch.inf).amax(1)
         ),
+        "you take the maximum over all steps, padding included: the last state is asked for": read(h.amax(1)),
         "all rows are read at the end of the shortest one": read(h[:, lengths.min() - 1]),
         "h is not carried from step to step: the gates see no past": at_end(carry_h=False),
         "c is not carried from step to step: nothing is remembered": at_end(carry_c=False),

@@ -1,4 +1,4 @@
-"""Checks of chapter 06's exercises: the shifted loss, greedy and beam search, attention, a whole translator.
+"""Checks of chapter 06's exercises: the shifted loss, greedy decoding, attention, beam search, a whole translator.
 
 Each check asks for the properties of a right answer first; if one fails, it looks
 for the usual mistakes and names the one it recognises. Models are stand-ins made of
@@ -242,6 +242,8 @@ def greedy_decode(student):
             raise Wrong(f"row 0 is {rows[0]}: it goes on after <eos> (id {_EOS}). A row ends there")
         if rows == [[*row, _EOS] if len(row) < limit else row for row in right]:
             raise Wrong("the rows are right but still hold their <eos>: it says where to stop and is no word")
+        if rows == [[token for token in row if token != _EOS] for row in whole.tolist()]:
+            raise Wrong(f"row 0 is {rows[0]}: it leaves out <eos> (id {_EOS}) but goes on after it. A row ends there")
         if rows == [[_SOS, *row] for row in right]:
             raise Wrong("the rows begin with <sos>, which the decoder was given and did not say")
         if all(row == want[: len(row)] for row, want in zip(rows, right, strict=True)):
@@ -281,64 +283,7 @@ def greedy_decode(student):
                     "id written in your code, in place of the argument?")  # fmt: skip
 
 
-# --- exercise 6.3: by hand --------------------------------------------------------------------
-
-
-@check(
-    hints=(
-        "Multiply along the path, <eos> included. For the tie, write both scores with an unknown alpha.",
-        "Greedy: follow the largest number at each step. Best: compare all paths that can beat it. Score: log P "
-        "divided by ((5 + |Y|) / 6)^alpha. Tie: 1.2 / (7/6)^alpha = 1.6 / (11/6)^alpha; bring the powers to one side.",
-        "Greedy is 'a <eos>', the best 'b a <eos>'. (11/7)^alpha = 1.6 / 1.2; take the logarithm of both sides.",
-    )
-)
-def search_by_hand(answer):
-    """Exercise 6.3: greedy's probability, the best one, a penalised score, and the alpha at which two tie."""
-    names = ("greedy", "best", "score", "alpha")
-    greedy, best, score, alpha = got = expect_numbers(answer, names)
-    want = (0.55 * 0.4, 0.45 * 0.9 * 0.8, -1.6 * 6 / 11, math.log(4 / 3) / math.log(11 / 7))
-    if all(math.isclose(a, b, rel_tol=2e-2) for a, b in zip(got, want, strict=True)) and not all(map(near, got, want)):
-        raise Wrong("right to two digits: give three digits of each number")
-    if near(greedy, 0.55):
-        raise Wrong("greedy: 0.55 is the first word alone; the sentence is over only with its <eos>: multiply it in")
-    if near(greedy, want[1]):
-        raise Wrong("greedy: this is the best sentence; greedy search never gets to it, since 0.45 < 0.55")
-    if near(greedy, 0.95):
-        raise Wrong("greedy: you added 0.55 and 0.4; probabilities along a path are multiplied")
-    if not near(greedy, want[0]):
-        raise Wrong(f"greedy: {greedy:.3g} is not the probability of the path with the largest number at every step")
-    if near(best, 0.45 * 0.9):
-        raise Wrong("best: 0.405 is 'b a' without its end; multiply in the <eos>")
-    if near(best, want[0]):
-        raise Wrong("best: this is greedy's sentence; another path is more likely as a whole")
-    if not near(best, want[1]):
-        raise Wrong(f"best: no finished sentence with probability {best:.3g} is the most likely one. List the paths")
-    if near(score, 1.6 * 6 / 11):
-        raise Wrong("score: the sign is lost; log-probabilities are negative, and so are the scores")
-    if near(score, -1.6 * 11 / 6):
-        raise Wrong("score: you multiplied by the penalty; log P is divided by it, which helps long sentences")
-    if near(score, -1.6 / 6):
-        raise Wrong(
-            "score: this is the mean log-probability of a token, a different rule; here lp = ((5 + |Y|) / 6)^alpha"
-        )
-    if near(score, -1.6 / 11):
-        raise Wrong("score: you divided by (5 + |Y|)^alpha; the 6 below is missing")
-    if near(score, -1.2 * 6 / 7):
-        raise Wrong("score: this is the score of X; the longer one, Y, is asked for")
-    if not near(score, want[2]):
-        raise Wrong(f"score: log P(Y) / lp(Y) with |Y| = 6 and alpha = 1 is not {score:.3g}")
-    if near(alpha, 1 / want[3]):
-        raise Wrong("alpha: your fraction of logarithms is upside down")
-    if near(alpha, math.log(4 / 3) / math.log(3)):
-        raise Wrong("alpha: you used the ratio 6 / 2 of the lengths; lp has 5 + |Y| in it")
-    if near(alpha, (4 / 3) / (11 / 7)):
-        raise Wrong("alpha: an exponent is unknown, so take logarithms before you divide")
-    if not near(alpha, want[3]):
-        raise Wrong(f"alpha: with {alpha:.3g} the scores of X and Y are {-1.2 / (7 / 6) ** min(alpha, 99):.4g} and "
-                    f"{-1.6 / (11 / 6) ** min(alpha, 99):.4g}, no tie")  # fmt: skip
-
-
-# --- exercise 6.5: additive attention ---------------------------------------------------------
+# --- exercise 6.3: additive attention ---------------------------------------------------------
 
 
 _LEAK = (
@@ -357,7 +302,7 @@ _LEAK = (
     )
 )
 def additive_weights(student):
-    """Exercise 6.5: weights over the source from a query, keys, two matrices, a vector and a mask."""
+    """Exercise 6.3: weights over the source from a query, keys, two matrices, a vector and a mask."""
     generator = torch.Generator().manual_seed(4)
     B, S, D, E, A = 3, 5, 4, 6, 2
 
@@ -423,7 +368,64 @@ def additive_weights(student):
                     "its score is then not the lowest")  # fmt: skip
 
 
-# --- exercise 6.4: beam search ------------------------------------------------------------------
+# --- exercise 6.4: by hand --------------------------------------------------------------------
+
+
+@check(
+    hints=(
+        "Multiply along the path, <eos> included. For the tie, write both scores with an unknown alpha.",
+        "Greedy: follow the largest number at each step. Best: compare all paths that can beat it. Score: log P "
+        "divided by ((5 + |Y|) / 6)^alpha. Tie: 1.2 / (7/6)^alpha = 1.6 / (11/6)^alpha; bring the powers to one side.",
+        "Greedy is 'a <eos>', the best 'b a <eos>'. (11/7)^alpha = 1.6 / 1.2; take the logarithm of both sides.",
+    )
+)
+def search_by_hand(answer):
+    """Exercise 6.4: greedy's probability, the best one, a penalised score, and the alpha at which two tie."""
+    names = ("greedy", "best", "score", "alpha")
+    greedy, best, score, alpha = got = expect_numbers(answer, names)
+    want = (0.55 * 0.4, 0.45 * 0.9 * 0.8, -1.6 * 6 / 11, math.log(4 / 3) / math.log(11 / 7))
+    if all(math.isclose(a, b, rel_tol=2e-2) for a, b in zip(got, want, strict=True)) and not all(map(near, got, want)):
+        raise Wrong("right to two digits: give three digits of each number")
+    if near(greedy, 0.55):
+        raise Wrong("greedy: 0.55 is the first word alone; the sentence is over only with its <eos>: multiply it in")
+    if near(greedy, want[1]):
+        raise Wrong("greedy: this is the best sentence; greedy search never gets to it, since 0.45 < 0.55")
+    if near(greedy, 0.95):
+        raise Wrong("greedy: you added 0.55 and 0.4; probabilities along a path are multiplied")
+    if not near(greedy, want[0]):
+        raise Wrong(f"greedy: {greedy:.3g} is not the probability of the path with the largest number at every step")
+    if near(best, 0.45 * 0.9):
+        raise Wrong("best: 0.405 is 'b a' without its end; multiply in the <eos>")
+    if near(best, want[0]):
+        raise Wrong("best: this is greedy's sentence; another path is more likely as a whole")
+    if not near(best, want[1]):
+        raise Wrong(f"best: no finished sentence with probability {best:.3g} is the most likely one. List the paths")
+    if near(score, 1.6 * 6 / 11):
+        raise Wrong("score: the sign is lost; log-probabilities are negative, and so are the scores")
+    if near(score, -1.6 * 11 / 6):
+        raise Wrong("score: you multiplied by the penalty; log P is divided by it, which helps long sentences")
+    if near(score, -1.6 / 6):
+        raise Wrong(
+            "score: this is the mean log-probability of a token, a different rule; here lp = ((5 + |Y|) / 6)^alpha"
+        )
+    if near(score, -1.6 / 11):
+        raise Wrong("score: you divided by (5 + |Y|)^alpha; the 6 below is missing")
+    if near(score, -1.2 * 6 / 7):
+        raise Wrong("score: this is the score of X; the longer one, Y, is asked for")
+    if not near(score, want[2]):
+        raise Wrong(f"score: log P(Y) / lp(Y) with |Y| = 6 and alpha = 1 is not {score:.3g}")
+    if near(alpha, 1 / want[3]):
+        raise Wrong("alpha: your fraction of logarithms is upside down")
+    if near(alpha, math.log(4 / 3) / math.log(3)):
+        raise Wrong("alpha: you used the ratio 6 / 2 of the lengths; lp has 5 + |Y| in it")
+    if near(alpha, (4 / 3) / (11 / 7)):
+        raise Wrong("alpha: an exponent is unknown, so take logarithms before you divide")
+    if not near(alpha, want[3]):
+        raise Wrong(f"alpha: with {alpha:.3g} the scores of X and Y are {-1.2 / (7 / 6) ** min(alpha, 99):.4g} and "
+                    f"{-1.6 / (11 / 6) ** min(alpha, 99):.4g}, no tie")  # fmt: skip
+
+
+# --- exercise 6.5: beam search ------------------------------------------------------------------
 
 _END, _WORDS, _STEPS = 0, 4, 4  # <eos>, size of the vocabulary, greatest length in the check
 
@@ -462,7 +464,10 @@ def _beam(model, size, alpha, rule="", steps=_STEPS):
                 log_probs = [math.exp(value) for value in log_probs]
             longer = [((*prefix, token), total + value) for token, value in enumerate(log_probs)]
             grown += [max(longer, key=lambda pair: pair[1])] if rule == "best of each" and prefix else longer
-        places = size if rule == "places" else size - len(finished)
+        places = size if rule in ("places", "outside") else size - len(finished)
+        if rule == "outside":
+            finished += [pair for pair in grown if pair[0][-1] == _END]
+            grown = [pair for pair in grown if pair[0][-1] != _END]
         grown = sorted(grown, key=lambda pair: -pair[1])[:places]
         finished += [pair for pair in grown if pair[0][-1] == _END]
         unfinished = [pair for pair in grown if pair[0][-1] != _END]
@@ -497,6 +502,8 @@ _RULES = {
     "first finished": "you return as soon as a hypothesis is finished; a better one may still be open. Go on until "
     "none is open",
     "places": "a finished hypothesis keeps its place: after one has finished, only size - 1 others are kept",
+    "outside": "you set aside every extension by <eos>; it must win a place among the best extensions, like any other, "
+    "and then it keeps that place",
     "open": "a hypothesis that is still open at the end competes with the finished ones; it counts only if none is "
     "finished",
     "no penalty": "the finished hypotheses are compared by log P alone, which favours short ones: divide by the length "
@@ -546,7 +553,7 @@ def _expect_a_beam(model, size):
     )
 )
 def beam_search(student):
-    """Exercise 6.4: beam search, against enumeration, against greedy search, and against a second implementation."""
+    """Exercise 6.5: beam search, against enumeration, against greedy search, and against a second implementation."""
     models, whole = [_Model(seed) for seed in _MODELS], _WORDS**_STEPS
     cases = [
         (models[0], whole, 0.0),
@@ -587,6 +594,9 @@ def beam_search(student):
         if tokens[-1] != _END and close(score, log_prob, 1e-4) and _right_where_finished(found, cases):
             raise Wrong("where no hypothesis is finished you return the open one with its log P: its score is divided "
                         "by the length penalty too")  # fmt: skip
+        if length > 1 and close(score, log_prob, 1e-4):
+            raise Wrong("the tokens are right, but the score that you return is their log P; return log P / lp, by "
+                        "which finished hypotheses are compared")  # fmt: skip
         for rule, of in _SCORES.items():
             if length > 1 and close(score, of(log_prob, length, alpha), 1e-4):
                 raise Wrong(f"the tokens are right, the score is not: {_RULES[rule]}")
@@ -894,7 +904,10 @@ def _expect_learning(model, weights, source, mask, target, rate=0.1):
     got = guarded(lambda: model.learn(optimizer, source, mask, target, pad))()
     if got is None:
         raise Wrong("learn returns nothing; the loss before the update is asked for")
-    number = expect_number(got.detach() if isinstance(got, torch.Tensor) else got, "what learn returns")
+    if isinstance(got, torch.Tensor) and got.requires_grad:
+        raise Wrong("learn returns a tensor that still holds the computation behind the loss, so the memory of every "
+                    "update is kept as long as its loss is; return a float")  # fmt: skip
+    number = expect_number(got, "what learn returns")
     moved = {name: value.detach() for name, value in model.state_dict().items()}
     if not close(number, loss):
         if close(number, everything):

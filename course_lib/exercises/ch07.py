@@ -1,4 +1,4 @@
-"""Checks of chapter 07's exercises: numbers, scaled dot-product attention, heads, shapes, a lost mask.
+"""Checks of chapter 07's exercises: numbers, attention, heads, shapes, a whole layer, a lost mask, words.
 
 Each check asks for the properties of a right answer first; if one fails, it looks for the usual mistakes and names
 the one it recognises. Right answers are written here from tensors, apart from `course_lib.attention`. Notebook: 07.
@@ -9,7 +9,17 @@ import math
 import torch
 
 from course_lib.attention import MultiHeadAttention
-from course_lib.exercises import Wrong, check, close, expect_number, expect_numbers, expect_tensor, expect_type, near
+from course_lib.exercises import (
+    Written,
+    Wrong,
+    check,
+    close,
+    expect_number,
+    expect_numbers,
+    expect_tensor,
+    expect_type,
+    near,
+)
 from course_lib.functional import padding_mask
 
 # --- exercise 7.1: numbers by hand ----------------------------------------------------------
@@ -19,8 +29,9 @@ from course_lib.functional import padding_mask
     hints=(
         "Write the four scores down first. For (c): one product has mean 0; what is the mean of its square? For (d): "
         "write w_1 as a quotient and differentiate by a_2.",
-        "(a) scores 0, 0, s, s with s = 3 / sqrt(3). (b) e^s / (e^s + 3) = 0.9 for s = 10 c / sqrt(3). (c) variances "
-        "of independent factors with mean 0 multiply, those of independent summands add. (d) w_i (delta_ij - w_j).",
+        "(a) scores 0, 0, s, s with s = 3 / sqrt(3). (b) e^s / (e^s + 3) = 0.9 for s = 10 / sqrt(3) times the length. "
+        "(c) variances of independent factors with mean 0 multiply, those of independent summands add. (d) w_i "
+        "(delta_ij - w_j).",
         "(a) e^1.732 / (2 e^1.732 + 2). (b) e^s = 27. (c) 16 times one product's variance. (d) i and j differ, so "
         "delta is 0.",
     )
@@ -37,6 +48,8 @@ def numbers_by_hand(answer):
             (2 * g / (2 * g + 2), "this is what keys 3 and 4 get together; they share it"),
             (math.exp(3) / (2 * math.exp(3) + 2), "the score is 3; divide it by sqrt(3) first"),
             (math.e / (2 * math.e + 2), "you divided by 3; the root of the width divides"),
+            (math.exp(1.5) / (2 * math.exp(1.5) + 2), "you divided by the root of 4, the number of keys; the root of "
+             "the width, 3, divides"),
             (g / (g + 3), "key 4 has the same score as key 3: two of the four terms are large"),
             (0.5, "keys 1 and 2 have a score of 0, and e^0 is 1: they get weight, too"),
             (g, "this is e^s; divide by the sum over all four keys"),
@@ -45,9 +58,11 @@ def numbers_by_hand(answer):
         "length": (
             (math.log(27) / 10, "you left out the division of the scores by sqrt(3)"),
             (3 * math.log(27) / 10, "you divided the scores by 3; the root of the width divides"),
+            (2 * math.log(27) / 10, "you divided the scores by the root of the number of keys; that of the width, 3, "
+             "divides"),
             (s * math.log(9) / 10, "three other keys have a score of 0, not one: e^s / (e^s + 3) = 0.9"),
             (s * math.log(27), "this is the length that a query needs with keys of length 1; they have length 10"),
-            (math.log(27), "this is the score that is needed; which c gives it?"),
+            (math.log(27), "this is the score that is needed; which length gives it?"),
             (math.log(9) / 10, "two things: three other keys have a score of 0, and scores are divided by sqrt(3)"),
         ),
         "variance": (
@@ -60,15 +75,15 @@ def numbers_by_hand(answer):
         ),
         "slope": (
             (0.14, "the size is right; think of the sign: what does w_1 do when a rival's score grows?"),
-            (0.21, "this is how w_1 answers to its own score: w_1 (1 - w_1)"),
-            (0.16, "this is how w_2 answers to its own score: w_2 (1 - w_2)"),
-            (-0.07, "this is the answer to the third score"),
+            (0.21, "this is the slope of w_1 in its own score: w_1 (1 - w_1)"),
+            (0.16, "this is the slope of w_2 in its own score: w_2 (1 - w_2)"),
+            (-0.07, "this is the slope of w_1 in the third score"),
             (0.0, "w_1 does depend on a_2: it stands in the denominator of the softmax"),
             (-0.2, "the factor w_1 is missing"),
-            (-0.02, "this is w_2 w_3: how the second weight answers to the third score"),
+            (-0.02, "this is -w_2 w_3: the slope of the second weight in the third score"),
             (-0.112, "for i = j there is a factor 1 - w_i; i and j differ here"),
         ),
-    }
+    }  # fmt: skip
     if all(math.isclose(got[n], right[n], rel_tol=2e-2) for n in names) and not all(
         near(got[n], right[n]) for n in names
     ):
@@ -207,6 +222,17 @@ def _causal(student):
             raise Wrong(f"with causal=True a mask (2, T, S) is respected, but not one of shape {shape}")
 
 
+def _large(student):
+    """Scores whose exponentials overflow."""
+    q, k, v = 40 * _draw(5, 4), 40 * _draw(7, 4, seed=1), _draw(7, 6, seed=2)
+    got = _attended(student, q, k, v, "large scores")
+    if not got.isfinite().all():
+        raise Wrong("scores of some thousands give nan or inf: exp overflows. Take torch's softmax, or subtract each "
+                    "row's maximum first, which changes nothing else")  # fmt: skip
+    if not close(got, _scores(q, k).softmax(-1) @ v):
+        raise Wrong("with scores of some thousands the output is wrong, with small ones it is right")
+
+
 def _empty_rows(student):
     """Queries that may see nothing: by the mask, and by causality with T > S."""
     q, k, v = _draw(3, 4), _draw(5, 4, seed=1), _draw(5, 2, seed=2)
@@ -243,8 +269,9 @@ def _empty_rows(student):
     )
 )
 def dot_product_attention(student):
-    """Exercise 7.2: plain, masked, causal with and without a cache, both, and rows that see nothing."""
+    """Exercise 7.2: plain, large scores, masked, causal with and without a cache, both, and rows that see nothing."""
     _plain(student)
+    _large(student)
     _masked(student)
     _causal(student)
     _empty_rows(student)
@@ -297,7 +324,7 @@ def split(student):
     )
 )
 def merge(student):
-    """Exercise 7.3: (B, H, T, K) side by side as (B, T, H K)."""
+    """Exercise 7.3: (B, H, T, K) concatenated to (B, T, H K)."""
     B, H, T, K = 2, 3, 4, 5
     x = _numbered(B, H, T, K)
     got = expect_tensor(student(x), (B, T, H * K))
@@ -335,7 +362,7 @@ _NUMBERS = math.prod(_SHAPES["weights"])
 
 @check(
     hints=(
-        "Follow the figure of section 5 with T = 17 for what asks and S = 21 for what is asked.",
+        "Follow the figure of section 5, with T = 17 for what asks and S = 21 for what is asked.",
         "K = D / H. Queries (B, H, T, K), keys (B, H, S, K), weights (B, H, T, S), output (B, T, D), packed (3 D, D).",
         "K is 16, 3 D is 288; the numbers are the product of the four sizes of the weights.",
     )
@@ -365,7 +392,7 @@ def shapes(answer):
         if name == "weights" and got in ((8, 6, 17, 17), (8, 6, 21, 21)):
             raise Wrong("weights: this is self-attention; here queries and keys come from two sentences")
         if name == "output" and len(got) == 4:
-            raise Wrong("output: this is before the heads are put side by side again; where does D come back?")
+            raise Wrong("output: this is before the heads are concatenated; where does D come back?")
         if name == "output" and 21 in got:
             raise Wrong("output: one vector for each query, and English asks")
         if name == "in_proj_weight" and got == (96, 288):
@@ -392,7 +419,114 @@ def _order(name):
     }[name]
 
 
-# --- exercise 7.5: the lost mask ------------------------------------------------------------
+# --- exercise 7.5: multi-head attention -------------------------------------------------------
+
+
+def _multi_head(query, key, value, W_in, b_in, W_out, b_out, H, mask=None, order=(0, 1, 2), cut=None, scale=None,
+                join=None):  # fmt: skip
+    """Multi-head attention head by head, or with one mistake."""
+    K = query.shape[-1] // H
+    weights, biases = W_in.chunk(3), b_in.chunk(3)
+    parts = ((y, weights[i], biases[i]) for y, i in zip((query, key, value), order, strict=True))
+    cut = cut or (lambda y: torch.stack(y.split(K, -1), 1))
+    q, k, v = (cut(y @ W.T + b) for y, W, b in parts)
+    scores = q @ k.mT / math.sqrt(scale or K)
+    w = scores.softmax(-1) if mask is None else _weights(scores, mask.expand_as(scores))
+    heads = w @ v  # (B, H, T, K)
+    joined = torch.cat(heads.unbind(1), -1) if join is None else join(heads)
+    return joined @ W_out.T + b_out
+
+
+@check(
+    hints=(
+        "It is your three functions in a row, with a matrix product and a bias before the first and after the last.",
+        "Cut in_proj_weight and in_proj_bias into three with chunk(3). Project query, key and value, split each, "
+        "attend with the mask, merge, then project with out_proj_weight and out_proj_bias.",
+        "q = split(query @ W_q.T + b_q, H); k and v likewise, from key and value. Heads are one more leading axis, so "
+        "dot_product_attention takes q, k, v and the mask as they are. Merge, @ out_proj_weight.T, + out_proj_bias.",
+    )
+)
+def multi_head(student):
+    """Exercise 7.5: multi-head attention with packed weights; three sources, a mask, another number of heads."""
+    B, T, S, H, K = 2, 3, 5, 4, 6
+    D = H * K
+    query, key, value = _draw(B, T, D), _draw(B, S, D, seed=1), _draw(B, S, D, seed=2)
+    weights = _draw(3 * D, D, seed=3) / 4, _draw(3 * D, seed=4), _draw(D, D, seed=5), _draw(D, seed=6)
+    given = (query, key, value, *weights, H)
+    got = student(*given)
+    if isinstance(got, tuple):
+        raise Wrong("the function returns a tuple; return the output alone, (B, T, D)")
+    if isinstance(got, torch.Tensor) and got.shape == (B, H, T, K):
+        raise Wrong("the result is (B, H, T, K): merge the heads, and multiply with the output matrix")
+    got = expect_tensor(got, (B, T, D))
+    if not close(got, _multi_head(*given)):
+        _diagnose_multi_head(got, given)
+    masks = {
+        "(B, 1, 1, S)": padding_mask(torch.tensor([[1, 1, 1, 1, 0], [1, 1, 0, 0, 1]]).bool()),
+        "(T, S)": torch.tensor([[1, 0, 0, 1, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 1]]).bool(),
+    }
+    for shape, mask in masks.items():
+        got = expect_tensor(student(*given, mask=mask), (B, T, D))
+        if close(got, _multi_head(*given, mask=mask)):
+            continue
+        if close(got, _multi_head(*given)):
+            raise Wrong("the mask changes nothing: hand it to dot_product_attention")
+        if close(got, _multi_head(*given, mask=~mask)):
+            raise Wrong("the mask is taken the wrong way round: here True = may attend")
+        raise Wrong(f"right without a mask, wrong with one of shape {shape}, which broadcasts to (B, H, T, S)")
+    whole = (query, query, query, *weights, 1)
+    got = expect_tensor(student(*whole), (B, T, D), name="the output with one head")
+    if not close(got, _multi_head(*whole)):
+        raise Wrong(f"right for H = {H}, wrong for H = 1 in self-attention: is a number written in your code?")
+
+
+def _diagnose_multi_head(got, given):
+    query, key, value, W_in, b_in, W_out, b_out, H = given
+    B, T, D = query.shape
+    K, eye = D // H, torch.eye(D, dtype=query.dtype)
+    turned = torch.cat([W.T for W in W_in.chunk(3)])
+    order = "the first D rows make queries, the next keys, the last values"
+    three, whole = (query, key, value), (W_in, b_in, W_out, b_out, H)
+    given_instead = (
+        ((*three, W_in, b_in, eye, 0 * b_out, H), "the output projection is missing: after the merge, multiply with "
+         "out_proj_weight and add its bias"),
+        ((*three, W_in, 0 * b_in, W_out, 0 * b_out, H), "the biases are missing, those of the input and of the output"),
+        ((*three, W_in, 0 * b_in, W_out, b_out, H), "the bias in_proj_bias is missing"),
+        ((*three, W_in, b_in, W_out, 0 * b_out, H), "the bias out_proj_bias is missing"),
+        ((*three, W_in, b_in, W_out.T, b_out, H), "out_proj_weight is used as it is; a weight (outputs, inputs) is "
+         "used as x @ W.T"),
+        ((*three, turned, b_in, W_out, b_out, H), "the three input matrices are used as they are; a weight (outputs, "
+         "inputs) is used as x @ W.T"),
+        ((*three, turned, b_in, W_out.T, b_out, H), "no weight is transposed: a weight (outputs, inputs) is used as "
+         "x @ W.T"),
+        ((query, query, query, *whole), "keys and values are made from query; they come from key and value"),
+        ((query, key, key, *whole), "the values are made from key; they come from value"),
+        ((query, value, key, *whole), "key and value have exchanged their parts"),
+        ((*three, W_in, b_in, W_out, b_out, 1), "this is attention with one head of width D: split into H heads first"),
+    )  # fmt: skip
+    steps = (  # done otherwise
+        ({"scale": D}, "the scores are divided by the root of D; a head's keys have the width K = D / H"),
+        ({"scale": 1}, "the scores are not divided by the root of K"),
+        ({"order": (1, 0, 2)}, f"queries and keys have exchanged their matrices: {order}"),
+        ({"order": (0, 2, 1)}, f"keys and values have exchanged their matrices: {order}"),
+        ({"order": (2, 1, 0)}, f"queries and values have exchanged their matrices: {order}"),
+        ({"join": lambda heads: heads.reshape(B, T, D)}, "the heads are merged without a transpose, so positions are "
+         "scrambled"),
+        ({"join": lambda heads: heads.permute(0, 2, 3, 1).reshape(B, T, D)}, "the heads' entries are interleaved in "
+         "the merge: each head's K entries stay together"),
+        ({"cut": lambda y: y.reshape(B, H, y.shape[1], K)}, "the heads are cut by view without transpose: they hold "
+         "positions, not entries"),
+        ({"cut": lambda y: y.unflatten(-1, (K, H)).permute(0, 3, 1, 2)}, "head h got every H-th entry; wanted K "
+         "neighbours, h K .. (h + 1) K - 1"),
+    )  # fmt: skip
+    tried = [(other, {}, message) for other, message in given_instead] + [(given, *step) for step in steps]
+    for arguments, options, message in tried:
+        if close(got, _multi_head(*arguments, **options)):
+            raise Wrong(message)
+    raise Wrong("the output is not right; print each step for one head: its queries, keys, weights, values")
+
+
+# --- exercise 7.6: the lost mask ------------------------------------------------------------
 
 
 def _stack_case():
@@ -426,9 +560,15 @@ def _run(layers, x, mask, in_weights=True, in_layer=True, residual=True, first=T
 )
 @torch.no_grad()
 def stack_maps(student):
-    """Exercise 7.5: the mask goes with the values, too."""
+    """Exercise 7.6: the mask goes with the values, too."""
     layers, x, mask = _stack_case()
-    got = student(layers, x, mask)
+    try:
+        got = student(layers, x, mask)
+    except Exception as error:
+        if f"key must have the width 6, got shape {tuple(mask.shape)}" in str(error.__cause__):
+            raise Wrong("the mask stands in second place, where a layer takes its keys: pass it by name, "
+                        "layer(x, mask=mask)") from None  # fmt: skip
+        raise
     if isinstance(got, torch.Tensor) and got.ndim == 5:
         raise Wrong("wanted a list with one tensor for each layer, got one tensor for all")
     got = expect_type(list(got) if isinstance(got, tuple) else got, list, "the maps")
@@ -462,3 +602,31 @@ def stack_maps(student):
     if close(got[0], layers[0].attention_weights(x, mask=mask)):
         raise Wrong("the map of layer 0 is right, a later one is not: what does layer 1 read?")
     raise Wrong("the map of layer 0 is not layers[0].attention_weights(x, mask=mask)")
+
+
+# --- exercise 7.7: in words -------------------------------------------------------------------
+
+saturation_and_heads = Written(
+    hints=(
+        "(a) Read the column of the largest weight beside the column of the slope. (b) When is a mean of values an "
+        "answer, and when is it none? (c) What would the same head show for the twin?",
+        "(a) Every gradient to a query passes the entries w_i (delta_ij - w_j); what are they for equal weights, and "
+        "what for one weight near 1? (The factor c counts, too.) (b) Think of noisy values, of tickets, and of the "
+        "first updates of a training. (c) The table of section 7: a large weight on a word that could be hidden.",
+        "(a) Where is the slope largest? At 10 all its entries hold a factor near 0: what can a wrong answer still "
+        "teach? (b) Mixtures "
+        "and the start of training want one kind, copying wants the other. (c) Always looking at that noun would look "
+        "the same; hide a word, or show the twin, for many sentences.",
+    ),
+    good_answer=(
+        "(a) Your own numbers: at 0.1 weights near uniform, a mean of tickets, which is no ticket, so that even the "
+        "answer may be wrong, and a small slope; at 10 one "
+        "weight near 1 and nearly no slope, so that a wrong answer sends hardly any gradient into the queries: sure, "
+        "and unable to learn otherwise; at 1 the weights lean to one word, and the slope is largest. (b) Soft where a "
+        "mixture means something and at the start of training, when the choice is made by chance; sharp where one "
+        "item must come back unmixed. (c) Two of: the head may look there whatever the adjective; the vector at the "
+        "noun may hold something else; the answer may go around the map, by the residual or other heads; the map or "
+        "the head was chosen afterwards; other weights may give the same output. And an experiment that changes "
+        "something: the twin, a hidden word, exchanged tickets, on many sentences, with the head chosen beforehand."
+    ),
+)

@@ -1,4 +1,4 @@
-"""Checks of chapter 09's exercises: LayerNorm, ways to add, an encoder block, a bug, cross-attention, writing.
+"""Checks of chapter 09's exercises: LayerNorm, ways to add, an encoder block, cross-attention, the loop, the whole.
 
 Each check asks for the properties of a right answer first; if one fails, it looks for the usual mistakes, computes what
 they would give, and names the one it recognises. Notebook: 09.
@@ -8,8 +8,25 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
-from course_lib.exercises import Wrong, check, close, expect_numbers, expect_tensor, near, precision
+from course_lib.exercises import (
+    Written,
+    Wrong,
+    _StudentError,
+    check,
+    close,
+    expect_number,
+    expect_numbers,
+    expect_tensor,
+    guarded,
+    near,
+    precision,
+)
+from course_lib.generate import greedy
+from course_lib.positional import sinusoidal_table
+from course_lib.pretrained import load_translator, weights_by_layer
+from course_lib.text import EOS, SOS
 
 
 def _random(*shape, seed=0):
@@ -33,6 +50,23 @@ def _normalise(x, weight, bias, eps, dim=-1, correction=0, outside=False):
     return weight * centred / (variance.sqrt() + eps if outside else (variance + eps).sqrt()) + bias
 
 
+class _Norms(TorchFunctionMode):
+    """Notes which of torch's own norms are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if name.endswith("_norm") and name.removeprefix("native_").split("_")[0] in _READY:
+            self.called.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+_READY = ("layer", "batch", "group", "instance", "rms")
+
+
 @check(
     hints=(
         "Each vector x[b, t] is normalised by itself: which axis do mean and variance run over, and how many numbers "
@@ -46,7 +80,11 @@ def layer_norm(student):
     """Exercise 9.1: the norm of each vector, with a learned gain and offset."""
     x, weight, bias = 2 + 3 * _random(2, 3, 5), 1 + 0.5 * _random(5, seed=1), _random(5, seed=2)
     eps = 0.3  # large, so that its place can be seen
-    got = expect_tensor(student(x, weight, bias, eps), x.shape)
+    with _Norms() as norms:
+        got = expect_tensor(student(x, weight, bias, eps), x.shape)
+    if norms.called:
+        raise Wrong(f"your code calls torch's own {norms.called[0]}; here you write it yourself, from the mean and the "
+                    "variance of each vector")  # fmt: skip
     if close(got, F.layer_norm(x, (5,), weight, bias, eps), precision(got)):
         x, weight, bias = x[..., :4], weight[:4], bias[:4]
         if not close(student(x, weight, bias, 0.1), F.layer_norm(x, (4,), weight, bias, 0.1)):
@@ -153,7 +191,9 @@ def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True
     parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
     parts = dict(zip(order, parts, strict=True))
     q, k, v = (parts[name] for name in "qkv")
-    if split:
+    if split == "interleaved":
+        q, k, v = (part.view(B, T, D // H, H).permute(0, 3, 1, 2) for part in (q, k, v))
+    elif split:
         q, k, v = (part.view(B, T, H, D // H).transpose(1, 2) for part in (q, k, v))
     else:
         q, k, v = (part.reshape(B, H, T, D // H) for part in (q, k, v))
@@ -161,7 +201,10 @@ def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None, None], -math.inf)
     heads = scores.softmax(axis) @ v
-    heads = heads.transpose(1, 2) if merge else heads
+    if merge == "interleaved":
+        heads = heads.permute(0, 2, 3, 1)
+    elif merge:
+        heads = heads.transpose(1, 2)
     heads = heads.reshape(B, T, D)
     return F.linear(heads, p["out_weight"], p["out_bias"]) if project else heads
 
@@ -179,7 +222,7 @@ def _block(x, mask, p, attend=_attend, feed=_feed_forward, add="post", norms=(1,
     if add == "norm first":
         x = x + norm1(attend(x, mask, p, **options))
         return x + norm2(feed(x, p))
-    keep = 0 if add == "none" else x
+    keep = 0 if add in ("none", "second only") else x
     x = norm1(keep + attend(x, mask, p, **options))
     if add == "first only":
         return norm2(feed(x, p))
@@ -242,6 +285,8 @@ def encoder_block(student):
             _block(x, mask, p, add="norm first"),
         "the residuals are missing: add what each sublayer read to what it gives, then normalise":
             _block(x, mask, p, add="none"),
+        "the first residual is missing: what attention gives is added to x":
+            _block(x, mask, p, add="second only"),
         "the second residual is missing: the feed-forward's output is added to what it read":
             _block(x, mask, p, add="first only"),
         "nothing is normalised: two LayerNorms are missing": _no_norms(x, mask, p),
@@ -264,6 +309,13 @@ def encoder_block(student):
         "the two norms have changed places: gain1 and offset1 belong to the first": _block(x, mask, p, norms=(2, 1)),
     }  # fmt: skip
     _recognise(got[mask], {message: value[mask] for message, value in wrong.items()})
+    K = _D // _H
+    for options in (
+        {"split": "interleaved", "merge": "interleaved"}, {"split": "interleaved"}, {"H": K}, {"H": K, "width": K},
+    ):  # fmt: skip
+        if close(got[mask], _block(x, mask, p, **options)[mask], precision(got, 1e-6)):
+            raise Wrong("the heads are split the wrong way: H and K are exchanged. A head's K entries stand side by "
+                        "side, so H comes before K in the view")  # fmt: skip
     inverted = _block(x, ~mask, p)  # row 0, all real, then has nothing to attend to
     if close(got[1:][mask[1:]], inverted[1:][mask[1:]], precision(got, 1e-6)):
         raise Wrong("`real` is used the wrong way round: True = may attend; your real tokens look at padding alone")
@@ -274,65 +326,7 @@ def encoder_block(student):
                 "attention, norm1(x + ...), feed-forward, norm2(x + ...)")  # fmt: skip
 
 
-# --- exercise 9.4: the bug in a Pre-LN block ----------------------------------------------------
-
-
-@check(
-    hints=(
-        "Follow one line in the figure: what does the grey residual carry past the attention, in Pre-LN, and here?",
-        "Normalise into what the sublayer reads, and leave x as it is: x plus attend(norm1(x)); then once more.",
-        "Two lines: x = x + attend(...), and x = x + feed_forward(...); no variable but x is overwritten.",
-    )
-)
-def pre_ln_block(student):
-    """Exercise 9.4: the residual must carry x, not its norm."""
-    x, W, V = 4 + 3 * _random(2, 3, 5), _random(5, 5, seed=1), _random(5, 5, seed=2)
-    gains = 1 + 0.4 * _random(2, 5, seed=3)
-
-    def attend(x):
-        return torch.tanh(x.mean(1, keepdim=True) @ W) + x @ V
-
-    def feed_forward(x):
-        return torch.relu(x @ W) @ V
-
-    def norm1(x):
-        return F.layer_norm(x, (5,)) * gains[0]
-
-    def norm2(x):
-        return F.layer_norm(x, (5,)) * gains[1]
-
-    got = expect_tensor(student(x, attend, feed_forward, norm1, norm2), x.shape)
-    h = x + attend(norm1(x))
-    if close(got, h + feed_forward(norm2(h)), precision(got)):
-        return
-    n, post = norm1(x), norm1(x + attend(x))
-    buggy, m = n + attend(n), norm2(h)
-    _recognise(got, {
-        "the bug is still there: x is replaced by norm1(x), so the residual carries the normalised vector":
-            buggy + feed_forward(norm2(buggy)),
-        "the first half is right; in the second the residual carries norm2(h) in place of h": m + feed_forward(m),
-        "both residuals carry the normalised vectors": norm2(buggy) + feed_forward(norm2(buggy)),
-        "this is Post-LN: the sums are normalised. In Pre-LN only what a sublayer reads is":
-            norm2(post + feed_forward(post)),
-        "no norm is left: Pre-LN normalises what each sublayer reads": (x + attend(x)) + feed_forward(x + attend(x)),
-        "the feed-forward reads norm2(x), not norm2 of what the attention left": h + feed_forward(norm2(x)),
-        "the feed-forward's output is added to x, and what the attention added is lost": x + feed_forward(m),
-        "the second residual is missing": feed_forward(m),
-        "the first norm is missing: the attention must read norm1(x)":
-            (x + attend(x)) + feed_forward(norm2(x + attend(x))),
-        "the second norm is missing: the feed-forward must read norm2 of what comes in": h + feed_forward(h),
-        "in the first half the residual carries norm1(x) and the attention reads x: the other way round":
-            (n + attend(x)) + feed_forward(norm2(n + attend(x))),
-        "you normalise what the sublayers give; Pre-LN normalises what they read":
-            (x + norm1(attend(x))) + norm2(feed_forward(x + norm1(attend(x)))),
-        "norm1 and norm2 have changed places": (x + attend(norm2(x))) + feed_forward(norm1(x + attend(norm2(x)))),
-        "norm1 is used twice; the feed-forward has a norm of its own": h + feed_forward(norm1(h)),
-    })  # fmt: skip
-    raise Wrong("with sublayers that give 0 a Pre-LN block returns x as it came; what yours returns is neither that "
-                "block nor one of the usual slips")  # fmt: skip
-
-
-# --- exercise 9.5: cross-attention -------------------------------------------------------------
+# --- exercise 9.4: cross-attention -------------------------------------------------------------
 
 
 def _cross(queries, keys, values, mask, scale=True, axis=-1, hide=-math.inf):
@@ -340,6 +334,16 @@ def _cross(queries, keys, values, mask, scale=True, axis=-1, hide=-math.inf):
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None], hide)
     return scores.softmax(axis) @ values
+
+
+def _exchanged(student, mask, W_q, W_k, W_v):
+    """Whether the memory asks and x answers, where both are of the same length."""
+    x, memory = _random(2, 4, 5, seed=5), _random(2, 4, 5, seed=6)
+    try:
+        got = student(x, memory, mask, W_q, W_k, W_v)
+    except _StudentError:
+        return False
+    return close(got, _cross(memory @ W_q.T, x @ W_k.T, x @ W_v.T, mask))
 
 
 @check(
@@ -351,11 +355,17 @@ def _cross(queries, keys, values, mask, scale=True, axis=-1, hide=-math.inf):
     )
 )
 def cross_attention(student):
-    """Exercise 9.5: the decoder asks, the memory answers."""
+    """Exercise 9.4: the decoder asks, the memory answers."""
     x, memory = _random(2, 3, 5), _random(2, 4, 5, seed=1)
     W_q, W_k, W_v = (_random(5, 5, seed=i) for i in (2, 3, 4))
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()
-    got = expect_tensor(student(x, memory, mask, W_q, W_k, W_v))
+    try:
+        got = expect_tensor(student(x, memory, mask, W_q, W_k, W_v))
+    except _StudentError:
+        if _exchanged(student, mask, W_q, W_k, W_v):
+            raise Wrong("your code runs only where T = S, since the roles of x and memory are exchanged in it. The "
+                        "decoder asks: queries come from x, keys and values from the memory") from None  # fmt: skip
+        raise
     if got.shape == memory.shape:
         raise Wrong("the result has one vector for each place of the memory, (B, S, D): the roles are exchanged. The "
                     "decoder asks: queries come from x")  # fmt: skip
@@ -396,7 +406,7 @@ def cross_attention(student):
                 "memory: one of these is not so in yours")  # fmt: skip
 
 
-# --- exercise 9.6: writing with a causal model ---------------------------------------------------
+# --- exercise 9.5: generating with a causal model ---------------------------------------------------
 
 _STOP = 3
 
@@ -449,7 +459,7 @@ def _write(model, prompt, stop, limit, last=True, whole=True, best=True, obey=Tr
     )
 )
 def continue_greedily(student):
-    """Exercise 9.6: the loop that makes a writer of a causal model."""
+    """Exercise 9.5: the loop that generates."""
     for prompt, limit in (([4, 6], 20), ([7], 4), ([8, 5, 4, 2], 20)):
         whole = _write(_CausalModel(), prompt, _STOP, limit)
         right = whole[:-1] if whole[-1] == _STOP else whole
@@ -492,3 +502,356 @@ def continue_greedily(student):
     got = student(_CausalModel(), [4, 6], stop, 20)
     if list(map(int, got)) != words[: words.index(stop)]:
         raise Wrong(f"right for eos_id = {_STOP}, wrong for eos_id = {stop}: is the id written in your code?")
+
+
+# --- exercise 9.6: in words -------------------------------------------------------------------
+
+which_style = Written(
+    hints=(
+        "(a) For each task ask two things: is everything that may be looked at there from the start, and does one "
+        "answer come out or a sequence? (b) What has position t seen in her model? (c) Which property does a low "
+        "training loss put in doubt?",
+        "(a) Whole texts that are there: the encoder. Text that is still being written: the decoder. One sequence in, "
+        "another out: both stacks, or a decoder with a prefix. (b) Think of CLS at the front, and of a word that a "
+        "later word corrects. (c) The first of the four tests in section 7.",
+        "(a) Pool where one vector for the whole text is asked for; where a label for each token is asked for, do not. "
+        "(b) The first position of a causal model sees itself alone. (c) Change one target word and look at the logits "
+        "in front of it.",
+    ),
+    good_answer=(
+        "(a) duplicates: encoder, pooled to one vector, compared by cosine; code: decoder, logits of the last place; "
+        "summary: encoder-decoder, or decoder with the report as prefix, stopping at <eos>; names: encoder without "
+        "pooling, one label for each token. (b) Position t knows nothing of what follows, so no word's vector can be "
+        "corrected by a later 'not'; CLS at the front would be the mistake, since its output is the same for every "
+        "text. (c) Causality: if a later target word changes earlier logits, the mask is missing, and the low loss "
+        "comes from copying; the translations will be useless."
+    ),
+)
+
+
+# --- exercise 9.7: the whole ------------------------------------------------------------------
+
+_PAD, _SOS = 1, 2
+
+
+def _layer_shapes(D, F_, decoder):
+    """Names and shapes of a layer's tensors."""
+    shapes = {}
+    for name in ("", "cross_") if decoder else ("",):
+        shapes |= {f"{name}in_proj_weight": (3 * D, D), f"{name}in_proj_bias": (3 * D,)}
+        shapes |= {f"{name}out_weight": (D, D), f"{name}out_bias": (D,)}
+    shapes |= {"weight1": (F_, D), "bias1": (F_,), "weight2": (D, F_), "bias2": (D,)}
+    for i in (1, 2, 3) if decoder else (1, 2):
+        shapes |= {f"gain{i}": (D,), f"offset{i}": (D,)}
+    return shapes
+
+
+def _whole_weights(source_size, target_size, D, F_, N, seed):
+    """Random weights of a whole model, in the form in which the exercise hands them over."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(name, shape):
+        spread = 0.4 / shape[-1] ** 0.5 if name.endswith("table") else 0.6
+        return torch.randn(shape, generator=generator, dtype=torch.float64) * spread + name.startswith("gain")
+
+    tables = {"source_table": (source_size, D), "target_table": (target_size, D)}
+    stacks = {
+        kind: [
+            {name: draw(name, shape) for name, shape in _layer_shapes(D, F_, kind == "decoder").items()}
+            for _ in range(N)
+        ]
+        for kind in ("encoder", "decoder")
+    }
+    return {name: 3 * draw(name, shape) for name, shape in tables.items()} | stacks
+
+
+class _Shared(dict):
+    """Weights that are to be trained: who copies them gets the same ones."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def _tensors(weights):
+    """All tensors of a model, in a fixed order."""
+    layers = [*weights["encoder"], *weights["decoder"]]
+    return [weights["source_table"], weights["target_table"], *(tensor for p in layers for tensor in p.values())]
+
+
+def _copied(weights, leaves=False):
+    """The same weights in memory of their own; `leaves`: to be trained."""
+    if isinstance(weights, torch.Tensor):
+        return weights.clone().requires_grad_(leaves)
+    if isinstance(weights, dict):
+        return {name: _copied(part, leaves) for name, part in weights.items()}
+    return [_copied(part, leaves) for part in weights]
+
+
+def _embedded(table, ids, rule):
+    """Tokens that know their place, or a mistaken form of them."""
+    D = table.shape[1]
+    places = sinusoidal_table(ids.shape[1] + 1, D).to(table)
+    places = places[1:] if rule == "one on" else places[:-1]
+    x = table[ids] * (1 if rule == "no root" else D**0.5)
+    return x + (0 if rule == "no place" else places)
+
+
+def _look(x, told, p, H, mask, name="", rule=""):
+    """Multi-head attention of x to what is told, with the tensors of one layer."""
+    (W_q, W_k, W_v), (b_q, b_k, b_v) = p[f"{name}in_proj_weight"].chunk(3), p[f"{name}in_proj_bias"].chunk(3)
+    q, k, v = F.linear(x, W_q, b_q), F.linear(told, W_k, b_k), F.linear(told, W_v, b_v)
+    q, k, v = (part.unflatten(2, (H, -1)).transpose(1, 2) for part in (q, k, v))
+    width = {"no scale": 1, "wide scale": x.shape[2]}.get(rule, q.shape[-1])
+    scores = (q @ k.mT / width**0.5).masked_fill(~mask, -math.inf)
+    return F.linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), p[f"{name}out_weight"], p[f"{name}out_bias"])
+
+
+def _normed(x, p, i):
+    return F.layer_norm(x, x.shape[-1:], p[f"gain{i}"], p[f"offset{i}"])
+
+
+def _repeated(layers, rule):
+    """The layers of a stack, or those that a mistake makes of them."""
+    return {"one layer": layers[:1], "same layer": layers[:1] * len(layers), "backwards": layers[::-1]}.get(
+        rule, layers
+    )
+
+
+def _encoded(weights, H, source, real, rule=""):
+    """The memory, or that of a mistaken encoder."""
+    x = _embedded(weights["source_table"], source, rule)
+    mask = (torch.ones_like(real) if rule == "no mask" else real)[:, None, None]
+    for p in _repeated(weights["encoder"], rule):
+        x = _normed(x + _look(x, x, p, H, mask, rule=rule), p, 1)
+        x = _normed(x + _feed_forward(x, p), p, 2)
+    return x
+
+
+def _decoded(weights, H, target_in, memory, real, rule=""):
+    """The logits, or those of a mistaken decoder."""
+    y, T = _embedded(weights["target_table"], target_in, rule), target_in.shape[1]
+    past = torch.ones(T, T, dtype=torch.bool).tril(0 if rule != "ahead" else T)
+    there = (torch.ones_like(real) if rule == "no mask" else real)[:, None, None]
+    for p in _repeated(weights["decoder"], rule):
+        third, second = (2, 3) if rule == "norms" else (3, 2)
+        early = rule in ("cross first", "cross first, norms in order")
+        first, second = (2, 1) if rule == "cross first, norms in order" else (1, second)
+        if early:
+            y = _normed(y + _look(y, memory, p, H, there, "cross_"), p, second)
+        y = _normed(y + _look(y, y, p, H, past, rule=rule), p, first)
+        if rule == "same attention":
+            y = _normed(y + _look(y, memory, p, H, there), p, second)
+        elif not early and rule != "no cross":
+            found = _look(y, memory, p, H, there, "cross_", rule)
+            y = _normed(found if rule == "no residual" else y + found, p, second)
+        y = _normed(y + _feed_forward(y, p), p, third)
+    factor = {"scaled": y.shape[-1] ** 0.5, "divided": y.shape[-1] ** -0.5}.get(rule, 1)
+    return F.linear(y * factor, weights["target_table"])
+
+
+_EMBEDDING = {
+    "no root": "the rows of the table are not multiplied by sqrt(D)",
+    "no place": "the positions are missing: without them the order of the words is lost",
+    "one on": "the positions begin at 1; the first token stands at position 0",
+    "one layer": "only the first layer is used; go through all of them, each reads what the one before gives",
+    "same layer": "the first layer is used again and again: each layer has weights of its own",
+    "backwards": "the layers are used in the wrong order: the first of the list reads the embeddings",
+    "no scale": "the scores of attention are not divided by sqrt(K)",
+    "wide scale": "the scores of attention are divided by sqrt(D); a head's dot products have K = D / H terms: sqrt(K)",
+}
+_DECODER = _EMBEDDING | {
+    "ahead": "a position sees the words after it: the self-attention of the decoder needs the causal mask",
+    "no mask": "the cross-attention looks at padding of the source: `real` is not used there",
+    "no cross": "the cross-attention is missing: the memory plays no part",
+    "cross first": "the cross-attention stands before the self-attention: first what is written, then the source",
+    "cross first, norms in order": "the sublayers are in the wrong order: the self-attention comes first, with norm 1, "
+    "then the cross-attention, with norm 2",
+    "same attention": "the cross-attention uses the weights of the self-attention; its own begin with cross_",
+    "no residual": "what cross-attention finds replaces y; it must be added to y, as in every sublayer",
+    "norms": "the second and the third norm have changed places: 1 self-attention, 2 cross-attention, 3 feed-forward",
+    "scaled": "the logits are multiplied by sqrt(D): the factor belongs to the embedding alone",
+    "divided": "the logits are divided by sqrt(D): only the scores of attention are divided, by sqrt(K)",
+}
+
+
+def _compare(part, got, right, rules, compute):
+    """Raise what is wrong with encode or decode."""
+    if close(got, right):  # five digits: a table of positions may be in float32
+        return
+    for rule, message in rules.items():
+        if close(got, compute(rule)):
+            raise Wrong(f"{part}: {message}")
+    if got.isnan().any():
+        raise Wrong(f"{part}: the result holds nan: a row of scores is minus infinity throughout")
+    raise Wrong(f"{part}: shapes are right, numbers are not. Give it one layer (a list of one dict), and compare the "
+                "vectors after each sublayer with those of the library's layer")  # fmt: skip
+
+
+@check(
+    hints=(
+        "Write one method after the other; the check looks at encode, decode, learn, translate, in this order.",
+        "encode: embed, then your block of 9.3 with each dict of weights['encoder']. decode: embed, then for each dict "
+        "of weights['decoder'] three sublayers: causal self-attention, attention to the memory (real hides its "
+        "padding), feed-forward; logits with the target table. learn: logits, mean loss without padding, zero_grad, "
+        "backward, step. translate: encode once; your loop of 9.5 on a function of ids that decodes.",
+        "A method attend(x, memory, p, name, mask) serves both attentions: the first D rows of the packed matrix "
+        "make q from x, the other 2 D make k and v from memory. The logits are y times the target table, transposed; "
+        "translate hands continue_greedily lambda ids: self.decode(ids, memory, real), and [sos] as prompt.",
+    )
+)
+def own_transformer(student):
+    """Exercise 9.7: encoder, decoder, training and decoding, against the library's; then the trained weights."""
+    source = torch.tensor([[4, 9, 5, 6, 3], [7, 4, 3, _PAD, _PAD], [8, 6, 10, 3, _PAD]])
+    target_in = torch.tensor([[_SOS, 5, 8, 4], [_SOS, 6, 7, _PAD], [_SOS, 8, 3, 5]])
+    real, H = source != _PAD, 2
+    weights = _whole_weights(11, 9, 6, 10, 2, seed=91)
+    model = student(_copied(weights), H)
+    memory = _expect_memory(model, weights, H, source, real)
+    _expect_logits(model, weights, H, target_in, memory, real)
+    wide = F.pad(source, (0, 2), value=4), F.pad(real, (0, 2), value=False)
+    got = guarded(model.decode)(target_in, guarded(model.encode)(*wide), wide[1])
+    if not close(got, _decoded(weights, H, target_in, memory, real)):
+        raise Wrong("two more columns of padding in the source change the logits; `real` says what is padding, not the "
+                    "ids")  # fmt: skip
+    other = _whole_weights(11, 9, 6, 10, 3, seed=92)
+    got = guarded(student(_copied(other), 3).encode)(source, real)[real]
+    if not close(got, _encoded(other, 3, source, real)[real]):
+        raise Wrong("right for 2 heads and 2 layers, wrong for 3 and 3: is one of the numbers written in your code?")
+    _expect_update(student, weights, H, source, real)
+    _expect_words(student, _whole_weights(11, 9, 6, 10, 2, seed=375), H, source[1, :3].tolist())
+    _expect_translation(student)
+
+
+def _expect_memory(model, weights, H, source, real):
+    """The memory of encode, at real tokens; gives back the right one."""
+    right = _encoded(weights, H, source, real)
+    got = expect_tensor(guarded(model.encode)(source, real), right.shape, name="encode: the memory")
+    _compare("encode", got[real], right[real], _EMBEDDING | {"no mask": "real tokens look at padding: `real` is not "
+             "used"}, lambda rule: _encoded(weights, H, source, real, rule)[real])  # fmt: skip
+    return right
+
+
+def _expect_logits(model, weights, H, target_in, memory, real):
+    right = _decoded(weights, H, target_in, memory, real)
+    got = expect_tensor(guarded(model.decode)(target_in, memory, real), right.shape, name="decode: the logits")
+    _compare("decode", got, right, _DECODER, lambda rule: _decoded(weights, H, target_in, memory, real, rule))
+
+
+class _Descent:
+    """Plain gradient descent: the first optimizer of torch loads its compiler, for seconds that a check has not."""
+
+    def __init__(self, tensors, rate):
+        self.param_groups = [{"params": list(tensors), "lr": rate}]
+
+    def zero_grad(self, set_to_none=True):
+        for tensor in self.param_groups[0]["params"]:
+            tensor.grad = None if set_to_none or tensor.grad is None else torch.zeros_like(tensor)
+
+    def step(self):
+        for tensor in self.param_groups[0]["params"]:
+            if tensor.grad is not None:
+                tensor.data -= self.param_groups[0]["lr"] * tensor.grad
+
+
+def _expect_update(student, weights, H, source, real):
+    """Two updates by plain gradient descent; the loss before each, and the weights after both."""
+    target = torch.tensor([[_SOS, 5, 8, 4, 3], [_SOS, 6, 3, _PAD, _PAD], [_SOS, 7, 8, 3, _PAD]])
+    target_in, target_out = target[:, :-1], target[:, 1:]
+
+    def updates(learn, tensors):
+        optimizer = _Descent(tensors, rate=0.05)
+        return [learn(optimizer, source, real, target_in, target_out, _PAD) for _ in range(2)]
+
+    def ours(rule=""):
+        """Losses and tensors of a right update, or of a mistaken one."""
+        own = _copied(weights, leaves=True)
+
+        def learn(optimizer, source, real, target_in, target_out, pad):
+            logits = _decoded(own, H, target_in, _encoded(own, H, source, real), real)
+            wanted = target_in if rule == "shift" else target_out
+            options = {"ignore_index": -100 if rule == "padding" else pad}
+            options["reduction"] = "sum" if rule == "sum" else "mean"
+            loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), **options)
+            if rule != "kept":
+                optimizer.zero_grad()
+            loss.backward()
+            if rule != "still":
+                optimizer.step()
+            return loss.item()
+
+        return updates(learn, _tensors(own)), _tensors(own)
+
+    mine = _Shared(_copied(weights, leaves=True))
+    got = [expect_number(loss, "learn: the loss") for loss in updates(guarded(student(mine, H).learn), _tensors(mine))]
+    right, tensors = ours()
+    if not close(got[0], right[0]):
+        for rule, message in (
+            ("padding", "learn: padding counts in the loss; leave out the places where target_out is pad"),
+            ("sum", "learn: the loss is a sum; the mean over the real target words is asked for"),
+            ("shift", "learn: the loss compares with target_in, what the decoder reads; it must predict target_out"),
+        ):
+            if close(got[0], ours(rule)[0][0]):
+                raise Wrong(message)
+        raise Wrong("learn: encode and decode are right, the loss is not the mean cross-entropy of the real words of "
+                    "target_out")  # fmt: skip
+    if close(got[1], got[0], 1e-9):
+        if not all(map(torch.equal, _tensors(mine), _tensors(weights))):
+            raise Wrong("learn: the step has moved the tensors that were handed over, and the loss stays what it was: "
+                        "has your model copied them in __init__? Use the tensors themselves")  # fmt: skip
+        raise Wrong("learn: after an update the loss is the same to nine digits, and no tensor that was handed over "
+                    "has moved: is there a backward, and a step? Or does your model hold copies of them?")  # fmt: skip
+    if close(got[1], right[1]) and all(close(a, b) for a, b in zip(_tensors(mine), tensors, strict=True)):
+        return
+    kept_losses, kept = ours("kept")
+    if close(got[1], kept_losses[1]) and all(close(a, b) for a, b in zip(_tensors(mine), kept, strict=True)):
+        raise Wrong("learn: the gradients of the update before are still there: call zero_grad")
+    raise Wrong("learn: the loss is right, the weights after two updates are not. Is the gradient that of this loss "
+                "alone, and does it reach every tensor?")  # fmt: skip
+
+
+def _expect_words(student, weights, H, source):
+    """Greedy translation: one that ends by itself, and one that the limit ends."""
+    row, full = torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool)
+    memory = _encoded(weights, H, row, full)
+
+    def words(eos, limit):
+        ids = [_SOS]
+        while len(ids) <= limit and ids[-1] != eos:
+            ids.append(_decoded(weights, H, torch.tensor([ids]), memory, full)[0, -1].argmax().item())
+        return ids[1:]
+
+    free = words(-1, 9)
+    eos = next(word for t, word in enumerate(free) if t >= 2 and word not in (*free[:t], _SOS))
+    for stop, limit in ((eos, 9), (-1, 4)):
+        right = words(stop, limit)
+        right = right[:-1] if right[-1] == stop else right
+        got = guarded(student(_copied(weights), H).translate)(list(source), _SOS, stop, limit)
+        got = got.tolist() if isinstance(got, torch.Tensor) else got
+        if not isinstance(got, (list, tuple)):
+            raise Wrong(f"translate: wanted a list of ids, got a {type(got).__name__}")
+        got = [int(word) for word in got]
+        if got == right:
+            continue
+        if got == [_SOS, *right] or got == [_SOS, *right, stop]:
+            raise Wrong("translate: sos stands in front of your words; return only what the model has added")
+        if got == [*right, stop]:
+            raise Wrong("translate: eos is among your words: it ends the sentence and is left out")
+        if stop == eos and got[: len(right) + 1] == [*right, stop]:
+            raise Wrong("translate: it goes on after eos")
+        if got == right[:-1]:
+            raise Wrong("translate: the last word is missing: sos does not count among max_new_tokens")
+        raise Wrong(f"translate: encode and decode are right, but the words are {got}, wanted {right}: start with sos, "
+                    "and in each round add the best word after the last one")  # fmt: skip
+
+
+def _expect_translation(student):
+    """The weights that come with the course, in the student's model: the words of the library's."""
+    model, german, english = load_translator()
+    ids = german.encode("zwei kinder spielen im park .")
+    right = greedy(model, torch.tensor([ids]), max_new_tokens=20)[0].tokens
+    heads = model.transformer.encoder.layers[0].self_attn.num_heads
+    with torch.no_grad():
+        got = guarded(student(weights_by_layer(model), heads).translate)(ids, SOS, EOS, 20)
+    if english.decode(list(got)) != english.decode(right):
+        raise Wrong("all parts are right in small, but with the trained weights the words are "
+                    f"{english.decode(list(got))!r}: does your code work in float32, and with 4 heads?")  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 
 from course_lib.attention import MultiHeadAttention, attention_backend
 from course_lib.cost.measure import count_operations
-from course_lib.exercises import Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
+from course_lib.exercises import Written, Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
 from course_lib.transformer import DecoderLayer, EncoderLayer
 from course_lib.utils import number_of_parameters
 
@@ -280,3 +280,28 @@ def positions_seen(student):
         if seen < places:
             raise Wrong("a dependence in any row of the batch counts: you looked at one row, or asked for all of them")
         raise Wrong(f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}")
+
+
+# --- exercise 10.6: when an RNN is still the better choice ----------------------------------
+
+when_an_rnn = Written(
+    hints=(
+        "For each of the three cases ask first what is scarce: time for one more step, time to train, or memory.",
+        "(a) The last two rows of the table: which of them grow with what was heard so far? (b) Which row says how "
+        "many products wait for one another? (c) Put T = 1,000,000 into the rows of both layers. (d) Ask once for the "
+        "forward pass, once for what is learned.",
+        "(a) A fixed time a sample wants a cost that does not grow. (b) Sequential steps: six against thirty. (c) T^2 "
+        "pairs there, a million steps in a row here; windows, dilation, truncation. (d) The state is carried on for "
+        "ever, but it has D numbers, and the gradient does not go as far.",
+    ),
+    good_answer=(
+        "(a) What is carried on and the operations of one step more: constant for the LSTM, growing for attention with "
+        "all that was heard; so the LSTM, or attention over a short, fixed window. (b) The sequential steps: the "
+        "encoder layer has six at any length, the LSTM thirty; at T far below D the quadratic part hardly counts. "
+        "(c) Attention: operations and, with stored weights, memory for 10^12 pairs; the RNN: a million steps in a row "
+        "and a gradient that has vanished. Ways out: a window or a sparse pattern (a kernel that keeps no weights "
+        "helps the memory only), dilated convolutions, truncation, or a recurrence computed in parallel. (d) True of "
+        "the forward pass: the state may depend on all that was read, at no further cost. Not true of what is learned: "
+        "D numbers, a fading gradient, truncation; attention sees T inputs, far ones as well as near ones."
+    ),
+)

@@ -5,9 +5,12 @@ one it recognises. Notebook: 11.
 """
 
 import math
+import tracemalloc
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.exercises import (
     Wrong,
@@ -31,15 +34,59 @@ def _draw(*shape, seed=0):
 # --- exercise 11.1: LayerNorm backwards ---------------------------------------------
 
 
-def _backward(x, gradient, eps=1e-5, *, mean=True, along=True, size=True, unbiased=False):
-    """The right answer, or one with a part left out."""
+def _backward(x, gradient, eps=1e-5, *, mean=1, along=1, size=1, unbiased=False, root=1, normalised=1):
+    """The right answer, or one with a part left out (0), turned (-1) or, with size=2, taken twice."""
     centred = x - x.mean(-1, keepdim=True)
     variance = centred.square().sum(-1, keepdim=True) / (x.shape[-1] - unbiased)
-    sigma = (variance + eps).sqrt()
-    hat = centred / sigma
-    out = gradient - gradient.mean(-1, keepdim=True) if mean else gradient
-    out = out - hat * (gradient * hat).mean(-1, keepdim=True) if along else out
-    return out / sigma if size else out
+    sigma = (variance + eps).sqrt() if root else variance + eps
+    hat = centred / sigma if normalised else centred
+    out = gradient - mean * gradient.mean(-1, keepdim=True)
+    out = out - along * hat * (gradient * hat).mean(-1, keepdim=True)
+    return out / sigma**size
+
+
+class _Watch(TorchDispatchMode):
+    """What an answer lets torch do: whether it differentiates, and how large its largest tensor is."""
+
+    def __init__(self):
+        super().__init__()
+        self.differentiates, self.ready_made, self.largest = False, False, 0
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # True would load torch's compiler, which would take the 2 s
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.differentiates |= torch._C._current_graph_task_id() != -1 or forward_ad._current_level >= 0
+        self.ready_made |= "layer_norm_backward" in operation.__name__
+        result = operation(*args, **(kwargs or {}))
+        for part in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(part, torch.Tensor):
+                self.largest = max(self.largest, part.numel())
+        return result
+
+
+def _look_how(student, D=256):
+    """Refuse a right answer by autograd, or with a matrix of D x D numbers: of torch's, NumPy's or Python's."""
+    x, gradient, tracing = _draw(1, 2, D), _draw(1, 2, D, seed=1), tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        with _Watch() as watch:
+            student(x, gradient)
+        taken = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+    if watch.differentiates:
+        raise Wrong("the numbers are right, but torch differentiates for you (autograd): write the product with J out")
+    if watch.ready_made:
+        raise Wrong("the numbers are right, but they come from torch's ready-made backward pass: write it out")
+    if watch.largest >= D * D or taken > 3 * D * D:
+        raise Wrong("the numbers are right, but a D x D matrix is built on the way: J times the gradient needs only "
+                    "means over each vector")  # fmt: skip
 
 
 @check(
@@ -58,21 +105,37 @@ def layer_norm_backward(student):
         small = 1e-3 * x
         if not close(student(small, gradient, 1e-2), _backward(small, gradient, 1e-2), most):
             raise Wrong("right for eps = 1e-5, wrong for eps = 0.01: it is added to the variance, before the root")
+        _look_how(student)
         return
     if close(got, _backward(x, gradient), 1e-4):
         raise Wrong("nearly right: is eps added to the variance, and not to its root?")
     mistakes = {
         "the gradient comes back as it went in": gradient,
         "it is only divided by sigma; two directions must be taken out of it first": (
-            _backward(x, gradient, mean=False, along=False)
+            _backward(x, gradient, mean=0, along=0)
         ),
         "the mean of the gradient is still in it: adding a constant to x changes nothing": (
-            _backward(x, gradient, mean=False)
+            _backward(x, gradient, mean=0)
         ),
         "the part along the normalised x is still in it: stretching x changes nothing": (
-            _backward(x, gradient, along=False)
+            _backward(x, gradient, along=0)
         ),
-        "the two projections are right; the division by sigma is missing": _backward(x, gradient, size=False),
+        "the two projections are right; the division by sigma is missing": _backward(x, gradient, size=0),
+        "the sign of the whole is turned": -_backward(x, gradient),
+        "both projections are added; they must be taken out": _backward(x, gradient, mean=-1, along=-1),
+        "the mean of the gradient is added; it must be taken out": _backward(x, gradient, mean=-1),
+        "what points along the normalised x is added; it must be taken out": _backward(x, gradient, along=-1),
+        "the second projection uses x - mean; it needs the normalised x, which is divided by sigma": (
+            _backward(x, gradient, normalised=0)
+        ),
+        "the result is divided by the variance; it should be divided by sigma, its root": (
+            _backward(x, gradient, size=2)
+        ),
+        "the variance stands everywhere in place of sigma: the root is missing": _backward(x, gradient, root=0),
+        "sums stand in place of the two means; each must be divided by D": _backward(x, gradient, mean=6, along=6),
+        "the sum of gradient * hat must be divided by D: a mean, as in the first projection": (
+            _backward(x, gradient, along=6)
+        ),
         "the variance is divided by D - 1; LayerNorm divides by D": _backward(x, gradient, unbiased=True),
         "means are taken over the batch (axis 0); LayerNorm works within each vector (the last axis)": (
             _backward(x.transpose(0, 2), gradient.transpose(0, 2)).transpose(0, 2)
@@ -84,7 +147,11 @@ def layer_norm_backward(student):
             raise Wrong(message)
     if got.sum(-1).abs().max() > most:
         raise Wrong("each vector of the result must sum to 0, since a constant added to x changes nothing")
-    raise Wrong("the result is not (gradient, without its mean and without its part along hat) divided by sigma")
+    hat = _backward(x, x, along=0)  # x without its mean, over sigma
+    if (got * hat).mean(-1).abs().max() > 1e-3:
+        raise Wrong("each vector of the result must be at right angles to the normalised x, since stretching x changes "
+                    "nothing (but for eps); yours sums to 0, as it should, and is not")  # fmt: skip
+    raise Wrong("both directions are taken out, as they should be; what is left is not the gradient's rest over sigma")
 
 
 # --- exercise 11.2: RAdam by hand -----------------------------------------------------
@@ -143,6 +210,14 @@ def radam_by_hand(student):
             0.4: "rho_6 is above 5: this step is adaptive",
         },
     }
+    where = (
+        "put m = g and v = g^2 (both corrected) into the step of section 4",
+        "put beta2 = 0.9 into step 1 of RAdam",
+        "put t = 1 into rho_t: 0.9^1 over 1 - 0.9^1 is 9",
+        "is rho_1 above 5? If not, RAdam's step is lr times the corrected m",
+        "put your rho_6 and rho_inf into step 3 of RAdam, with the variances of step 2",
+        "rho_6 is above 5: Adam's step times r_6",
+    )
     for place, (name, value, right) in enumerate(zip(NUMBERS, got, wanted, strict=True)):
         if near(value, right):
             continue
@@ -151,7 +226,9 @@ def radam_by_hand(student):
         for wrong, message in mistakes[place].items():
             if near(value, wrong):
                 raise Wrong(f"{name}: {message}")
-        raise Wrong(f"{name} is not {value:.4g}; three digits are wanted")
+        if math.isclose(value, right, rel_tol=0.05):
+            raise Wrong(f"{name}: {value:.4g} is close, but not right to three digits; round at the very end only")
+        raise Wrong(f"{name} is not {value:.4g}: {where[place]}")
 
 
 # --- exercise 11.3: warm up, hold, cool down --------------------------------------------
@@ -182,6 +259,10 @@ def warmup_stable_decay(student):
         if not close(other, [_trapezoid(step, warmup=5, total=30, decay=3) for step in range(34)], 1e-6):
             raise Wrong("right for warmup 4, total 20, decay 8; wrong for 5, 30, 3: is a size written into the code?")
         return
+    rise, fall = (lambda s: (s + 1) / 4), (lambda s: (20 - s) / 8)
+    for up, down in ((math.floor, math.floor), (math.floor, float), (float, math.floor)):
+        if like(lambda s, up=up, down=down: max(0.0, min(up(rise(s)), 1.0, down(fall(s))))):
+            raise Wrong("// cuts off what stands after the decimal point, so that a line becomes a jump: divide with /")
     if got[0] == 0:
         raise Wrong("step 0 has the factor 0, so it changes nothing: step 0 is the first of the steps that rise")
     mistakes = {
@@ -247,16 +328,40 @@ def pre_ln_block(student):
         "the residual of the attention is missing": attend(n) + forward(norm2(attend(n))),
         "the second residual adds x again in place of the sum": x + forward(norm2(y)),
         "there are no norms": (x + attend(x)) + forward(x + attend(x)),
+        "norm1 and norm2 have changed places": (
+            x + attend(norm2(x)) + forward(norm1(x + attend(norm2(x))))
+        ),
+        "the branches are right, but norm2 also stands on the stream, at the end": norm2(y + forward(norm2(y))),
+        "the branches are right, but norm1 also stands on the stream, at the end": norm1(y + forward(norm2(y))),
+        "the result is 0 everywhere": torch.zeros_like(x),
     }  # fmt: skip
     for message, wrong in mistakes.items():
         if close(got, wrong, most):
             raise Wrong(message)
-    zero = student(x, torch.zeros_like, torch.zeros_like, norm1, norm2)
-    if not close(expect_tensor(zero, (2, 3, 5)), x, most):
-        raise Wrong(
-            "when both sublayers give 0, the block must return x: is there a norm, or something else, on the way?"
-        )
-    raise Wrong("the stream is right when both sublayers give 0; check what each of them reads")
+    zero = expect_tensor(student(x, torch.zeros_like, torch.zeros_like, norm1, norm2), (2, 3, 5)).double()
+    if not close(zero, x, most):
+        what = {"norm1 of x": norm1(x), "norm2 of x": norm2(x), "norm2 of norm1 of x": norm2(norm1(x)), "0": 0 * x}
+        found = next((name for name, value in what.items() if close(zero, value, most)), "something else")
+        raise Wrong(f"when both sublayers give 0, the block must return x; yours returns {found}")
+    reads = {}
+
+    def noting(name, sublayer):
+        def noted(z):
+            reads.setdefault(name, z.detach().double())
+            return sublayer(z)
+
+        return noted
+
+    student(x, noting("attention", attend), noting("the feed-forward network", forward), norm1, norm2)
+    for name, right in (("attention", norm1(x)), ("the feed-forward network", norm2(y))):
+        if name not in reads:
+            raise Wrong(f"{name} is never called")
+        if not close(reads[name], right, most):
+            known = {"x": x, "norm1 of x": norm1(x), "norm2 of x": norm2(x), "the sum without a norm": y}
+            found = next((of for of, value in known.items() if close(reads[name], value, most)), None)
+            raise Wrong(f"the stream is right when both sublayers give 0, but {name} does not read the norm of what is "
+                        f"on the stream: it reads {found or 'something else'}")  # fmt: skip
+    raise Wrong("both sublayers read what they should; what is added to the stream is not their outputs")
 
 
 # --- exercise 11.5: what decays -------------------------------------------------------------
@@ -346,15 +451,20 @@ def _loop(
     schedule="step",
     emptied=("gradients", "count"),
     order="after",
+    first=1,
     bias=False,
 ):
-    """Weights and number of schedule steps after a loop, right or with one of the usual mistakes."""
+    """Weights and number of schedule steps after a loop, right or with one of the usual mistakes.
+
+    `emptied` says what is emptied when a step begins; "each" stands for gradients emptied in every micro-batch. With
+    first=0 the micro-batches are counted from 0 in `i % accumulate == 0`.
+    """
     model, optimizer, scheduler = _training(bias)
-    for i, batch in enumerate(micro, 1):
-        starts = (i - 1) % accumulate == 0
-        if starts and "gradients" in emptied:
+    starts = True
+    for i, batch in enumerate(micro, first):
+        if "each" in emptied or (starts and "gradients" in emptied):
             optimizer.zero_grad()
-        if i == 1 or (starts and "count" in emptied):
+        if i == first or (starts and "count" in emptied):
             total = 0
         loss, count = _squares(model, batch)
         total += count
@@ -364,13 +474,16 @@ def _loop(
             nn.utils.clip_grad_norm_(model.parameters(), norm)
         if schedule == "micro":
             scheduler.step()
-        if i % accumulate == 0:
+        starts = i % accumulate == 0
+        if starts:
             if clip == "before division":
                 nn.utils.clip_grad_norm_(model.parameters(), norm)
             for p in model.parameters():
                 p.grad /= total if divide == "total" else 1
             if clip == "step":
                 nn.utils.clip_grad_norm_(model.parameters(), norm)
+            if clip == "value":
+                nn.utils.clip_grad_value_(model.parameters(), norm)
             if schedule == "step" and order == "before":
                 scheduler.step()
             optimizer.step()
@@ -392,7 +505,8 @@ class _Descent:
     @torch.no_grad()
     def step(self):
         for parameter in self.param_groups[0]["params"]:
-            parameter -= self.param_groups[0]["lr"] * parameter.grad
+            if parameter.grad is not None:
+                parameter -= self.param_groups[0]["lr"] * parameter.grad
 
 
 class _Schedule:
@@ -430,7 +544,12 @@ LOOPS = {
     "the schedule goes on before the optimizer, so that the first rate is skipped": {"order": "before"},
     "each micro-batch is clipped; clip the sum of a step, once": {"clip": "micro"},
     "the gradient is clipped before it is divided by the count": {"clip": "before division"},
-    "nothing is clipped": {"clip": "never"},
+    "the gradient that the optimizer uses is not clipped: clip between the division and optimizer.step()": (
+        {"clip": "never"}
+    ),
+    "each entry is clipped by itself (clip_grad_value_); wanted is the length of the whole gradient, clip_grad_norm_": (
+        {"clip": "value"}
+    ),
     "nothing is divided: the step is that of the sum, not of the mean over the examples": {"divide": "none"},
     "each micro-batch is divided by its own count, so means are added": {"divide": "micro"},
     "means of micro-batches are averaged: examples in small ones count more; divide by the total count": (
@@ -439,6 +558,14 @@ LOOPS = {
     "the sum is divided by the number of micro-batches, not of examples": {"divide": "number"},
     "that is the loop as it stands above": {"divide": "micro", "clip": "micro", "schedule": "micro", "emptied": ()},
 }  # fmt: skip
+DIVISIONS = ("total", "micro", "micro and number", "number", "none")
+MISTAKES = [
+    *LOOPS.items(),
+    *(("the gradients are emptied in every micro-batch, so only the last of a step counts; empty them once a step",
+       {"divide": divide, "emptied": ("each", "count")}) for divide in DIVISIONS),
+    *(("the first step is made after a single micro-batch, and the last micro-batches make none: "
+       "`i % accumulate == 0` needs a count from 1", {"divide": divide, "first": 0}) for divide in DIVISIONS),
+]  # fmt: skip
 
 
 @check(
@@ -451,32 +578,48 @@ LOOPS = {
 def train_steps(student):
     """Exercise 11.7: accumulation, clipping and schedule, in the right order and the right number."""
     micro = [[_draw(n, 3, seed=n), 3 * _draw(n, 2, seed=10 + n)] for n in (2, 5, 1, 3, 4, 6)]
-    model, optimizer, scheduler = _training()
-    before = model.weight.detach().clone()
-    student(model, micro, _squares, optimizer, scheduler, 2, 0.7)
-    got, steps = model.weight.detach().clone(), scheduler.last_epoch
-    wanted, right_steps = _loop(micro, 2, 0.7)
-    if not close(got, wanted, 1e-9) or steps != right_steps:
-        for message, mistake in LOOPS.items():
-            wrong, wrong_steps = _loop(micro, 2, 0.7, **mistake)
-            if close(got, wrong, 1e-9) and steps == wrong_steps:
-                raise Wrong(message)
-    if close(got, wanted, 1e-5) and steps == right_steps:  # clipping without torch's 1e-6 is right, too
+    before, _ = _loop([], 1, 1.0)
+    trainings = ((2, 0.7), (3, 100.0))  # every step is clipped, none is
+    found = []
+    for accumulate, max_norm in trainings:
         model, optimizer, scheduler = _training()
-        student(model, micro, _squares, optimizer, scheduler, 3, 100.0)
-        if not close(model.weight.detach(), _loop(micro, 3, 100.0)[0], 1e-5):
-            raise Wrong("right for 2 micro-batches a step; wrong for 3 a step and a large max_norm")
+        student(model, micro, _squares, optimizer, scheduler, accumulate, max_norm)
+        found.append((model.weight.detach().clone(), scheduler.last_epoch, model.weight.grad))
+
+    def like(**mistake):
+        """Whether both trainings end as with this mistake."""
+        wanted = [_loop(micro, *training, **mistake) for training in trainings]
+        return all(
+            close(weights, right, 1e-6) and steps == right_steps
+            for (weights, steps, _), (right, right_steps) in zip(found, wanted, strict=True)
+        )
+
+    if like():
         model, optimizer, scheduler = _training(bias=True)
         student(model, micro, _squares, optimizer, scheduler, 1, 0.7)
         if not close(model.weight.detach(), _loop(micro, 1, 0.7, bias=True)[0], 1e-5):
             raise Wrong("right for one parameter and 2 micro-batches a step; wrong for two parameters and 1 a step: is "
-                        "every micro-batch used, and is the norm that is clipped that of all parameters "
+                        "every micro-batch used, and is the length that is clipped that of all parameters "
                         "together?")  # fmt: skip
         return
-    if close(got, before, 1e-12):
-        raise Wrong("the weights have not moved: is the optimizer stepped?")
-    if steps != right_steps:
-        raise Wrong(f"6 micro-batches, 2 to a step, are {right_steps} steps of the schedule; yours made {steps}")
+    weights, steps, left = found[0]
+    if like(clip="never") and left is not None and close(left.norm(), 0.7, 1e-5):
+        raise Wrong("the gradient is clipped after optimizer.step(): the step has used it unclipped")
+    for message, mistake in MISTAKES:
+        if like(**mistake):
+            raise Wrong(message)
+    if close(weights, before, 1e-12):
+        raise Wrong("the weights have not moved: is the optimizer stepped, with gradients that are not yet emptied?")
+    if steps != 3:
+        raise Wrong(f"6 micro-batches, 2 to a step, are 3 steps of the schedule; yours made {steps}")
+    ends = [
+        close(weights, _loop(micro, *training)[0], 1e-6)
+        for (weights, _, _), training in zip(found, trainings, strict=True)
+    ]
+    if ends == [True, False]:
+        raise Wrong("right where every step is clipped (2 micro-batches a step), wrong where none is (3 a step)")
+    if ends == [False, True]:
+        raise Wrong("right where no step is clipped (3 micro-batches a step), wrong where each is (2 a step)")
     raise Wrong(
         "the schedule is right, the weights are not: sum of the losses backward, divided by the total count of the "
         "step, then clipped once"

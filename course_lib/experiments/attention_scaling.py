@@ -28,8 +28,10 @@ def softmax_by_width(width, queries, keys, generator):
     Returns:
         dict of "with the root" and "without", each a dict of numbers: "cosine_std" and "score_std" (standard
         deviations), "largest" (mean largest weight), "choices" (mean exp of the entropy: as many equal weights would
-        be as undecided), "slope" (mean Frobenius norm of the softmax's Jacobian), "flat" (share of queries whose
-        Jacobian is below 1/100 of the norm that uniform weights have).
+        be as undecided), "slope" (mean Frobenius norm of the softmax's Jacobian), "flat" (fraction of queries whose
+        Jacobian is below 1/100 of the norm that uniform weights have); and of the norm of the gradient that reaches a
+        query, if each key's value has a standard normal part in the direction that the loss wants: its mean
+        ("gradient_mean") and its quartiles ("gradient_low", "gradient_median", "gradient_high").
 
     >>> found = softmax_by_width(64, 9, 5, torch.Generator().manual_seed(0))
     >>> found["with the root"]["largest"] < found["without"]["largest"]
@@ -39,8 +41,12 @@ def softmax_by_width(width, queries, keys, generator):
     k = torch.randn(queries, keys, width, generator=generator)
     scaled = attention_scores(q, k).squeeze(1)  # (queries, S)
     cosine_std = F.cosine_similarity(q, k, dim=-1).std().item()
-    both = {"with the root": scaled, "without": scaled * width**0.5}
-    return {name: {"cosine_std": cosine_std, **_of_softmax(scores)} for name, scores in both.items()}
+    wanted = torch.randn(queries, keys, generator=generator)
+    both = {"with the root": (scaled, width**-0.5), "without": (scaled * width**0.5, 1.0)}
+    return {
+        name: {"cosine_std": cosine_std, **_of_softmax(scores), **_of_gradient(scores, k, wanted, factor)}
+        for name, (scores, factor) in both.items()
+    }
 
 
 def _of_softmax(scores):
@@ -54,6 +60,20 @@ def _of_softmax(scores):
         "choices": torch.special.entr(w).sum(1).exp().mean().item(),
         "slope": slope.mean().item(),
         "flat": (slope < uniform / 100).float().mean().item(),
+    }
+
+
+def _of_gradient(scores, k, wanted, factor):
+    """Norms of the queries' gradients, of sum_s w_s wanted_s with respect to q; the scores are factor * q k^T."""
+    w = attention_weights(scores)
+    along = w * (wanted - (w * wanted).sum(1, keepdim=True))  # (queries, S): J^T wanted
+    norms = (factor * along.unsqueeze(1) @ k).squeeze(1).norm(dim=1)  # (queries,)
+    low, median, high = norms.quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
+    return {
+        "gradient_mean": norms.mean().item(),
+        "gradient_low": low,
+        "gradient_median": median,
+        "gradient_high": high,
     }
 
 

@@ -212,6 +212,20 @@ def right_tickets(model, sentences, seed=0):
     return told == tickets[rows, sentences.referent]
 
 
+@torch.no_grad()
+def right_without(model, sentences, hidden, seed=0):
+    """The same if the first layer cannot look at one word of each sentence, `hidden` (B,); nothing else changes."""
+    B, T = sentences.ids.shape
+    tickets = draw_tickets(-(-B // 2), T, torch.Generator().manual_seed(seed)).repeat_interleave(2, 0)[:B]
+    rows, visible = torch.arange(B), sentences.real.clone()
+    visible[rows, hidden] = False  # for `gather` alone
+    with eval_mode(model):
+        x, h = model.context(sentences.ids, padding_mask(visible))
+        y = model.read(h, x, model.tickets(tickets), mask=padding_mask(sentences.real))
+        told = model.output(y)[rows, sentences.pronoun].argmax(1)
+    return told == tickets[rows, sentences.referent]
+
+
 def maps(model, sentences):
     """Where every head looks: a list of (B, H, T, T), one a layer; the tickets do not matter.
 
@@ -280,6 +294,26 @@ def coreference_scores(model, task):
     return scores
 
 
+def by_adjective(model, task):
+    """What hiding the adjective does, for the test sentences of each adjective, and how much "it" looked at it.
+
+    Returns:
+        {adjective: dict of "weight" (the largest of a gathering head's weights on the adjective, a mean over the
+        sentences), "right" and "right_without" (fractions of right tickets, with the adjective and with it hidden)}.
+    """
+    test, rows = task.test, torch.arange(len(task.test.ids))
+    place = adjective_of(test)
+    weight = maps(model, test)[0][rows, :, test.pronoun, place].amax(1)  # (B,)
+    right, without = right_tickets(model, test).float(), right_without(model, test, place).float()
+    last = [sentence.tokens[-1] for sentence in task.test_sentences]
+    found = {}
+    for adjective in sorted(set(last)):
+        chosen = torch.tensor([word == adjective for word in last])
+        parts = {"weight": weight, "right": right, "right_without": without}
+        found[adjective] = {name: part[chosen].mean().item() for name, part in parts.items()}
+    return found
+
+
 READERS = {
     "one reading head": {},
     "two reading heads": {"read_heads": 2},
@@ -304,3 +338,21 @@ def coreference_heads(seed, sentences=3000, width=32, epochs=8, learning_rate=1e
         history[name] = train_reader(model, task, epochs, learning_rate, batch_size, seed)
         results[name] = {"parameters": number_of_parameters(model), **coreference_scores(model, task)}
     return {"results": results, "history": history}
+
+
+@experiment("coreference-hidden", 'The reader of "it" with one word hidden from its first layer, by adjective.')
+def coreference_hidden(seed, sentences=3000, width=32, epochs=8, learning_rate=1e-2, batch_size=64):
+    """One reader: right answers as it is, with the adjective or the word before it hidden, and by adjective."""
+    task = coreference_task(sentences, seed=seed)
+    torch.manual_seed(seed)
+    model = TicketReader(len(task.vocab), width)
+    history = train_reader(model, task, epochs, learning_rate, batch_size, seed)
+    place, rows = adjective_of(task.test), by_adjective(model, task)
+    whole = {
+        "accuracy": right_tickets(model, task.test).float().mean().item(),
+        "without_adjective": right_without(model, task.test, place).float().mean().item(),
+        "without_too": right_without(model, task.test, place - 1).float().mean().item(),
+    }
+    columns = {name: [row[name] for row in rows.values()] for name in ("weight", "right", "right_without")}
+    results = {"all": whole, "by adjective": {"adjective": list(rows), **columns}}
+    return {"results": results, "history": {"reader": history}}

@@ -1,7 +1,8 @@
-"""Recorded run of chapter 08: what a scheme of positions is worth beyond the lengths it was trained on.
+"""Recorded runs of chapter 08: what a scheme of positions is worth beyond the lengths it was trained on.
 
-Read `fixed_distance` and `latest_value`, the two tasks; then `position_extrapolation`. Questions stand at every place,
-and the model is causal: so one long test sequence scores every length at once.
+Read `fixed_distance` and `latest_value`, the two tasks; then `position_one_layer`, with the chapter's own model, and
+`position_extrapolation`, with a Transformer of two layers. Questions stand at every place, and both models are causal:
+so one long test sequence scores every length at once.
 """
 
 import torch
@@ -9,8 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
+from course_lib.attention import MultiHeadAttention
 from course_lib.experiments import experiment
-from course_lib.positional import ALiBi, LearnedPositions, RelativeBias, RoPE, Sinusoidal
+from course_lib.positional import ALiBi, LearnedPositions, RelativeBias, RoPE, Sinusoidal, in_attention
 from course_lib.train import train_epoch
 from course_lib.transformer import EncoderLayer, TransformerEncoder
 from course_lib.transformer_models import TransformerLM
@@ -95,6 +97,24 @@ def make_model(task, scheme, length, width=32, heads=4, layers=2):
     return TransformerLM(TASKS[task][1], encoder, position=SCHEMES[scheme](width, heads, length))
 
 
+class OneLayer(nn.Module):
+    """One layer of causal attention between an embedding and an answer for each token: no other way to see a token."""
+
+    def __init__(self, vocab_size, width, heads, scheme=None):
+        super().__init__()
+        inside = scheme is not None and in_attention(scheme)
+        self.added = None if inside else scheme
+        self.embed = nn.Embedding(vocab_size, width)
+        self.attend = MultiHeadAttention(width, heads, position=scheme if inside else None)
+        self.readout = nn.Linear(width, vocab_size)
+
+    def forward(self, ids):
+        """Logits (B, T, V) of ids (B, T)."""
+        x = self.embed(ids)  # (B, T, D)
+        x = x if self.added is None else self.added.add(x)
+        return self.readout(x + self.attend(x, causal=True))
+
+
 def question_loss(model, batch):
     """The mean cross-entropy over the questions of a batch (x, y), in the form that `course_lib.train` takes."""
     x, y = batch
@@ -122,10 +142,22 @@ def accuracy_by_place(model, task, length, generator, size=400, window=5):
 
 
 def train_and_test(task, scheme, seed, length=20, times=4, steps=400, **sizes):
-    """One model: trained up to `length`, tested to `times` that; the row of the ledger."""
+    """One Transformer: trained up to `length`, tested to `times` that; the row of the ledger."""
     torch.manual_seed(seed)
     model = make_model(task, scheme, times * length, **sizes)
-    loss = train_on_short(model, task, length, steps, torch.Generator().manual_seed(seed))
+    return fit_and_score(model, task, seed, length, times, steps)
+
+
+def one_layer(task, scheme, seed, length=20, times=4, steps=250, width=32, heads=4):
+    """The same with the chapter's own model, `OneLayer`."""
+    torch.manual_seed(seed)
+    model = OneLayer(TASKS[task][1], width, heads, SCHEMES[scheme](width, heads, times * length))
+    return fit_and_score(model, task, seed, length, times, steps, learning_rate=1e-2)
+
+
+def fit_and_score(model, task, seed, length, times, steps, learning_rate=3e-3):
+    """Train a model up to `length` and test it to `times` that; the row of the ledger."""
+    loss = train_on_short(model, task, length, steps, torch.Generator().manual_seed(seed), learning_rate=learning_rate)
     accuracy = accuracy_by_place(model, task, times * length, torch.Generator().manual_seed(1000 + seed))
     window = times * length // len(accuracy)
     row = {f"accuracy at {k}x": accuracy[int(k * length) // window - 1] for k in (1, 1.5, 2, 4) if k <= times}
@@ -142,3 +174,13 @@ def position_extrapolation(seed, tasks=tuple(TASKS), schemes=tuple(SCHEMES), len
             f"{task}, {scheme}": train_and_test(task, scheme, seed, **options) for task in tasks for scheme in schemes
         }
     }
+
+
+@experiment(
+    "position-one-layer", "Five schemes and none in one attention layer: trained on 20 tokens, tested on up to 80."
+)
+def position_one_layer(seed, tasks=tuple(TASKS), schemes=tuple(SCHEMES), length=20, times=4, steps=250, width=32):
+    """As `position_extrapolation`, with the model of chapter 08: an embedding, one attention layer, an answer."""
+    options = {"length": length, "times": times, "steps": steps, "width": width}
+    rows = [(task, scheme) for task in tasks for scheme in schemes]
+    return {"results": {f"{task}, {scheme}": one_layer(task, scheme, seed, **options) for task, scheme in rows}}

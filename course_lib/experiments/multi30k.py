@@ -44,6 +44,8 @@ def run(
     epochs,
     bf16,
     betas=(0.9, 0.999),
+    checkpoint=None,
+    keep=None,
 ):
     """Train one model, score it on the test captions.
 
@@ -51,6 +53,8 @@ def run(
         name: of the variant, in the ledger.
         build: function of the vocabularies' sizes (German, English) that gives the model.
         bf16: True trains in bfloat16 where that is safe.
+        checkpoint: file from which a training that was stopped goes on; None keeps nothing.
+        keep: called with the trained model and the vocabularies before the model is scored.
 
     Returns:
         dict: "results" and "history" of the variant.
@@ -58,7 +62,10 @@ def run(
     captions, ids, vocabs = _prepared(tuple(merges))
     model = build(*map(len, vocabs))
     start = time.process_time()
-    history = _train(model, ids, seed, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16, betas)
+    options = (label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16, betas, checkpoint)
+    history = _train(model, ids, seed, *options)
+    if keep is not None:
+        keep(model, vocabs)
     best = min(history, key=lambda entry: entry["valid_loss"])
     row = {
         "parameters": number_of_parameters(model),
@@ -81,7 +88,7 @@ def run(
     return {"results": {name: row}, "history": {name: history}}
 
 
-def _train(model, ids, seed, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16, betas):
+def _train(model, ids, seed, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16, betas, checkpoint):
     """Adam; the learning rate rises for `warm_up` steps and falls to 0 at the last."""
     steps = epochs * math.ceil(len(ids["train"][0]) / batch_size)
     optimizer = torch.optim.Adam(model.parameters(), learning_rate, betas, fused=True)
@@ -103,6 +110,7 @@ def _train(model, ids, seed, label_smoothing, learning_rate, warm_up, batch_size
         scheduler=scheduler,
         clip_norm=1.0,
         bf16=bf16,
+        checkpoint=checkpoint,
     )
 
 
@@ -138,9 +146,14 @@ def _cutter(sentences, merges):
     """A function from words to pieces, learned from the sentences; 0 merges leaves words whole."""
     if merges == 0:
         return lambda words: [f"{word}</w>" for word in words]
-    learned = train_bpe(Counter(word for words in sentences for word in words), merges)
+    learned = learn(sentences, merges)
     pieces = functools.cache(lambda word: bpe_tokenize(word, learned))
     return lambda words: [piece for word in words for piece in pieces(word)]
+
+
+def learn(sentences, merges):
+    """The merges of byte-pair encoding, learned from sentences of words."""
+    return train_bpe(Counter(word for words in sentences for word in words), merges)
 
 
 def _words(ids, vocab):

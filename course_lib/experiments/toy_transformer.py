@@ -20,7 +20,7 @@ from course_lib.experiments.toy_reviews import (
     review_task,
     train_classifier,
 )
-from course_lib.experiments.toy_translation import toy_task, train_translator, translation_scores
+from course_lib.experiments.toy_translation import toy_task, train_translator, translation_scores, translator
 from course_lib.positional import Sinusoidal
 from course_lib.text import EOS, SOS, batches, pad_batch
 from course_lib.train import train_epoch
@@ -204,4 +204,20 @@ def transformer_toy(
     history["decoder-only"] = train_prefix(model, task, epochs, learning_rate=rate, seed=seed)
     row = {"parameters": number_of_parameters(model), "cpu_seconds": time.process_time() - start}
     results["decoder-only"] = row | prefix_scores(model, task)
+    return {"results": results, "history": history}
+
+
+@experiment("toy-passes", "Toy translation by epoch: a GRU with attention and a Transformer on the same batches.")
+def toy_passes(seed, pairs=4000, test=300, epochs=6, batch_size=32, gru_rate=5e-3, rates=(2e-3, 5e-3), width=64):
+    """Exact translations after each epoch; the Transformer with two learning rates, the GRU with chapter 06's."""
+    task, history, results = toy_task(pairs, test, seed), {}, {}
+    runs = {"GRU with attention": (lambda: translator(task, True, width), gru_rate)}
+    runs |= {f"Transformer, rate {rate}": (lambda: toy_translator(task, width), rate) for rate in rates}
+    for name, (build, rate) in runs.items():
+        torch.manual_seed(seed)
+        options = {"batch_size": batch_size, "learning_rate": rate, "seed": seed}
+        history[name] = train_translator(
+            build(), task, epochs, **options, measure=lambda model: {"exact": translation_scores(model, task)["exact"]}
+        )
+        results[name] = {"exact": history[name][-1]["exact"]}
     return {"results": results, "history": history}

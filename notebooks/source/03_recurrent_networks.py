@@ -1,7 +1,7 @@
 # ---
 # jupyter:
 #   course:
-#     minutes: 220
+#     minutes: 285
 #     needs: chapters 01 and 02
 #   jupytext:
 #     text_representation:
@@ -16,9 +16,9 @@
 # %% [markdown]
 # # 03 · Recurrent networks
 #
-# Reading a line of text, you know at every letter whether a quotation is open. Two networks learn to say so, on strings of 10 symbols.
-# One looks at the last 10 symbols through a window. The other reads one symbol at a time and carries 16 numbers along.
-# Then both get strings of 1,000 symbols. **How often is each of them right?**
+# As you read a line of text, you know at every letter whether a quotation is open. Two networks learn to know it too, from strings of 10 symbols.
+# One sees the last 10 symbols through a window. The other reads one symbol at a time and keeps 16 numbers as its memory.
+# Then both are tested on strings of 1,000 symbols. **How often is each of them right?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -49,7 +49,7 @@ torch.set_printoptions(precision=2, sci_mode=False)
 _ = torch.manual_seed(0)
 
 # %% [markdown]
-# The task as tensors: a string is a row of zeros and ones, 1 for a quotation mark. The answer to each symbol is 1 while a quotation is open.
+# As tensors: a string is a row of zeros and ones, where 1 is a quotation mark. The right answer at each symbol is 1 if a quotation is open after it, else 0.
 
 
 # %%
@@ -64,7 +64,7 @@ print("read:  ", *marks[0].tolist())
 print("answer:", *is_open[0].tolist())
 
 # %% [markdown]
-# The window network is that of chapter 01. The other one is what this chapter builds.
+# The window network is the one from chapter 01. The other is what this chapter builds.
 
 # %%
 long_guess = predict("the two accuracies on 1,000 symbols, in percent", ...)
@@ -109,17 +109,20 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 
 # %% [markdown]
 # There are only 1,024 strings of 10 symbols, and each came up some 25 times in training: the window can learn them like a table. In a long string it is lost. A quotation mark looks the same whether it opens or closes. To know which, you must know how many came before, back to the
-# first symbol. No fixed window reaches that far; yet a single bit, kept up to date, is enough. (Training does not always find it: with some other seeds the second network, too, is right on the short strings and guesses on the long ones.)
+# first symbol. No fixed window reaches that far. Yet one bit is enough, if it is kept up to date. (Training does not always find it: with three of twenty seeds it was right on short strings and made errors on long ones.)
 #
-# In this chapter you build a network that keeps something up to date, first from bare tensors; you train it to write, and read its state in other ways.
+# This chapter builds a network that keeps such a memory up to date. First one story, then two questions:
 #
-# *In one sitting of an hour and a half: sections 1 to 5. Padded texts, two directions, long texts and a series with gaps can wait for the next.*
+# - **Sections 1 to 4:** from a loop to a network that writes, in bare tensors. *This is a sitting of about an hour and a half.*
+# - **Sections 5 to 7:** the same with torch's layer, on a text of any length, and how good it is. *Here the story ends.*
+# - **Sections 8 and 9:** which state do you use for one answer about a whole text? And for one in the middle?
+# - **Section 10** lists errors to look up, **section 11** what is hard for recurrent networks, which leads to chapter 04.
 #
 # ### You will be able to
 #
 # 1. write a recurrent layer as a loop, from tensors (exercise 3.1), and set weights that hold a bit (3.2);
-# 2. read the parameters and shapes of `nn.RNN` (3.3), and take the right state out of a padded batch (3.4);
-# 3. train a language model, carry its state, write with it (3.5), and judge how wide the state should be (3.6);
+# 2. train a language model, carry its state, write with it (3.3), and judge how wide the state should be (3.4);
+# 3. read the parameters and shapes of `nn.RNN` (3.5), and take the right state out of a padded batch (3.6);
 # 4. assemble a bidirectional layer for padded rows out of your own parts (3.7).
 #
 # **Letters.** `B` sequences in a batch, `T` steps, `I` numbers in an input $x_t$, `D` units, that is, numbers in the state $h_t$, `N` layers, `V` tokens in the vocabulary. Vectors are rows, as in torch: $x_t$ is (B, I), $h_t$ is (B, D), and a weight $W$ of shape (D, I) is used as $x_t W^\top$.
@@ -127,11 +130,13 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 # %% [markdown]
 # ## 1 · A loop and its state
 #
-# Chapter 01's models answered from the last few inputs, all seen at once. The other way to turn a sequence into answers is a **loop**, the one in the picture at the top:
+# Chapter 01's models saw the last few inputs, all at once. The other way to turn a sequence into answers is a **loop**, as in the picture at the top:
 #
 # $$ h_t = f(x_t, h_{t-1}), \qquad y_t = g(h_t). $$
 #
-# It takes one input at a time. Whatever it will need later of $x_1, \dots, x_t$ must be in the **state** $h_t$, also called the *hidden* state, since it is neither input nor output. A loop needs no neural network:
+# It takes one input at a time. Whatever it will need later of $x_1, \dots, x_t$ must be in the **state** $h_t$. (It is also called the *hidden* state, because it is neither an input nor an output.)
+#
+# A loop needs no neural network:
 
 
 # %%
@@ -149,25 +154,27 @@ print(said)
 print("".join("^" if bit else "." for bit in open_at))
 
 # %% [markdown]
-# **What is the smallest state for each of these, whatever the length?** (a) *is a quotation open*; (b) the mean so far; (c) the longest word so far; (d) *do the letters so far form a palindrome?*
+# **What is the smallest state for each of these, whatever the length?** (a) *is a quotation open*; (b) the mean so far; (c) *do the letters so far form a palindrome?*
 #
-# (a) needs one bit. (b) needs two numbers, of more and more digits: the mean alone is not enough. (c) needs that word and the letters of the present one. (d) needs all letters. Only for (a) is there a number of bits that will do at every length. A recurrent network has a state of fixed size, and it *learns* what to put into it.
+# (a) needs one bit. (b) needs two numbers, the mean and the count, with more and more digits. (c) needs all the letters. Only for (a) is a fixed number of bits enough at every length.
+#
+# Here we chose $f$ and the state ourselves. A recurrent network has a state of fixed size, and it *learns* what to put into it. What is its $f$?
 
 # %% [markdown]
 # ## 2 · One step, and one more
 #
-# Elman (1990) made $f$ one layer of a neural network that sees the input *and its own previous result*:
+# To be learned, $f$ must be made of weights. Elman (1990) chose one layer of a neural network, which sees the input *and its own previous result*:
 #
 # $$ h_t = \tanh\big(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b\big), \qquad W_{ih}: (D, I), \quad W_{hh}: (D, D), \quad b: (D). $$
 #
-# The first term is what the new input adds, the second is what the past has to say, and the tanh keeps each of the D numbers between -1 and 1. (Elman's units went from 0 to 1.) The index $ih$ reads "from input to hidden".
+# The first term is what the new input adds, the second is what the past has to say, and the tanh keeps each of the D numbers between -1 and 1. The index $ih$ reads "from input to hidden"; $ho$ in the diagram, "from hidden to output", waits for section 4.
 
 # %% tags=["fold"]
 # @title Diagram: the loop, unrolled over four steps
 diagrams.show("rnn_unrolled")
 
 # %% [markdown]
-# We read two words of four letters, *keep* and *peek*. They have the same letters in another order, so to a bag of letters they are one and the same. Each letter becomes a *one-hot* vector: a 1 at its place in the alphabet e, k, p, and 0 elsewhere.
+# We read two words of four letters, *keep* and *peek*. They have the same letters in a different order, so a bag of letters cannot tell them apart. Each letter becomes a *one-hot* vector: a 1 at its place in the alphabet e, k, p, and 0 elsewhere.
 
 # %%
 two_words = ["keep", "peek"]
@@ -195,7 +202,7 @@ for t, h in enumerate((h_1, h_2, h_3, h_4), start=1):
     print(f"h_{t}", tuple(h.shape), h, sep="\n")
 
 # %% [markdown]
-# One row for each word, one column for each unit. Look at `h_2`: both words have just read an *e*, and yet the rows differ, because the states before differed. And look at the last one: the same letters in another order leave another state. The state knows about order.
+# One row for each word, one column for each unit. Look at `h_2`: both words have just read an *e*, and yet the rows differ, because the states before differed. And in `h_4` the same letters in a different order left a different state.
 #
 # In the first line $h_0$ is zero, so `h_1` can be checked: a one-hot vector times $W_{ih}^\top$ picks one *column* of $W_{ih}$. The input looks up D numbers, as an embedding does.
 
@@ -203,14 +210,16 @@ for t, h in enumerate((h_1, h_2, h_3, h_4), start=1):
 print(torch.tanh(W_ih[:, letters.index("k")]))  # the first row of h_1, as b is 0
 
 # %% [markdown]
-# The four lines differ only in $t$. So they call for a loop, and this one is yours.
+# Now compare the four lines: they differ only in $t$. The weights, purple in the diagram, have no index $t$. They are **shared** by all steps, and three things follow. A layer has $D(I + D + 1)$ parameters whether $T$ is 5 or 5,000. It runs on lengths that it has never seen. And what it learns about a quotation mark at one place it can use at every place.
+#
+# Lines that differ only in $t$ call for a loop, and this one is yours.
 
 # %% [markdown]
 # ### Exercise 3.1 · The recurrent layer from tensors
 #
 # Difficulty ●●○○○ · 20 minutes · needs section 2
 #
-# Turn the four lines into a loop over any number of steps, with `@`, `torch.tanh` and `torch.stack`, without `nn.RNN` and without the library. Inputs are float64, and five digits are compared.
+# Turn the four lines into a loop over any number of steps, with `@`, `torch.tanh` and `torch.stack`, without `nn.RNN` and without the library. Inputs are float64, and five digits are compared. Gradients must flow back through all steps.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex03-1-rnn-forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -241,57 +250,55 @@ def rnn_forward(x, h, weight_ih, weight_hh, bias):
 ch03.rnn_forward(rnn_forward)
 
 # %% [markdown]
-# ## 3 · The same weights at every step
+# ## 3 · What does the state hold?
 #
-# Look at the purple letters of the diagram: they have no index $t$. The weights are **shared** by all steps. So a layer has $D(I + D + 1)$ parameters whether $T$ is 5 or 5,000, it runs on lengths that it has never seen, and what it learns about a quotation mark at one place it can use at every place.
-#
-# The diagram can be read in two ways. *Rolled up*, it is a small network with a memory. *Unrolled*, it is a network as deep as the text is long, whose layers are all alike. ResNet-152 (He et al. 2015), for years among the deepest feed-forward networks in common use, has some 150 layers; the strings of the opening have 1,000 steps. What happens to the gradient in so deep a network is the subject of chapter 04.
-#
-# ### Looking into a state
-#
-# What did the network of the opening put into its 16 numbers? It was told what to answer, not what to keep. We run it over a real line and draw the state after every character.
+# Your layer returns D numbers for every step. What do they mean? Training tells a network what to answer, not what to keep. So let us look inside the network from the opening: we run it over a real line and draw its 16 numbers after every character.
 
 # %%
 line = 'she said "wait" and then "go" and left'
 is_mark = torch.tensor([[c == '"' for c in line]]).long()
 states = carrier.layer(carrier.embedding(is_mark))[0][0].detach()  # (T, D)
 inside = (is_mark[0].cumsum(0) % 2).bool()
-contrast = states[inside].mean(0) - states[~inside].mean(0)  # (D,)
-figures.state_over_text(states, line, order=contrast.argsort(descending=True))
+between = is_mark[0] == 0
+agreeing = ((states > 0) == inside[:, None])[between].float().mean(0)  # (D,)
+telling = ((agreeing == 0) | (agreeing == 1)).nonzero()[:, 0].tolist()
+figures.state_over_text(states, line, inside, outlined=telling)
 
 # %% tags=["fold"]
 # @title How clear is the bit?
-between = is_mark[0] == 0
-agreeing = ((states > 0) == inside[:, None])[between].float().mean(0)  # (D,)
 claim(
-    "Between the marks, one unit's sign alone tells at every letter whether a quotation is open.",
-    agreeing.sub(0.5).abs().max() == 0.5,
+    "At every character of this line but the marks, the sign of an outlined unit alone tells whether a quotation is open.",
+    len(telling) > 0,
+    unit=telling,
 )
 
 # %% [markdown]
-# (Karpathy 2015 found such a unit in a network that was only trained to predict the next character.) How can a tanh layer hold a bit? Take a single unit that reads only itself, $h' = \tanh(w\,h)$, and start it at 0.5:
+# (Karpathy 2015 found such a unit in a network that was only trained to predict the next character.)
+#
+# **How can a tanh layer hold a bit?** Take a single unit that reads only itself, $h' = \tanh(w\,h)$, and start it somewhere:
 
 # %%
-kept = {}
-for w in (0.9, 1.0, 2.0):
-    kept[w] = [0.5]
+kept = []
+for w, h in [(0.9, 0.5), (1.0, 0.5), (2.0, 0.5), (2.0, 0.2), (2.0, -0.5)]:
+    states = [h]
     for _ in range(25):
-        kept[w].append(math.tanh(w * kept[w][-1]))
+        states.append(math.tanh(w * states[-1]))
+    kept.append((w, states))
 figures.self_weight(kept)
 
 # %% [markdown]
-# With $w > 1$ there are two stable values, one positive and one negative: the unit returns to the nearer one when it is disturbed. That is a switch, and it *holds* a bit. To *change* it, units must decide: each can test whether a weighted sum is above a threshold. Now build such a network by hand.
+# With $w > 1$ there are two stable values, one positive and one negative: the unit returns to the nearer one when it is disturbed. So it is a switch that *holds* a bit. To *change* the bit, a unit must react to its inputs. Large weights make it decide: if $k$ is large, $\tanh(k(z - \theta))$ is near 1 when the sum $z$ of what it reads is above a threshold $\theta$, and near -1 below it. Out of two such units you can now build the network by hand.
 
 # %% [markdown]
 # ### Exercise 3.2 · Derive: a quotation bit in two units
 #
-# Difficulty ●●●●○ · 30 minutes · needs sections 2 and 3
+# Difficulty ●●●●○ · 45 minutes · needs sections 2 and 3 · *may wait: section 4 does not need it*
 #
 # One number comes in at each step: $x_t = 1$ at a quotation mark, else 0. Find weights for **two** tanh units, $h_0 = 0$, such that
 #
 # $$ h_t = \tanh(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b), \qquad y_t = h_t \cdot w_o + c $$
 #
-# has $y_t > 0$ exactly while a quotation is open, at every length. Let $s \in \{0, 1\}$ be the bit. The next bit is 1 if $s + x_t$ is 1, since 0 and 2 both mean closed. One threshold cannot say that; two can: *at least 1*, and *at least 2*.
+# has $y_t > 0$ exactly while a quotation is open, at every length. Let $s \in \{0, 1\}$ be the bit. The next bit is 1 if $s + x_t$ is 1; 0 (closed, no mark) and 2 (open, a mark) both give 0. One threshold cannot say *exactly 1*; two can: *at least 1*, and not *at least 2*. Mind that a unit answers -1 or 1, while $s$ is 0 or 1.
 
 # %% nbgrader={"grade": false, "grade_id": "ex03-2-quotation-weights", "locked": false, "schema_version": 3, "solution": true, "task": false}
 quotation_weights = ...  # (W_ih (2, 1), W_hh (2, 2), b (2,), w_o (2,), c): tensors, and a number
@@ -311,12 +318,14 @@ quotation_weights = (
 ch03.quotation_weights(quotation_weights)
 
 # %% [markdown]
-# In practice nobody sets weights by hand. The next section trains them, from the first tensor to the first text.
+# In practice nobody sets weights by hand: training finds them. That is the next section.
 
 # %% [markdown]
 # ## 4 · A language model from scratch
 #
-# Read a character, predict the next: the whole story in some sixty lines. Chapter 01's n-grams looked back $n - 1$ characters. Mikolov et al. (2010) put a recurrent network in their place, which in principle looks back to the start of the text:
+# Read a character, predict the next one. The whole program has about sixty lines, in seven parts: text, parameters, forward, loss, clipping, training, writing.
+#
+# Chapter 01's n-grams looked back $n - 1$ characters. Mikolov et al. (2010) put a recurrent network in their place, which in principle looks back to the start of the text:
 #
 # $$ p(x_{t+1} \mid x_1, \dots, x_t) = \mathrm{softmax}(h_t W_{ho}^\top + b_o), \qquad W_{ho}: (V, D), \quad b_o: (V). $$
 #
@@ -339,7 +348,7 @@ cut = len(corpus_ids) * 9 // 10
 train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]  # 9 : 1
 
 # %% [markdown]
-# **The parameters.** Five tensors. A one-hot input looks up a single column of $W_{ih}$, which is therefore drawn large; what is summed over D units gets the scale $1/\sqrt{D}$, so that the sums stay moderate.
+# **The parameters.** Five tensors. A one-hot input picks a single column of $W_{ih}$, so these weights may be as large as 1. The other two matrices are multiplied by the D numbers of the state and summed, so they get the scale $1/\sqrt{D}$, which keeps the sums moderate.
 
 
 # %%
@@ -354,7 +363,7 @@ def new_parameters(V, D):
 
 
 # %% [markdown]
-# **Forward.** Section 2's line in a loop, then logits from every state at once. The last state is returned too: whoever wants to read on will need it.
+# **Forward.** Section 2's line in a loop, then logits from every state at once. The last state is returned too: we need it for writing.
 
 
 # %%
@@ -370,7 +379,7 @@ def forward(ids, h, parameters):
 
 
 # %% [markdown]
-# **The loss.** At every step the target is the character that comes next, so inputs and targets are the same piece of text, shifted by one.
+# **The loss.** At every step the target is the character that comes next: for the piece *Return* the inputs are *R e t u r* and the targets *e t u r n*. So `piece` has $T + 1$ characters.
 
 
 # %%
@@ -395,7 +404,7 @@ claim(
 )
 
 # %% [markdown]
-# **Clipping.** Gradients of deep networks are now and then very large (chapter 04 shows why), and one such step can spoil the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction stays.
+# **Clipping.** Unrolled over 32 steps, the network is 32 layers deep. In deep networks the gradient is sometimes very large (chapter 04 shows why), and one step along it can ruin the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction does not change.
 
 
 # %%
@@ -407,7 +416,7 @@ def clip(parameters, largest=1.0):
 
 
 # %% [markdown]
-# **Training.** Each step reads 32 pieces of 32 characters from anywhere in the text.
+# **Training.** Each step reads 32 pieces of 32 characters from anywhere in the text. *Perplexity* is $e^{\text{loss}}$: at 6 the model is as unsure as among 6 equally likely characters.
 
 # %% tags=["nbval-ignore-output"]
 optimizer = torch.optim.Adam(parameters, lr=0.005)
@@ -423,13 +432,14 @@ for step in tqdm(range(1, 601), leave=False):
         print(f"step {step}: loss {loss.item():.1f}, perplexity {loss.exp():.0f}")
 
 # %% [markdown]
-# **Writing.** Read the prompt; draw the next character from the model's distribution; read it; draw the next. The state is all that is needed of the past, so each new character costs one step. A *temperature* below 1 sharpens the distribution.
+# **Writing.** Read the prompt; draw the next character from the model's distribution; read it; draw the next. The state holds all that the model uses of the past, so each new character costs one step. The logits are first divided by a *temperature*: below 1, it makes likely characters likelier still.
 
 
 # %%
 @torch.no_grad()
 def write(prompt, length, temperature, generator):
-    logits, h = forward(encode(prompt)[None], torch.zeros(1, 128), parameters)
+    h = torch.zeros(1, len(parameters[2]))  # (1, D)
+    logits, h = forward(encode(prompt)[None], h, parameters)
     for _ in range(length):
         probabilities = F.softmax(logits[0, -1] / temperature, dim=0)  # (V,)
         new = torch.multinomial(probabilities, 1, generator=generator)  # (1,)
@@ -453,12 +463,16 @@ claim(
 )
 
 # %% [markdown]
-# Words and half-words, but no sense yet. (Your text differs with your Python.) These are the parts that every language model has; the GPT of chapter 13 has another `forward`, with other parameters, and no state.
+# Words and half-words, but no sense yet. (Your text differs with your Python.) Every language model has these parts. The GPT of chapter 13 has a different `forward`, different parameters, and no state.
+#
+# *A good place to stop for today.* You have built it all: a loop, its state, training, writing. Next, torch supplies the loop.
+#
+# ---
 
 # %% [markdown]
 # ## 5 · The library's version: the same, fast and tested
 #
-# `nn.RNN` is your loop in compiled code. It has two biases, $b_{ih}$ and $b_{hh}$, of which only the sum counts (a second one is there for the GPU's library), so a layer has $D(I + D + 2)$ parameters. With a constructor around it:
+# `nn.RNN` is your loop in compiled code. It has two biases, $b_{ih}$ and $b_{hh}$, of which only the sum counts, so a layer has $D(I + D + 2)$ parameters. An `nn.Embedding` replaces the one-hot vectors by learned ones, of any width. Both, and the output layer, in one module:
 
 
 # %%
@@ -498,29 +512,265 @@ claim(
 )
 
 # %% [markdown]
-# The embedding replaces one-hot vectors by learned ones of any width. What comes back, and with which shapes? Without `batch_first=True` torch wants time first.
+# **Layers on layers.** The states of one layer can be the inputs of the next. Each layer has its own weights, shared over time as before.
 
-# %%
-layer = nn.RNN(input_size=3, hidden_size=5, batch_first=True)
-output, h_n = layer(torch.zeros(2, 7, 3))  # 2 sequences of 7 steps
-print("output", tuple(output.shape), "the state after every step: (B, T, D)")
-print("h_n   ", tuple(h_n.shape), "the state after the last step: (layers, B, D)")
+# %% tags=["fold"]
+# @title Diagram: two layers over three steps
+diagrams.show("rnn_stacked")
 
 # %% [markdown]
-# The course's `RNN` has the same parameters and calls the same compiled code. It is always batch first, and it can be told how long each row is (section 6).
+# So two things come back: `output` has the *top layer* after *every step*, `h_n` has *all layers* after *the last*. Without `batch_first=True` torch wants time first.
+
+# %%
+layer = nn.RNN(input_size=3, hidden_size=5, num_layers=2, batch_first=True)
+output, h_n = layer(torch.zeros(4, 7, 3))  # 4 sequences of 7 steps
+print("output", tuple(output.shape), "(B, T, D)")
+print("h_n   ", tuple(h_n.shape), "(N, B, D)")
+
+# %% [markdown]
+# `h_n` comes back so that you can hand it in again. Your `write` did so after every character. Your training did not: that comes next.
+
+# %% [markdown]
+# ## 6 · A text longer than a piece: carry the state
 #
-# *A good place for a break.* You can write a recurrent network, train it, and let it write. The second half reads its states in other ways.
+# Section 4 read pieces of 32 characters, each from a state of zeros. But the text goes on, and the state is there to remember what came before. We cannot unroll the whole text instead: hundreds of thousands of steps would cost too much memory.
+#
+# The way out is to pass on the *value* of the last state without its history. We read 16 streams of text side by side, piece after piece, and each piece starts from the state in which the piece before ended. `detach` cuts off how that state came about, so gradients stay inside a piece. (This is *truncated backpropagation*; chapter 04 tells what it costs.)
+
+
+# %%
+def train_on_streams(model, ids, epochs, rate=8e-3):
+    """Truncated backpropagation; the state is carried from piece to piece."""
+    pieces = text.contiguous_batches(ids, batch_size=16, length=32)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=epochs * len(pieces), pct_start=0.1
+    )
+    for _ in range(epochs):
+        h = None  # a new pass starts at the beginning of the text: zeros
+        for inputs, targets in tqdm(pieces, leave=False):  # (16, 32) each
+            logits, h = model(inputs, h)
+            h = h.detach()  # the value goes on, the graph does not
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()  # the rate rises, then falls
+    return model
+
+
+# %%
+train.set_seed(0)
+writer = CharRNN(V, width=32, units=run_size.pick(128, 512))
+train_on_streams(writer, train_ids, epochs=run_size.pick(2, 8))
+
+
+@torch.no_grad()
+def nats(model, ids):
+    """Nats (T - 1,) for every character but the first, the state carried throughout."""
+    logits, _ = model(ids[None, :-1])
+    return F.cross_entropy(logits[0], ids[1:], reduction="none")
+
+
+# %% [markdown]
+# **What is that worth?** To find out, the trained model reads the held-out text twice: once in pieces of 64 characters, each from a state of zeros, and once with the state carried throughout. How much does it lose at the start of a piece, and when has it caught up?
+
+# %% tags=["fold"]
+# @title Measure it: at each place, from zeros and carried
+rows = valid_ids[: len(valid_ids) // 65 * 65].view(-1, 65)
+with torch.no_grad():
+    logits, _ = writer(rows[:, :-1])  # (B, 64, V), from zeros
+    by_place = F.cross_entropy(logits.transpose(1, 2), rows[:, 1:], reduction="none")
+edges = [0, 1, 2, 4, 8, 16, 32, 64]
+spans = ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64"]
+binned = [metrics.bits(by_place[:, a:b].mean().item()) for a, b in pairwise(edges)]
+carried = F.pad(nats(writer, rows.flatten()), (0, 1))
+carried = carried.view(-1, 65)[:, :-1]  # the same places
+carried_binned = [metrics.bits(carried[:, a:b].mean().item()) for a, b in pairwise(edges)]
+figures.catching_up(spans, binned, carried_binned)
+
+# %% tags=["fold"]
+# @title What a zero start costs
+bigram = ngram.NgramModel(2, V, add=2.0, interpolate=True).fit(train_ids)
+after_one = metrics.bits(bigram.nll(rows.flatten()).view(-1, 65)[:, 1].mean().item())
+claim(
+    "The first character costs more than 1 bit extra; after 8 characters less than 0.05 are left.",
+    binned[0] - carried_binned[0] > 1
+    and all(abs(a - b) < 0.05 for a, b in zip(binned[4:], carried_binned[4:])),
+    extra=[a - b for a, b in zip(binned, carried_binned)],
+)
+claim(
+    "After one character from zeros the RNN needs over half a bit more than a bigram, which sees just as much: over a third of the extra.",
+    binned[0] - after_one > max(0.5, (binned[0] - carried_binned[0]) / 3),
+    rnn=binned[0],
+    bigram=after_one,
+    part_of_extra=(binned[0] - after_one) / (binned[0] - carried_binned[0]),
+)
+
+# %% [markdown]
+# So a start from zeros costs a lot, and not only because context is lost: after the same single character a bigram does better, and that difference is about half of the cost. Probably it comes from the state itself: in training the network has hardly ever met a state of zeros. After eight characters it has recovered, so it makes little use of anything further back: it *could* look back to the start of the text, and does not. The rule: **carry the state exactly where the text goes on. Same text, next piece: carry. Another text: reset.** And with every perplexity, say how the state was treated.
+#
+# Carrying matters most where each piece is a single character: in writing.
+
+# %% [markdown]
+# ### Exercise 3.3 · Find the bug: a writer without a past
+#
+# Difficulty ●●●○○ · 20 minutes · needs sections 4 and 6
+#
+# This function continues a prompt, each time with the most probable character. Its author found the texts "a little repetitive". The prompts below end in the same letter.
+
+
+# %%
+@torch.no_grad()
+def forgetful_writer(run, prompt, steps):
+    """run(ids (1, T), state) -> (logits (1, T, V), state); prompt: list of ids."""
+    ids = list(prompt)
+    for _ in range(steps):
+        logits, _ = run(torch.tensor([ids[-1:]]), None)  # one new character a step
+        ids.append(logits[0, -1].argmax().item())
+    return ids[len(prompt) :]
+
+
+prompts = ["Return the name", "import a module from a file", "class Queue"]
+continued = [forgetful_writer(writer, encode(p).tolist(), 40) for p in prompts]
+
+# %% tags=["fold"]
+# @title What it wrote
+followed = set(pairwise(continued[0]))
+claim(
+    "All three prompts are continued in the same way, and in it each character is always followed by the same one: the text goes in circles.",
+    continued[0] == continued[1] == continued[2]
+    and len(followed) == len({first for first, _ in followed}),
+    continuation=f"`{''.join(alphabet[i] for i in continued[0])!r}`",
+)
+
+# %% [markdown]
+# Two things are lost: one at the start, the other at every step. Write the version that reads every character of the prompt and every new one, each **once**. It must work with any such `run`.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex03-3-continue-text", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def continue_text(run, prompt, steps):
+    """Continue a prompt with the most probable token, again and again.
+
+    Args:
+        run: run(ids (1, T), state) -> (logits (1, T, V), state); state None is the beginning.
+        prompt: list of P ids, at least one.
+        steps: how many new tokens, at least one.
+
+    Returns:
+        list of `steps` ints, without the prompt.
+    """
+    ### BEGIN SOLUTION
+    logits, state = run(torch.tensor([prompt]), None)
+    new = [logits[0, -1].argmax().item()]
+    while len(new) < steps:
+        logits, state = run(torch.tensor([new[-1:]]), state)
+        new.append(logits[0, -1].argmax().item())
+    return new
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex03-3-continue-text-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch03.continue_text(continue_text)
+
+# %% [markdown]
+# ## 7 · How good is it?
+#
+# The model carries its state and writes. But in chapter 01 plain counts, n-grams, were hard to beat. We count n-grams on the same training text and score both on the same held-out tenth. **Which n-gram comes nearest to this RNN after two passes?**
+
+# %%
+order_guess = predict("the order n of the n-gram nearest to this RNN", ...)
+
+# %% tags=["reveal"]
+ngrams = {
+    n: ngram.NgramModel(n, V, add=2.0, interpolate=True).fit(train_ids)
+    for n in tqdm(range(1, 7), leave=False)
+}
+ngram_nats = {n: model.nll(valid_ids).mean().item() for n, model in ngrams.items()}
+ngram_bits = {n: metrics.bits(value) for n, value in ngram_nats.items()}
+rnn_bits = metrics.bits(nats(writer, valid_ids).mean().item())
+nearest = min(ngram_bits, key=lambda n: abs(ngram_bits[n] - rnn_bits))
+figures.against_ngrams(ngram_bits, rnn_bits, nearest)
+
+# %% tags=["fold", "reveal"]
+# @title Bits per character, and sizes
+claim(
+    "After two passes the RNN is better than the 3-gram by more than a tenth of a bit, but not as good as the best n-gram. It has fewer parameters than the 4-gram has counts.",
+    min(ngram_bits.values()) < rnn_bits < ngram_bits[3] - 0.1
+    and utils.number_of_parameters(writer) < sum(ngrams[4].num_ngrams),
+    rnn=rnn_bits,
+    **{"3-gram": ngram_bits[3], "best n-gram": min(ngram_bits.values())},
+    parameters=utils.number_of_parameters(writer),
+    counts=sum(ngrams[4].num_ngrams),
+)
+order_guess.compare(
+    f"{nearest} ({rnn_bits:.2f} bits; the {nearest}-gram {ngram_bits[nearest]:.2f})"
+)
+
+# %% [markdown]
+# So plain counts are still ahead. A likely reason: a table of counts learns in one pass, while a network needs many. (*Going deeper* has longer runs of a larger RNN, on Shakespeare, where it catches up.) A network also has a size that you must choose. Would a wider state help?
+
+# %% [markdown]
+# ### Exercise 3.4 · How wide should the state be?
+#
+# Difficulty ●●●○○ · 40 minutes · needs sections 6 and 7 · *explore and explain*
+#
+# The function below trains one width, and returns perplexities on text that it learned from and on held-out text. Try widths from 4 to 256, with 100,000 and with all characters, with one and with several epochs. (The two texts are not equally hard, so the gap need not start at 0: look at how it changes.)
+
+
+# %%
+def perplexities(width, characters, epochs=1):
+    """(on text it learned from, on held-out text) of an RNN of this width."""
+    train.set_seed(1)
+    model = CharRNN(V, 32, width)
+    train_on_streams(model, train_ids[:characters], epochs)
+    learned = train_ids[: min(characters, 20_000)]
+    texts = (learned, valid_ids[:20_000])
+    return [nats(model, ids).mean().exp().item() for ids in texts]
+
+
+# %% tags=["nbval-ignore-output"]
+for units in (8, 32, 128):  # your turn
+    print(units, [round(value, 1) for value in perplexities(units, 100_000)])
+four_gram = ngram.NgramModel(4, V, add=2.0, interpolate=True).fit(train_ids[:100_000])
+print("4-gram", round(math.exp(four_gram.nll(valid_ids[:20_000]).mean()), 1))
+
+# %% [markdown]
+# Then answer in a few sentences. (a) How does the held-out perplexity change each time the width doubles, and why does it not go on falling? (b) Where does the gap between the two perplexities open, and what narrows it? (c) What does twice the width cost in parameters? (d) The 4-gram needs no width. What would you choose with little text, and why?
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "ex03-4-width", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
+# ### BEGIN SOLUTION
+# (Measured with one seed, so these are examples.) (a) With 100,000 characters and one pass: 22.8 with 4 units, 19.0 with 8, 15.3 with 16, 12.3 with 32, 11.3 with 64, 9.5 with 128, 9.6 with 256. At first it falls with every doubling, in the end not at all. First the state has too little room for what the last few characters say; then room is not what is lacking. With one pass over little text, and one learning rate for all, the larger states are not even trained to use what they have: with 256 units the perplexity on the text that they learned from is no better either (9.9, with 128 units 9.8), so this is not over-fitting.
+#
+# (b) The gap opens with width and with epochs on the small text: after 8 epochs it is 10.2 against 10.4 with 16 units, and 4.0 against 6.0 with 128. A large state can store peculiarities of the text that it learned from. More text narrows it and lowers the held-out perplexity (4.8 against 5.3 with all characters and 3 epochs). Fewer epochs and dropout narrow it by *raising* the perplexity on the learned text; they need not lower the other: dropout of 0.3 gave 6.4 against 7.4 after the same 8 epochs.
+#
+# (c) Parameters grow with D squared through weight_hh, and with D through weight_ih and the output: four times the weights at large D. (The time grows more slowly at first, since at small widths each step costs its overhead whatever it computes.)
+#
+# (d) Counts: they are right after one look at a context, while gradient descent moves the weights a little at each. After one pass over 100,000 characters the 4-gram (6.1) is far ahead; 128 units need eight passes to draw level. With much text a network can win, since it shares what it learns between contexts and is not limited to n - 1 characters.
+# ### END SOLUTION
+
+# %% [markdown]
+# When you have written your answer, paste it in place of the three dots; at 20 words or more you are told what a good answer contains.
+
+# %%
+ch03.how_wide.compare(...)
+
+# %% [markdown]
+# *Here the story ends, and you may stop again.* You can write a recurrent network, train it, let it write, and say how good it is.
+#
+# The rest of the chapter uses the same layer for other tasks than writing. The question is always: *which state has read all that the answer needs?*
 #
 # ---
 
 # %% [markdown]
-# ## 6 · One answer for a whole text
+# ## 8 · One answer for a whole text: which state?
 #
-# Chapter 01 sorted tasks by where inputs come in and outputs go out. A recurrent layer serves all of them with the same equation. You read *every* state (many to many, in step: the next character), or only the *last* one, or the mean or maximum of all (many to one), or you feed the outputs back in (one to many: writing; and translation, chapter 06).
+# A language model answers at every step, so it reads every state. Now there is one answer for all the words (*many to one*): is a review positive? Only the **last** state has read them all. (The mean or maximum of all states is used as well.)
 #
-# Now many to one, on the puzzle that chapter 02 left: *not terrible, it's great* against *not great, it's terrible*. Each review stands beside its mirror, with the same words and the opposite label, so any bag of words is right on exactly half.
+# The reviews are the puzzle left open in chapter 02: *not terrible, it's great* against *not great, it's terrible*. Each stands beside its mirror, with the same words and the opposite label, so any bag of words is right on exactly half.
 #
-# The reviews differ in length, so a batch is padded to its longest row, and the last real word stands at a different step in every row:
+# Reviews differ in length, so a batch is padded to its longest row, and the last real word stands at a different step in every row:
 
 
 # %%
@@ -538,13 +788,14 @@ class ReviewRNN(nn.Module):
 
 
 # %% tags=["fold"]
-# @title The reviews, and six passes of training
+# @title The reviews, tokenised and numbered
 reviews = synthetic.reviews(2000, seed=1)
 review_tokens = [text.tokenize(review) for review, _ in reviews]
 vocab = text.build_vocab(review_tokens[:1600])
 review_ids = [text.numericalize(words, vocab) for words in review_tokens]
 labels = [label for _, label in reviews]
 
+# %%
 train.set_seed(0)
 judge = ReviewRNN(len(vocab), width=16, units=32)
 judge_optimizer = torch.optim.Adam(judge.parameters(), lr=5e-3)
@@ -582,22 +833,22 @@ at_last_column = accuracy_when_read(lambda s, n: s[:, -1])
 # %% tags=["fold", "reveal"]
 # @title Where to read
 claim(
-    "Read at each row's own last word, more than 95 % of the new reviews are judged rightly: word order can be learned.",
+    "Read at each row's own last word, more than 95 % of the new reviews are judged correctly: word order can be learned.",
     at_own_end > 0.95,
     accuracy=at_own_end,
 )
 claim(
-    "Read at the last column, more than a fifth is wrong.",
+    "Read at the last column, more than a fifth of the reviews are judged wrongly.",
     at_last_column < 0.8,
     accuracy=at_last_column,
 )
 padded_guess.compare(f"about {at_last_column:.1f}")
 
 # %% [markdown]
-# The state goes on changing while the layer reads padding, and what it held is lost. Nothing warns you. There are two ways to do it right:
+# At the last column it does little better than guessing. The state goes on changing while the layer reads padding, and what it held is lost. Nothing warns you. There are two ways to do it right:
 #
-# 1. **pick:** run over the padding, but read each row at `lengths - 1`, as above. It works in one direction only: a layer that reads from the end meets the padding first;
-# 2. **pack:** `pack_padded_sequence` lays the real steps of all rows one after another and remembers how many rows are still running at each step. Nothing else is computed, and `h_n` is each row's own last state.
+# 1. **pick:** run over the padding, but read each row at `lengths - 1`, as above. It works only for a layer that reads forward: one that reads from the end meets the padding first;
+# 2. **pack:** `pack_padded_sequence` stores only the real steps: first step 0 of all rows, then step 1 of those that go on, and so on, with the number of rows left at each step. No padding is read, and `h_n` is each row's own last state.
 
 # %%
 batch_ids, batch_real = text.pad_batch(
@@ -610,6 +861,9 @@ packed = pack_padded_sequence(
 )
 print("padded", tuple(embedded.shape), " lengths", lengths.tolist())
 print("packed", tuple(packed.data.shape), " rows left", packed.batch_sizes.tolist())
+
+# %% [markdown]
+# `enforce_sorted=False` lets torch sort the rows by length and put them back. The course's `RNN`, which has the parameters of `nn.RNN`, packs by itself when it is called with `lengths`.
 
 # %% tags=["fold"]
 # @title Check: picked, packed, told the lengths
@@ -630,16 +884,16 @@ claim(
 )
 
 # %% [markdown]
-# `enforce_sorted=False` lets torch sort the rows by length and put them back. Keep the last test for every model of your own: *pad further, and nothing should change.*
+# Use this test on every model that you write: *pad further, and nothing should change.*
 #
-# The verdict on a review may wait for its end. But sometimes an answer in the *middle* depends on what comes later.
+# The verdict on a review may wait for its end. But an answer in the *middle* may depend on what comes later.
 
 # %% [markdown]
-# ## 7 · Two directions, and layers on layers
+# ## 9 · An answer in the middle: who has read the rest?
 #
 # > *The ____ is a flightless bird that lives in Antarctica.*
 #
-# What decides the blank comes after it. At the blank, a forward state has read one word. If the whole sequence is there before you answer, run a second network **from the end to the beginning** and put both states side by side (Schuster and Paliwal 1997):
+# The words that decide come after the blank. When a forward network reaches it, it has read one word: *The*. If the whole sequence is there before you answer, run a second network **from the end to the beginning** and put both states side by side (Schuster and Paliwal 1997):
 #
 # $$ \overrightarrow{h}_t = f(x_t, \overrightarrow{h}_{t-1}), \qquad \overleftarrow{h}_t = f'(x_t, \overleftarrow{h}_{t+1}), \qquad \text{output}_t = [\overrightarrow{h}_t \,;\, \overleftarrow{h}_t] \in \mathbb{R}^{2D}. $$
 
@@ -667,6 +921,7 @@ sentences = [form.format(*facts).split() for form in EARLY + LATE for facts in A
 words = text.build_vocab(sentences)
 sentence_ids, sentence_mask = text.pad_batch([text.numericalize(s, words) for s in sentences])
 animal = torch.arange(len(sentences)) % 4
+real_words = sentence_mask.sum(1)  # (B,)
 blank = (sentence_ids == words.stoi["____"]).int().argmax(1)  # (B,) where it stands
 
 
@@ -680,53 +935,44 @@ class FillIn(nn.Module):
         self.layer = RNN(8, 16, bidirectional=bidirectional)
         self.readout = nn.Linear(32 if bidirectional else 16, 4)
 
-    def forward(self, ids, lengths):
+    def forward(self, ids, lengths, blank):  # (B, T), (B,), (B,): where it stands
         states, _ = self.layer(self.embed(ids), lengths=lengths)  # (B, T, 16 or 32)
-        return self.readout(states[torch.arange(len(ids)), blank])  # at the blank
+        return self.readout(states[torch.arange(len(ids)), blank])  # (B, 4)
 
 
 # %%
-early_guess = predict("forward: accuracy where the words come later, in percent", ...)
+early_guess = predict("forward network: accuracy on the early blanks, in percent", ...)
 
 # %% tags=["fold", "reveal"]
-# @title Train both 400 times over; blanks filled rightly
+# @title Train both for 400 steps; blanks filled
 filled = {}
 for name in ("forward", "bidirectional"):
     train.set_seed(0)
     filler = FillIn(bidirectional=name == "bidirectional")
     filler_optimizer = torch.optim.Adam(filler.parameters(), lr=0.01)
     for _ in tqdm(range(400), leave=False):
-        filler_loss = F.cross_entropy(filler(sentence_ids, sentence_mask.sum(1)), animal)
+        filler_loss = F.cross_entropy(filler(sentence_ids, real_words, blank), animal)
         filler_optimizer.zero_grad()
         filler_loss.backward()
         filler_optimizer.step()
-    right = (filler(sentence_ids, sentence_mask.sum(1)).argmax(1) == animal).float()
+    right = (filler(sentence_ids, real_words, blank).argmax(1) == animal).float()
     filled[name] = [right[:8].mean().item(), right[8:].mean().item()]
 claim(
-    "Forward, the early blank remains a guess among four; in both directions every blank is filled. A late blank is filled by both.",
+    "The forward network can only guess the early blank, one of four; the bidirectional one fills every blank. Both fill the late ones.",
     abs(filled["forward"][0] - 0.25) < 0.13
     and filled["forward"][1] == 1.0
     and filled["bidirectional"] == [1.0, 1.0],
     forward=filled["forward"],
     bidirectional=filled["bidirectional"],
 )
-early_guess.compare("25, a guess among four")
+early_guess.compare(f"{100 * filled['forward'][0]:.0f}, a guess among four")
 
 # %% [markdown]
-# (These are the sentences that it was trained on: the point is what a network *can* see.)
+# (Both are tested on the sentences that they were trained on: the point is not what is learned, but what a network *can* see.)
 #
-# **When not to use it.** A bidirectional layer has read the future. As a language model it would be asked for a character that it has already read, and would learn to copy. Nor is it of use for a live stream, whose end has not come.
+# **When not to use it.** A bidirectional layer has read the future. As a language model it would have to predict a character that it has already read, and would learn to copy. Nor can you use it on a live stream, which has not ended yet.
 #
-# ### Layers on layers
-#
-# The states of one layer can be the inputs of the next. Each layer has its own weights, shared over time as before.
-
-# %% tags=["fold"]
-# @title Diagram: two layers over three steps
-diagrams.show("rnn_stacked")
-
-# %% [markdown]
-# `output` has the *top layer* at *all steps*; `h_n` has *all layers* at *the end*. Here is how to read the parameters:
+# **In torch** a second direction is one more argument, `bidirectional=True`, and such layers can be stacked. Here is how to read the sizes:
 
 # %%
 stack = nn.RNN(7, 5, num_layers=2, bidirectional=True, batch_first=True)
@@ -740,32 +986,32 @@ for name, parameter in stack.named_parameters():
 # `_l0` and `_l1` name the layers from below, `_reverse` the backward direction. Layer 1 reads both directions of layer 0, side by side. The rows of `h_n` go layer by layer, forward before backward.
 
 # %% [markdown]
-# ### Exercise 3.3 · Derive: sizes of a stack
+# ### Exercise 3.5 · Derive: sizes of a stack
 #
-# Difficulty ●●○○○ · 10 minutes · needs section 7
+# Difficulty ●●○○○ · 10 minutes · needs sections 5 and 9
 #
 # For `nn.RNN(input_size=12, hidden_size=5, num_layers=3, bidirectional=True)`, with pencil and paper:
 # (1) the number of parameters; (2) the number of columns of `weight_ih_l2_reverse`; (3) the first size of `h_n`; (4) the last size of `output`.
 
-# %% nbgrader={"grade": false, "grade_id": "ex03-3-stack-sizes", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "ex03-5-stack-sizes", "locked": false, "schema_version": 3, "solution": true, "task": false}
 stack_sizes = ...  # (parameters, columns, first size of h_n, last size of output)
 ### BEGIN SOLUTION
 # layer 0: 2 (5 * 12 + 5 * 5 + 2 * 5) = 190; layers 1 and 2: 2 (5 * 10 + 5 * 5 + 2 * 5) = 170 each
 stack_sizes = (190 + 2 * 170, 10, 6, 10)
 ### END SOLUTION
 
-# %% nbgrader={"grade": true, "grade_id": "ex03-3-stack-sizes-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "ex03-5-stack-sizes-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 ch03.stack_sizes(stack_sizes)
 
 # %% [markdown]
-# ### Exercise 3.4 · The summary of a padded, bidirectional batch
+# ### Exercise 3.6 · The summary of a padded, bidirectional batch
 #
-# Difficulty ●●●○○ · 20 minutes · needs sections 6 and 7
+# Difficulty ●●●○○ · 20 minutes · needs sections 8 and 9
 #
 # `output` comes from a bidirectional layer that was told the lengths: its backward half started at each row's own last token. Pick, for each row and each direction, the state that has read *all* of the row. Whatever stands at the padding must not matter.
 
 
-# %% nbgrader={"grade": false, "grade_id": "ex03-4-summaries", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "ex03-6-summaries", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def summaries(output, lengths):
     """The states that have read all of each sequence.
 
@@ -783,363 +1029,13 @@ def summaries(output, lengths):
     ### END SOLUTION
 
 
-# %% nbgrader={"grade": true, "grade_id": "ex03-4-summaries-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "ex03-6-summaries-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 ch03.summaries(summaries)
-
-# %% [markdown]
-# ## 8 · A text longer than a piece: carry the state
-#
-# Section 4 read pieces of 32 characters, each from a state of zeros. But a text goes on, and the state exists in order to know what came before. Unrolling hundreds of thousands of steps costs too much memory. The way out: read 16 streams of text side by side, piece after piece, and hand the *value* of the last state to the next piece. Its history is cut off by `detach`, so
-# gradients stay inside a piece. (This is *truncated backpropagation*; chapter 04 tells what it costs.)
-
-
-# %%
-def train_on_streams(model, ids, epochs, rate=8e-3):
-    """Truncated backpropagation; the state is carried from piece to piece."""
-    pieces = text.contiguous_batches(ids, batch_size=16, length=32)
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, rate, total_steps=epochs * len(pieces), pct_start=0.1
-    )
-    for _ in range(epochs):
-        h = None  # a new pass starts at the beginning of the text: zeros
-        for inputs, targets in tqdm(pieces, leave=False):  # (16, 32) each
-            logits, h = model(inputs, h)
-            h = h.detach()  # the value goes on, the graph does not
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-    return model
-
-
-# %%
-train.set_seed(0)
-writer = CharRNN(V, width=32, units=run_size.pick(128, 512))
-train_on_streams(writer, train_ids, epochs=run_size.pick(2, 8))
-
-
-@torch.no_grad()
-def nats(model, ids):
-    """Nats (T - 1,) for every character but the first, the state carried throughout."""
-    logits, _ = model(ids[None, :-1])
-    return F.cross_entropy(logits[0], ids[1:], reduction="none")
-
-
-rnn_bits = metrics.bits(nats(writer, valid_ids).mean().item())
-
-# %% [markdown]
-# n-grams were strong in chapter 01. We count them on the same training text and score both on the same held-out tenth. **Which order of n-gram does this RNN match after two passes?**
-
-# %%
-order_guess = predict("the order n of the n-gram that this RNN matches", ...)
-
-# %% tags=["reveal"]
-ngrams = {
-    n: ngram.NgramModel(n, V, add=2.0, interpolate=True).fit(train_ids)
-    for n in tqdm(range(1, 7), leave=False)
-}
-ngram_nats = {n: model.nll(valid_ids).mean().item() for n, model in ngrams.items()}
-ngram_bits = {n: metrics.bits(value) for n, value in ngram_nats.items()}
-figures.against_ngrams(ngram_bits, rnn_bits)
-
-# %% tags=["fold", "reveal"]
-# @title Bits per character, and sizes
-claim(
-    "After two passes the RNN is better than the 3-gram by more than a tenth of a bit, but not as good as the best n-gram. It has fewer parameters than the 4-gram has counts.",
-    min(ngram_bits.values()) < rnn_bits < ngram_bits[3] - 0.1
-    and utils.number_of_parameters(writer) < sum(ngrams[4].num_ngrams),
-    rnn=rnn_bits,
-    **{"3-gram": ngram_bits[3], "best n-gram": min(ngram_bits.values())},
-    parameters=utils.number_of_parameters(writer),
-    counts=sum(ngrams[4].num_ngrams),
-)
-order_guess.compare("better than the 3-gram, not as good as the best")
-
-# %% [markdown]
-# One reason is likely: a table of counts learns in one pass, a network in many. (*Going deeper* has longer runs of a larger RNN, on Shakespeare, where it catches up.)
-
-# %% [markdown]
-# ### What the carried state is worth
-#
-# Now the model reads pieces of 64 characters, each from a state of zeros. How much does it lose at the first character of a piece, and when has it caught up?
-
-# %%
-rows = valid_ids[: len(valid_ids) // 65 * 65].view(-1, 65)
-with torch.no_grad():
-    logits, _ = writer(rows[:, :-1])  # (B, 64, V), from zeros
-    by_place = F.cross_entropy(logits.transpose(1, 2), rows[:, 1:], reduction="none")
-edges = [0, 1, 2, 4, 8, 16, 32, 64]
-spans = ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64"]
-binned = [metrics.bits(by_place[:, a:b].mean().item()) for a, b in pairwise(edges)]
-carried = F.pad(nats(writer, rows.flatten()), (0, 1))
-carried = carried.view(-1, 65)[:, :-1]  # the same places
-carried_binned = [
-    metrics.bits(carried[:, a:b].mean().item()) for a, b in pairwise(edges)
-]
-figures.catching_up(spans, binned, carried_binned)
-
-# %% tags=["fold"]
-# @title What a zero start costs
-claim(
-    "The first character costs more than 1 bit extra; after 8 characters less than 0.05 are left.",
-    binned[0] - carried_binned[0] > 1
-    and all(abs(a - b) < 0.05 for a, b in zip(binned[4:], carried_binned[4:])),
-    extra=[a - b for a, b in zip(binned, carried_binned)],
-)
-
-# %% [markdown]
-# So this network makes little use of what lies more than some eight characters back: it *could* look back to the start of the text, and does not. And say beside every perplexity how the state was treated. The rule: **carry the state exactly where the text goes on. Same text, next piece: carry. Another text: reset.**
-
-# %% [markdown]
-# ### Exercise 3.5 · Find the bug: a writer without a past
-#
-# Difficulty ●●●○○ · 20 minutes · needs sections 4 and 8
-#
-# This function continues a prompt, each time with the most probable character. Every character that it writes is plausible after the one before. Its author found the texts "a little repetitive". The prompts below end in the same letter.
-
-
-# %%
-@torch.no_grad()
-def forgetful_writer(run, prompt, steps):
-    """run(ids (1, T), state) -> (logits (1, T, V), state); prompt: list of ids."""
-    ids = list(prompt)
-    for _ in range(steps):
-        logits, _ = run(torch.tensor([ids[-1:]]), None)  # one new character a step
-        ids.append(logits[0, -1].argmax().item())
-    return ids[len(prompt) :]
-
-
-prompts = ["Return the name", "import a module from a file", "class Queue"]
-continued = [forgetful_writer(writer, encode(p).tolist(), 40) for p in prompts]
-
-# %% tags=["fold"]
-# @title What it wrote
-followed = set(pairwise(continued[0]))
-claim(
-    "All three prompts are continued in the same way, and in it each character is always followed by the same one: the text goes in circles.",
-    continued[0] == continued[1] == continued[2]
-    and len(followed) == len({first for first, _ in followed}),
-    continuation=f"`{''.join(alphabet[i] for i in continued[0])!r}`",
-)
-
-# %% [markdown]
-# Two things are lost, one at the start and one at every step. Write the version that reads every character of the prompt and every new one, each **once**. It is called with any function `run` of this kind.
-
-
-# %% nbgrader={"grade": false, "grade_id": "ex03-5-continue-text", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def continue_text(run, prompt, steps):
-    """Continue a prompt with the most probable token, again and again.
-
-    Args:
-        run: run(ids (1, T), state) -> (logits (1, T, V), state); state None is the beginning.
-        prompt: list of P ids, at least one.
-        steps: how many new tokens, at least one.
-
-    Returns:
-        list of `steps` ints, without the prompt.
-    """
-    ### BEGIN SOLUTION
-    logits, state = run(torch.tensor([prompt]), None)
-    new = [logits[0, -1].argmax().item()]
-    while len(new) < steps:
-        logits, state = run(torch.tensor([new[-1:]]), state)
-        new.append(logits[0, -1].argmax().item())
-    return new
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "ex03-5-continue-text-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch03.continue_text(continue_text)
-
-# %% [markdown]
-# ### Exercise 3.6 · How wide should the state be?
-#
-# Difficulty ●●●○○ · 40 minutes · needs section 8 · *explore and explain*
-#
-# The function below trains one width, and returns perplexities on text that it learned from and on held-out text. Try widths from 4 to 256, with 100,000 and with all characters, with one and with several epochs. (The two texts are not equally hard, so the gap need not start at 0: look at how it changes.)
-
-
-# %%
-def perplexities(width, characters, epochs=1):
-    """(on text it learned from, on held-out text) of an RNN of this width."""
-    train.set_seed(1)
-    model = CharRNN(V, 32, width)
-    train_on_streams(model, train_ids[:characters], epochs, rate=1e-2)
-    learned = train_ids[: min(characters, 20_000)]
-    texts = (learned, valid_ids[:20_000])
-    return [nats(model, ids).mean().exp().item() for ids in texts]
-
-
-# %% tags=["nbval-ignore-output"]
-for units in (8, 32, 128):  # your turn
-    print(units, [round(value, 1) for value in perplexities(units, 100_000)])
-four_gram = ngram.NgramModel(4, V, add=2.0, interpolate=True).fit(train_ids[:100_000])
-print("4-gram", round(math.exp(four_gram.nll(valid_ids[:20_000]).mean()), 1))
-
-# %% [markdown]
-# Then answer in a few sentences. (a) How does the held-out perplexity change each time the width doubles, and why does it not go on falling? (b) Where does the gap between the two perplexities open, and what narrows it? (c) What does twice the width cost in parameters? (d) The 4-gram needs no width. What would you choose with little text, and why?
-
-# %% [markdown] nbgrader={"grade": true, "grade_id": "ex03-6-width", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
-# ### BEGIN SOLUTION
-# (Measured with one seed, so these are examples.) (a) With 100,000 characters and one pass: 21.6 with 4 units, 18.1 with 8, 14.7 with 16, 11.6 with 32, 10.9 with 64, 9.3 with 128, 9.3 with 256. At first it falls with every doubling, in the end not at all. First the state has too little room for what the last few characters say; then room is not what is lacking. With one pass over little text, and one learning rate for all, the larger states are not even trained to use what they have: with 256 units the perplexity on the text that they learned from is no better either (9.4), so this is not over-fitting.
-#
-# (b) The gap opens with width and with epochs on the small text: after 8 epochs it is 9.9 against 10.1 with 16 units, and 3.9 against 6.0 with 128. A large state can store peculiarities of the text that it learned from. More text narrows it and lowers the held-out perplexity (4.9 against 5.3 with all characters and 3 epochs). Fewer epochs and dropout narrow it by *raising* the perplexity on the learned text; they need not lower the other: dropout of 0.3 gave 6.5 against 7.3.
-#
-# (c) Parameters grow with D squared through weight_hh, and with D through weight_ih and the output: four times the weights at large D. (The time grows more slowly at first, since at small widths each step costs its overhead whatever it computes.)
-#
-# (d) Counts: they are right after one look at a context, while gradient descent moves the weights a little at each. After one pass over 100,000 characters the 4-gram (6.1) is far ahead; 128 units need eight passes to draw level. With much text a network can win, since it shares what it learns between contexts and is not limited to n - 1 characters.
-# ### END SOLUTION
-
-# %% [markdown]
-# When you have written your answer, paste it in place of the three dots; at 20 words or more you are told what a good answer contains.
-
-# %%
-ch03.how_wide.compare(...)
-
-# %% [markdown]
-# ## 9 · A series with holes
-#
-# A state is not only for text. Monthly sunspot numbers (chapter 01) come in one at a time, and the next is to be predicted. Now suppose that a fraction of the months was never observed. What does a network read in such a month? Two cheap answers:
-#
-# - **fill forward:** repeat the last value that was seen, and hope that it still holds;
-# - **value and mask:** put a 0, and feed a second number that says *seen* or *missing*. What to do about it is learned (Che et al. 2018 build on the mask, and on the time since the last value).
-
-# %%
-seen_part = torch.tensor([True, True, False, False, True, False])
-values_part = torch.tensor([9.1, 7.6, 8.0, 8.3, 6.2, 5.5])
-last_seen = torch.where(seen_part, torch.arange(6), 0).cummax(dim=0).values
-filled_part = values_part[last_seen]
-value_and_mask = torch.stack([values_part * seen_part, seen_part.float()], dim=1)
-print("filled forward:", filled_part)
-print("value and mask", tuple(value_and_mask.shape), value_and_mask, sep="\n")
-
-# %% [markdown]
-# The rival is chapter 01's linear autoregression on the filled values. Its order is chosen on validation months, as are the RNN's learning rate and stopping time. The last 15 % of the series are forecast, one month ahead, with three draws of the holes. **Half of the months missing: who forecasts best?**
-
-# %%
-gaps_guess = predict("who is best with half of the months missing", ...)
-
-# %% tags=["reveal"]
-figures.gaps()
-
-# %% tags=["fold", "reveal"]
-# @title The same in numbers
-def gap_errors(row):
-    """Test errors by seed at each fraction: a list of lists."""
-    return [
-        list(column) for column in zip(*ledger.values("sunspots-gaps", row, "mae"), strict=True)
-    ]
-
-
-def gap_means(row):
-    """The mean test error over seeds at each fraction."""
-    return [sum(errors) / len(errors) for errors in gap_errors(row)]
-
-
-compared = ("AR, filled", "RNN, filled", "RNN, zeros and mask")
-claim(
-    "With up to half of the months missing, the linear model and the RNN, both on filled values, are better than repeating the last value that was seen, in each of three draws.",
-    all(
-        own < last
-        for row in compared[:2]
-        for errors, naive in list(zip(gap_errors(row), gap_errors("last value")))[:3]
-        for own, last in zip(errors, naive)
-    ),
-    **{row: gap_means(row) for row in ("last value", *compared)},
-)
-claim(
-    "At every fraction the RNN that fills forward has a smaller mean error than the RNN with zeros and mask, and the linear model a smaller one than both.",
-    all(a < b < c for a, b, c in zip(*(gap_means(row) for row in compared))),
-)
-gaps_guess.compare("the linear autoregression, narrowly")
-
-# %% [markdown]
-# So do not reach for a network first. Linear forecasts are good here one month ahead (chapter 01), and some 2,000 months with 600 training steps may be too little for learning what to do about a hole. Nor does this show that masks are useless: these holes were drawn at random, so *that* a month is missing says nothing.
-# In a hospital it says something, and there Che et al. report a gain.
-
-# %% [markdown]
-# ## 10 · What is hard for a recurrent network
-#
-# > *Flamingos live in the warmer regions of the world, stand for hours on one leg in water that few other birds would enter, and feed with the head upside down. The food gives the feathers their colour: without it, ____ would not be pink.*
-#
-# To fill the blank, the subject must be held to the end of the second sentence. A state *can* hold it: the bit of the opening lasts for 1,000 steps. Three things stand in the way.
-#
-# **The state has a fixed size.** All that the network will ever know of the past is in D numbers. Training can choose *what* is kept; it cannot make room. A translator that must press a sentence of any length into one state will feel it (chapter 06), and attention is the way out (chapter 07).
-#
-# **The gradient vanishes.** To learn that a character matters 50 steps later, training must feel its influence: the gradient of the loss at the last step with respect to the input 50 steps before. Here is its norm, in the character model, before and after training. **By what factor is it smaller at lag 20 than at lag 0?**
-
-
-# %%
-def gradient_by_lag(model, steps=60, streams=64):
-    """Mean gradient norm of the last loss with respect to the input k steps before."""
-    ids = valid_ids[: streams * (steps + 1)].view(streams, steps + 1)
-    inputs = model.embed(ids[:, :-1]).detach().requires_grad_()
-    states, _ = model.rnn(inputs)
-    last_logits = model.readout(states[:, -1])
-    F.cross_entropy(last_logits, ids[:, -1], reduction="sum").backward()
-    return inputs.grad.norm(dim=2).mean(0).flip(0)
-
-
-torch.manual_seed(0)
-untrained = CharRNN(V, 32, 128)
-flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
-relative = {name: norms / norms[0] for name, norms in flow.items()}
-
-# %% tags=["reveal"]
-figures.gradient_by_lag(relative)
-
-# %% tags=["fold", "reveal"]
-# @title What is left at lags 20 and 50
-claim(
-    "Trained or not, less than 1 % of the gradient is left at lag 20, less than 0.01 % at lag 50.",
-    all(norms[20] < 1e-2 and norms[50] < 1e-4 for norms in relative.values()),
-    untrained=relative["untrained"][[20, 50]],
-    trained=relative["trained"][[20, 50]],
-)
-
-# %% [markdown]
-# A straight line on this scale is a power: each step back multiplies by a matrix, and the product of many is tiny or, with other weights, huge. Chapter 04 finds out why, and chapter 05 builds a network against it.
-#
-# **One step after another.** $h_t$ needs $h_{t-1}$. However many processors you have, the loop takes $T$ steps in a row; a window network computes all positions at once. To see what the order alone costs, we keep the number of multiplications equal: always 4,096 symbols, first as 256 sequences of 16 steps, at last as one of 4,096.
-
-# %% tags=["fold"]
-# @title Take the times
-def milliseconds(function, repeats=7):
-    """The shortest of several runs."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return 1000 * min(times)
-
-
-piece_lengths = [16, 64, 256, 1024, 4096]
-taken = {"RNN": [], "window network": []}
-timed, convolution = RNN(64, 64), nn.Conv1d(64, 64, kernel_size=8)
-with torch.inference_mode():
-    for steps in tqdm(piece_lengths, leave=False):
-        inputs = torch.randn(4096 // steps, steps, 64)
-        past = F.pad(inputs.transpose(1, 2), (7, 0)).contiguous()
-        taken["RNN"].append(milliseconds(lambda inputs=inputs: timed(inputs)))
-        taken["window network"].append(milliseconds(lambda past=past: convolution(past)))
-figures.time_by_length(piece_lengths, taken)
-claim(
-    "The RNN takes over 3 times as long for one sequence of 4,096 steps as for 256 of 16.",
-    taken["RNN"][-1] > 3 * taken["RNN"][0],
-    **{f"{name} (ms)": [taken[name][0], taken[name][-1]] for name in taken},
-)
-
-# %% [markdown]
-# A GPU, which is fast only when thousands of numbers can be computed at once, has more to lose; chapter 10 measures. This is the first reason that the authors of the Transformer give for doing without recurrence (Vaswani et al. 2017, section 1).
 
 # %% [markdown]
 # ### Exercise 3.7 · Assemble: two directions over padded rows
 #
-# Difficulty ●●●●○ · 40 minutes · needs sections 2, 6 and 7; exercises 3.1 and 3.4
+# Difficulty ●●●●○ · 40 minutes · needs sections 2, 8 and 9; exercises 3.1 and 3.6
 #
 # A bidirectional layer out of your own parts, without `nn.RNN` and without the library. Each direction has weights of its own and starts from zeros; the backward one starts at each row's own last real step. You may call `rnn_forward`. Inputs are float64, and five digits are compared, the gradients too.
 
@@ -1182,9 +1078,11 @@ def two_directions(x, lengths, forward_weights, backward_weights):
 ch03.two_directions(two_directions)
 
 # %% [markdown]
-# ## 11 · Errors you will meet
+# ## 10 · Errors you will meet
 #
-# **`batch_first` forgotten.** The default of torch is time first: (T, B, I). Given (B, T, I), it cannot know. There is no error, and `output` has the right shape. The test: change one sequence, and no other should change.
+# A reference: skim it now, and come back when a network misbehaves. Three of the four errors below raise no exception: you must look for them.
+#
+# **`batch_first` forgotten.** The default of torch is time first: (T, B, I). If you pass (B, T, I), torch cannot know: there is no error, and `output` has the shape that you expect. The test: change one sequence, and no other should change.
 
 # %%
 five = torch.randn(5, 7, 3)  # B = 5 sequences of T = 7 steps
@@ -1199,7 +1097,7 @@ for batch_first in (False, True):
     print(f"h_n {tuple(h_last.shape)}, other rows change: {bool(leak > 1e-3)}")
 
 # %% [markdown]
-# With the two swapped, the state ran from one *sequence* to the next, each step for itself. The only other trace is `h_n`: its middle size is 7, not 5.
+# Torch took the 5 sequences for 5 time steps, so the state ran from one *sequence* to the next. The only other trace is `h_n`: its middle size is 7, not 5.
 #
 # **A state that is not detached.** Carried into the next piece, it brings along the graph of the piece before, which `backward` has already freed.
 
@@ -1219,7 +1117,7 @@ for start in (0, 32):
 print("detached: two pieces, no error")
 
 # %% [markdown]
-# **A state left over.** The opposite of forgetting to carry: another text, and the old state. We give the quotation network of the opening new strings, with the state that an unfinished quotation left behind.
+# **A state left over.** The opposite of forgetting to carry: a new text starts from the old state. We give the quotation network new strings, but start from the state left by an unfinished quotation. Every answer should come out the wrong way round.
 
 # %%
 new_symbols, new_open = quotations(20, 500, torch.Generator().manual_seed(3))
@@ -1231,7 +1129,7 @@ for name, logits in {"left over": leaking, "reset": fresh}.items():
     print(f"{name}: right on {(logits.argmax(-1) == new_open).float().mean():.1f}")
 
 # %% [markdown]
-# **`output[:, -1]` of a bidirectional layer.** It holds the forward state after $T$ steps, fine, beside the backward state after *one*: that one has read the last token only. The test: replace all tokens but the last, and see which half notices.
+# **`output[:, -1]` of a bidirectional layer.** The forward half has read all $T$ steps. The backward half has taken *one* step: it has read the last token only. The test: replace all tokens but the last, and see which half notices.
 
 # %%
 two_way = nn.RNN(4, 6, bidirectional=True, batch_first=True)
@@ -1243,12 +1141,57 @@ print("backward half of output[:, -1] did not notice:", unchanged)
 print("h_n[1] noticed:", not torch.allclose(h_both[1], h_other[1]))  # repaired
 
 # %% [markdown]
+# ## 11 · What is hard for a recurrent network
+#
+# The errors above can be repaired. These difficulties come with the loop itself, although a state *can* hold a bit for 1,000 steps, as in the opening.
+#
+# **The state has a fixed size.** All that the network will ever know of the past is in D numbers. Training can choose *what* is kept; it cannot make room. Chapter 06's translator suffers from it; attention is the way out (chapter 07).
+#
+# **One step after another.** $h_t$ needs $h_{t-1}$. However many processors you have, the loop takes $T$ steps in a row; a window network computes all positions at once. (*Going deeper* measures it.) A GPU, which is fast only when it computes thousands of numbers at once, loses even more (chapter 10). This is the first reason that the authors of the Transformer give for dropping recurrence (Vaswani et al. 2017, section 1).
+#
+# **The gradient vanishes.** Unrolled, as in section 2's diagram, the network is as deep as the text is long. A text of 1,000 characters makes 1,000 layers; ResNet-152, a very deep image network, has 152.
+#
+# To learn that a character matters 50 steps later, training needs a gradient that reaches back through 50 layers: that of the last step's loss with respect to the input 50 steps before. Here is its norm in the character model, before and after training. **By what factor is it smaller at lag 20 than at lag 0?**
+
+
+# %%
+def gradient_by_lag(model, steps=60, streams=64):
+    """Mean gradient norm of the last loss with respect to the input k steps before."""
+    ids = valid_ids[: streams * (steps + 1)].view(streams, steps + 1)
+    inputs = model.embed(ids[:, :-1]).detach().requires_grad_()
+    states, _ = model.rnn(inputs)
+    last_logits = model.readout(states[:, -1])
+    F.cross_entropy(last_logits, ids[:, -1], reduction="sum").backward()
+    return inputs.grad.norm(dim=2).mean(0).flip(0)
+
+
+torch.manual_seed(0)
+untrained = CharRNN(V, 32, 128)
+flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
+relative = {name: norms / norms[0] for name, norms in flow.items()}
+
+# %% tags=["reveal"]
+figures.gradient_by_lag(relative)
+
+# %% tags=["fold", "reveal"]
+# @title What is left at lags 20 and 50
+claim(
+    "Trained or not, less than 1 % of the gradient is left at lag 20, less than 0.01 % at lag 50.",
+    all(norms[20] < 1e-2 and norms[50] < 1e-4 for norms in relative.values()),
+    untrained=relative["untrained"][[20, 50]],
+    trained=relative["trained"][[20, 50]],
+)
+
+# %% [markdown]
+# On this scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is tiny or, with other weights, huge. Why? That is the question of chapter 04.
+
+# %% [markdown]
 # ## Summary
 #
 # 1. A recurrent network is a loop with a state: one set of weights, any length; whatever it needs of the past must pass through $D$ numbers.
 # 2. A language model is that loop, an output layer, cross-entropy on the next token, clipping, and sampling one step at a time.
-# 3. What differs between tasks is which states you read: all of them, each row's own last one, or both ends of a bidirectional layer. In padded batches read by length.
-# 4. Carry the state exactly where the text goes on, detached; reset it where another begins.
+# 3. Carry the state exactly where the text goes on, detached; reset it where another begins.
+# 4. What differs between tasks is which states you read: all of them, each row's own last one, or both ends of a bidirectional layer. In padded batches read by length.
 # 5. Three weaknesses: a state of fixed size, a gradient that vanishes with the lag, and steps that must wait for each other.
 #
 # ## Where next
@@ -1257,12 +1200,11 @@ print("h_n[1] noticed:", not torch.allclose(h_both[1], h_other[1]))  # repaired
 #
 # ## References
 #
-# - J. L. Elman, *Finding structure in time*, Cognitive Science 14, 1990: figure 2, the network with context units.
+# - J. L. Elman, *Finding structure in time*, Cognitive Science 14, 1990: figure 2 (units between 0 and 1 instead of tanh).
 # - M. Schuster, K. K. Paliwal, *Bidirectional recurrent neural networks*, IEEE Transactions on Signal Processing 45(11), 1997: section II, figure 3.
 # - T. Mikolov et al., *Recurrent neural network based language model*, Interspeech 2010: section 2, equations 1 to 5 (over words, with the logistic function instead of tanh).
 # - A. Graves, *Generating sequences with recurrent neural networks*, 2013, arXiv 1308.0850: section 2, for stacked layers and generation.
 # - A. Karpathy, *The unreasonable effectiveness of recurrent neural networks*, 2015, karpathy.github.io: forms of output; a unit that keeps track of quotations.
-# - Z. Che et al., *Recurrent neural networks for multivariate time series with missing values*, Scientific Reports 8, 2018, arXiv 1606.01865: masks, and the time since the last value.
 # - A. Vaswani et al., *Attention is all you need*, 2017, arXiv 1706.03762: section 1.
 # - Video: *Recurrent neural networks, MIT 6.S191*, https://www.youtube.com/watch?v=SEnXr6v2ifU.
 
@@ -1314,12 +1256,12 @@ halves = {
 }
 totals = {D: [r2.sum().item() for r2 in rows.values()] for D, rows in by_shrink.items()}
 claim(
-    "With no factor does a state rebuild more inputs than it has numbers (to 3 %, as the sample is finite).",
+    "For none of the three factors does a state rebuild more inputs than it has numbers (within 3 %, as the sample is finite).",
     all(max(sums) < 1.03 * D for D, sums in totals.items()),
     **{f"D = {D}: totals": sums for D, sums in totals.items()},
 )
 claim(
-    "With the best factor the curve falls below a half near lag D, with another one much earlier: at D = 128 before lag 40.",
+    "With the best factor the curve falls below one half near lag D; with a bad one, much earlier: for D = 128, before lag 40.",
     all(0.7 * D < max(lags) < 1.3 * D for D, lags in halves.items()) and min(halves[128]) < 40,
     **{f"D = {D}: lags": lags for D, lags in halves.items()},
 )
@@ -1407,12 +1349,108 @@ claim(
 # | `dropout` | 0 | fraction dropped between layers, in training; not after the last layer, not along time, so with one layer it does nothing |
 # | `bidirectional` | False | a second direction with its own weights |
 #
-# Called as `layer(x, h_0)`; without `h_0` it is zero. All weights start uniform in $\pm 1/\sqrt{D}$.
+# Called as `layer(x, h_0)`; without `h_0` it is zero. All weights and biases start uniform in $\pm 1/\sqrt{D}$.
 
 # %% [markdown] tags=["deeper"]
 # ### How do other books write it?
 #
 # With rows, as here, but with the matrices transposed: *Dive into deep learning* has $H_t = \phi(X_t W_{xh} + H_{t-1} W_{hh} + b_h)$ and $O_t = H_t W_{hq} + b_q$, where its $W_{xh}$ is our $W_{ih}^\top$. With columns: $h_t = \tanh(W_{ih} x_t + W_{hh} h_{t-1} + b)$, with exactly our matrices. And some put $x_t$ and $h_{t-1}$ side by side and use one matrix $[W_{ih}, W_{hh}]$, which is the same sum. What differs as well is whether $h_t$ names the sum or its tanh: look at what goes back into the loop.
+
+# %% [markdown] tags=["deeper"]
+# ### What does the order alone cost?
+#
+# A loop takes its steps one after another, a window network all at once. To see what the order alone costs, we keep the number of multiplications equal: always 4,096 symbols, first as 256 sequences of 16 steps, finally as one of 4,096.
+
+# %% tags=["fold"]
+# @title Take the times
+def milliseconds(function, repeats=7):
+    """The shortest of several runs."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return 1000 * min(times)
+
+
+piece_lengths = [16, 64, 256, 1024, 4096]
+taken = {"RNN": [], "window network": []}
+timed, convolution = RNN(64, 64), nn.Conv1d(64, 64, kernel_size=8)
+with torch.inference_mode():
+    for steps in tqdm(piece_lengths, leave=False):
+        inputs = torch.randn(4096 // steps, steps, 64)
+        past = F.pad(inputs.transpose(1, 2), (7, 0)).contiguous()
+        taken["RNN"].append(milliseconds(lambda inputs=inputs: timed(inputs)))
+        taken["window network"].append(milliseconds(lambda past=past: convolution(past)))
+figures.time_by_length(piece_lengths, taken)
+claim(
+    "The RNN takes over 3 times as long for one sequence of 4,096 steps as for 256 of 16.",
+    taken["RNN"][-1] > 3 * taken["RNN"][0],
+    **{f"{name} (ms)": [taken[name][0], taken[name][-1]] for name in taken},
+)
+
+# %% [markdown] tags=["deeper"]
+# ### What does a network read where a value is missing?
+#
+# A state is not only for text. Monthly sunspot numbers (chapter 01) come in one at a time, and the next is to be predicted. Now suppose that a fraction of the months was never observed. What does a network read in such a month? Two cheap answers:
+#
+# - **fill forward:** repeat the last value that was seen, and hope that it still holds;
+# - **value and mask:** put a 0, and feed a second number that says *seen* or *missing*. What to do about it is learned (Che et al. 2018 build on the mask, and on the time since the last value).
+
+# %%
+seen_part = torch.tensor([True, True, False, False, True, False])
+values_part = torch.tensor([9.1, 7.6, 8.0, 8.3, 6.2, 5.5])
+last_seen = torch.where(seen_part, torch.arange(6), 0).cummax(dim=0).values
+filled_part = values_part[last_seen]
+value_and_mask = torch.stack([values_part * seen_part, seen_part.float()], dim=1)
+print("filled forward:", filled_part)
+print("value and mask", tuple(value_and_mask.shape), value_and_mask, sep="\n")
+
+# %% [markdown]
+# The rival is chapter 01's linear autoregression on the filled values. Its order is chosen on validation months, as are the RNN's learning rate and stopping time. The last 15 % of the series are forecast, one month ahead, with three draws of the holes. **With half of the months missing, which model forecasts best?**
+
+# %%
+gaps_guess = predict("who is best with half of the months missing", ...)
+
+# %% tags=["reveal"]
+figures.gaps()
+
+# %% tags=["fold", "reveal"]
+# @title The same in numbers
+def gap_errors(row):
+    """Test errors by seed at each fraction: a list of lists."""
+    return [
+        list(column) for column in zip(*ledger.values("sunspots-gaps", row, "mae"), strict=True)
+    ]
+
+
+def gap_means(row):
+    """The mean test error over seeds at each fraction."""
+    return [sum(errors) / len(errors) for errors in gap_errors(row)]
+
+
+compared = ("AR, filled", "RNN, filled", "RNN, zeros and mask")
+claim(
+    "With up to half of the months missing, the linear model and the RNN, both on filled values, are better than repeating the last value that was seen, in each of three draws.",
+    all(
+        own < last
+        for row in compared[:2]
+        for errors, naive in list(zip(gap_errors(row), gap_errors("last value")))[:3]
+        for own, last in zip(errors, naive)
+    ),
+    **{row: gap_means(row) for row in ("last value", *compared)},
+)
+claim(
+    "At every fraction the RNN that fills forward has a smaller mean error than the RNN with zeros and mask, and the linear model a smaller one than both.",
+    all(a < b < c for a, b, c in zip(*(gap_means(row) for row in compared))),
+)
+gaps_guess.compare(min(compared, key=lambda row: gap_means(row)[2]))
+
+# %% [markdown]
+# So do not reach for a network first. Linear forecasts are good here one month ahead (chapter 01), and some 2,000 months with 600 training steps may be too little for learning what to do about a hole. Nor does this show that masks are useless: these holes were drawn at random, so *that* a month is missing says nothing.
+# In a hospital it says something, and there Che et al. report a gain.
+#
+# Source: Z. Che et al., *Recurrent neural networks for multivariate time series with missing values*, Scientific Reports 8, 2018, arXiv 1606.01865: masks, and the time since the last value.
 
 # %% [markdown] tags=["deeper"]
 # ### Who is ahead with more text and more training?
@@ -1447,7 +1485,7 @@ table(
             name,
             *(ledger.summary(*place, metric)[0] for metric in ("perplexity", "bits")),
             f"{size_of[name]:,.0f}",
-            ledger.summary(*place, "bits")[3],
+            "-" if "gram" in name else ledger.summary(*place, "bits")[3],
         ]
         for name, place in recorded.items()
     ],

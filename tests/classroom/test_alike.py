@@ -13,7 +13,7 @@ from classroom import alike
 
 GIVEN = {
     "ex05-1-lstm-cell": "def lstm_cell(x, h, c, weight_ih, weight_hh, bias):\n    raise NotImplementedError()",
-    "ex05-4-gru-weights": "def gru_weights(z):\n    raise NotImplementedError()",
+    "ex05-5-gru-weights": "def gru_weights(z):\n    raise NotImplementedError()",
     "ex05-7-last-states": "def last_states(output, lengths):\n    raise NotImplementedError()",
     "ex07-2-dot-product-attention": (
         "def dot_product_attention(q, k, v, mask=None, causal=False):\n    raise NotImplementedError()"
@@ -58,7 +58,7 @@ VERSIONS = {
     c = keep * c + write * new
     return show * torch.tanh(c), c""",
     ],
-    "ex05-4-gru-weights": [
+    "ex05-5-gru-weights": [
         """
     weights = torch.ones_like(z[:1])
     for gate in z:
@@ -286,7 +286,7 @@ def test_a_group_is_found():
 def test_two_who_share_rare_short_answers_again_and_again_are_found_together():
     """Fails if a copy of short answers is seen in none of them, since each alone may be chance."""
     exercises = class_of(20, 1, share=[8, 8, 1, 0, 0])
-    rare = {"ex05-1-lstm-cell": 4, "ex05-4-gru-weights": 4, "ex05-7-last-states": 2, "ex07-2-dot-product-attention": 4}
+    rare = {"ex05-1-lstm-cell": 4, "ex05-5-gru-weights": 4, "ex05-7-last-states": 2, "ex07-2-dot-product-attention": 4}
     for grade_id, version in rare.items():
         exercises[grade_id][1].update(dict.fromkeys(("s03", "s11"), answer(grade_id, version)))
     assert ("s03", "s11") in {pair.students for pair in reports(exercises, "all")}

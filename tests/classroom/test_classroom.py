@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 ENVIRONMENT = Path(os.environ.get("CLASSROOM_ENV", editions.ROOT / ".venv-classroom"))
 SHEET, TWO = "sheet", "chapters"
 FIVE, FOUR = "05_lstm_and_gru.ipynb", "04_backpropagation_through_time.ipynb"
-CELL, LEFT, WEIGHTS, WRITTEN = "ex05-1-lstm-cell", "ex05-2-along-the-cell", "ex05-4-gru-weights", "ex05-6-explain"
+CELL, LEFT, WEIGHTS, WRITTEN = "ex05-1-lstm-cell", "ex05-2-along-the-cell", "ex05-5-gru-weights", "ex05-6-explain"
 POINTS = {f"{CELL}-check": 4, f"{LEFT}-check": 3, f"{WEIGHTS}-check": 2, WRITTEN: 3}  # of the sheet
 
 
@@ -60,7 +60,7 @@ def course(tmp_path_factory):
     if not (ENVIRONMENT / "bin" / "nbgrader").exists():
         pytest.fail(f"there is no nbgrader in {ENVIRONMENT}: run make classroom, or name a place by CLASSROOM_ENV")
     course = tmp_path_factory.mktemp("course")
-    make(course, "--exercises", "5.1 5.2 5.4 5.6", "--points", "5.1=4 5.4=2", "--name", SHEET, "--due", "2027-01-31")
+    make(course, "--exercises", "5.1 5.2 5.5 5.6", "--points", "5.1=4 5.5=2", "--name", SHEET, "--due", "2027-01-31")
     make(course, "--chapters", "04 05", "--name", TWO)
     return course
 
@@ -587,7 +587,7 @@ def test_released_and_graded_points_are_the_instructors(course, grades):
     """Fails if points chosen at the release are not those that are given."""
     with (course / "key" / SHEET / "points.csv").open(encoding="utf8") as file:
         table = {row["exercise"]: float(row["points"]) for row in csv.DictReader(file)}
-    assert (table["5.1"], table["5.4"], table["total"]) == (4, 2, 12)
+    assert (table["5.1"], table["5.5"], table["total"]) == (4, 2, 12)
     assert {name: worth for name, (_, worth, _) in grades[SHEET]["ada_has_all_right"].items()} == POINTS
 
 

@@ -130,6 +130,18 @@ class Ends(Parts):
         return sum(self.text.startswith(context, i) for i in range(len(self.text))) if context else seen.total()
 
 
+def padded(**parts):
+    """Blanks before the text give its first symbols a full context."""
+
+    def fit(self, text):
+        text = " " * (self.n - 1) + text
+        for i in range(self.n - 1, len(text)):
+            for m in range(self.n):
+                self.follows[text[i - m : i]][text[i]] += 1
+
+    return but(fit=fit, **parts)
+
+
 def shared():
     """A class whose counts are new for every check, and the same for all of its models."""
     return type("LanguageModel", (SharedCounts,), {"everything": defaultdict(Counter)})
@@ -207,6 +219,13 @@ PLANTED = {
         ("stands 1 / V", but(base=lambda self: 0.0)),
         ("count pairs of a context", Ends),
         ("lack the first n - 1 symbols", but(least=lambda self, i: 0 if i >= self.n - 1 else self.n)),
+        ("blanks were put before the text", padded()),
+        (
+            "blanks were put before the text",
+            padded(cut=lambda self, context: Parts.cut(self, context.rjust(self.n - 1))),
+        ),
+        ("blanks were put before the text", but(fit=lambda self, text: Parts.fit(self, " " * (self.n - 1) + text))),
+        ("divides by zero: a context that was never seen", but(unseen=lambda self, lower: 1 / 0)),
         ("use the k that is passed in", but(extra=lambda self, seen: 1.0 * len(seen))),
         ("p('a' | '') is 0.2, wanted", but(probability=lambda self, symbol, context: 1 / len(self.symbols))),
         ("wrong for n = 1 and k = 2", but(extra=lambda self, seen: 0.5 * len(seen))),
@@ -229,10 +248,14 @@ PLANTED = {
             but(perplexity=lambda self, text: math.exp(sum(self.nats(text)[2:]) / (len(text) - 2))),
         ),
         (
+            "the sum lacks the first",
+            but(perplexity=lambda self, text: math.exp(sum(self.nats(text)[2:]) / len(text))),
+        ),
+        (
             "the context is empty every time",
             but(nats=lambda self, text: [-math.log(self.probability(s, "")) for s in text]),
         ),
-        ("the perplexity of 'bcabbade' is 1,", but(perplexity=lambda self, text: 1.0)),
+        ("the perplexity of 'bcabbad ' is 1,", but(perplexity=lambda self, text: 1.0)),
         ("returns a list of symbols", but(sample=as_list)),
         ("returns a int; wanted a string", but(sample=lambda self, numbers, context="": 7)),
         ("return only the new symbols", but(sample=with_context)),
@@ -244,7 +267,7 @@ PLANTED = {
         ("yours choose 'aaaaaaaa'", but(chosen=lambda self, u, context, new: "a")),
         ("without a context", but(sample=lambda self, numbers, context="a": Parts.sample(self, numbers, context))),
         ("has no method sample", type("LanguageModel", (Parts,), {"sample": None})),
-        ("raised ZeroDivisionError", but(unseen=lambda self, lower: 1 / 0)),
+        ("raised ZeroDivisionError", but(base=lambda self: 1 / 0)),
         ("is a str", but(probability=lambda self, symbol, context: "1/2")),
         ("is a return missing", but(probability=lambda self, symbol, context: None)),
     ],
@@ -296,6 +319,8 @@ PLANTED = {
         ("the bias is missing", lambda x, w, b: conv(x, w, None, w.shape[2] - 1, 0)),
         ("first positions are lost", lambda x, w, b: conv(x, w, b, 0, 0)),
         ("more zeros were added", lambda x, w, b: conv(x, w, b, w.shape[2] - 1, w.shape[2] - 1)),
+        ("more zeros were added", lambda x, w, b: conv(x, w, b, w.shape[2], 0)),
+        ("too few zeros", lambda x, w, b: conv(x, w, b, w.shape[2] // 2, 0)),
         ("keeps time second", lambda x, w, b: conv(x, w, b, w.shape[2] - 1, 0).transpose(1, 2)),
         ("compute the padding", lambda x, w, b: conv(F.pad(x, (0, 0, 4, 0)), w, b, 0, 0)[:, : x.shape[1]]),
         ("reaches 0 steps back", lambda x, w, b: x @ w[:, :, -1].T + b),

@@ -102,6 +102,11 @@ def letters_counted(words):
     return smallest(counts)
 
 
+def once_a_word(words):
+    """Count each pair of a word once, however often it stands there."""
+    return smallest(sum((Counter(dict.fromkeys(itertools.pairwise(w), n)) for w, n in words.items()), Counter()))
+
+
 def substrings_counted(words):
     """Count a pair wherever its text stands in the spaced word."""
     pairs = pair_counts(words)
@@ -149,6 +154,7 @@ BP, PRODUCT = math.exp(1 - 10 / 8), 6 / 8 * 2 / 7
 PLANTED = {
     "bpe_step": [
         ("weight each pair", bpe(lambda words: smallest(pair_counts(words, weighted=False)))),
+        ("not once for each word", bpe(once_a_word)),
         ("never neighbours inside one word", bpe(lambda words: ("a", "l"))),
         (
             "another pair occurs more often",
@@ -230,6 +236,9 @@ PLANTED = {
         ("are percentages", (1100 / 28, 700 / 24, 3100 / 48)),
         ("fractions of real tokens", (17 / 28, 17 / 24, 17 / 48)),
         ("divided the padding by the number of tokens", (11 / 17, 7 / 17, 31 / 17)),
+        ("these are counts", (11, 7, 31)),
+        ("'sorted by length': 0.708 is the fraction of real tokens", (11 / 28, 17 / 24, 31 / 48)),
+        ("'fixed length 12': 31 cannot be a fraction", (11 / 28, 7 / 24, 31)),
         ("add up the cells first", (0.35, 0.275, 31 / 48)),
         ("'sorted by length' is not right", (11 / 28, 11 / 28, 31 / 48)),
         ("'fixed length 12' is not right", (11 / 28, 7 / 24, 23 / 40)),
@@ -273,6 +282,9 @@ PLANTED = {
     ],
     "bleu_by_hand": [
         ("the second is clipped", (7 / 8, 2 / 7, BP, 40.0)),
+        ("p1: 75 is not a fraction", (75, 200 / 7, 100 * BP, 100 * BP * PRODUCT**0.5)),
+        ("p2: 28.5714 is not a fraction", (6 / 8, 200 / 7, BP, 40.0)),
+        ("is a percentage; only", (6 / 8, 2 / 7, 100 * BP, 40.0)),
         ("that is recall", (6 / 10, 2 / 7, BP, 40.0)),
         ("p1: 0.625 of the 8", (5 / 8, 2 / 7, BP, 40.0)),
         ("has 7 bigrams, not 8", (6 / 8, 2 / 8, BP, 40.0)),

@@ -77,7 +77,7 @@ ZERO_BIT = (torch.zeros(2, 1), torch.zeros(2, 2), torch.zeros(2), torch.zeros(2)
 
 
 def pick(forward, backward, swap=False):
-    """An answer to exercise 3.4 from the steps (B,) at which the halves are read."""
+    """An answer to exercise 3.6 from the steps (B,) at which the halves are read."""
 
     def read(output, lengths):
         B, T, D = output.shape[0], output.shape[1], output.shape[2] // 2
@@ -86,6 +86,11 @@ def pick(forward, backward, swap=False):
         return torch.cat([b, f] if swap else [f, b], 1)
 
     return read
+
+
+def halves_of(forward, backward, lengths):
+    """An answer to exercise 3.6 from the two halves, wherever they were cut."""
+    return torch.cat([forward[torch.arange(len(forward)), lengths - 1], backward[:, 0]], 1)
 
 
 def own(lengths, T):
@@ -149,6 +154,10 @@ def two_ways(own_end=True, turn_back=True, zero=True, order="fb", summary=None, 
     return layer
 
 
+def zero_padding(x, lengths):
+    return x * (torch.arange(x.shape[1]) < lengths[:, None])[..., None]
+
+
 def half_cut(x, lengths, forward_weights, backward_weights):
     """Right values, but the backward weights get no gradient."""
     return two_ways()(x, lengths, forward_weights, tuple(w.detach() for w in backward_weights))
@@ -176,6 +185,11 @@ PLANTED = {
         ("state after the first step", ends(lambda states, h, h_0: (torch.stack(states, 1), states[0]))),
         ("not the state after the last step", ends(lambda states, h, h_0: (torch.stack(states, 1), 2 * h))),
         ("no gradient reaches", detached),
+        ("the gradients of output are not", elman(lambda x, h, *rest: right(x, h.detach(), *rest))),
+        (
+            "the gradients of h_n are not",
+            ends(lambda states, h, h_0: (torch.stack(states, 1), h.detach() + 0 * states[0])),
+        ),
         ("with T = 2, output", lambda x, *rest: elman(right)(x if x.shape[1] == 5 else F.pad(x, (0, 0, 0, 3)), *rest)),
         ("h_n has shape", ends(lambda states, h, h_0: (torch.stack(states, 1), h[None]))),
         ("expected a tuple", ends(lambda states, h, h_0: torch.stack(states, 1))),
@@ -190,9 +204,11 @@ PLANTED = {
         ("nothing ever closes it", (*one_unit(6.0, 3.0, -1.5), 0.0)),
         ("before the first mark", (*ZERO_BIT, 1.0)),
         ("does not open", (*ZERO_BIT, -1.0)),
-        ("does not last", bit(weight_hh=(0.3, -0.3))),
+        ("does not last", (*one_unit(3.0, 0.5, 0.0), -0.45)),
+        ("it must be clearly negative there", bit(c=0.0)),
+        ("the weights into the units are too small", bit(k=1.0)),
         ("second mark does not close", (*one_unit(3.0, 0.9, 0.0), -0.45)),
-        ("right for the first 12", bit(k=1.8)),
+        ("right for the first 7", bit(k=1.5, weight_hh=(0.6, -0.3), bias=(-0.3, -1.3))),
         ("the bit fades", bit(k=2.1)),
         ("W_ih has shape (1, 2)", (torch.ones(1, 2), *bit()[1:])),
         ("W_hh is a list", (bit()[0], [[1.0, 2.0], [3.0, 4.0]], *bit()[2:])),
@@ -231,7 +247,13 @@ PLANTED = {
         ("has shape (4, 3)", lambda output, lengths: pick(own, start)(output, lengths)[:, :3]),
         ("is a list", lambda output, lengths: pick(own, start)(output, lengths).tolist()),
         ("each row's own last token", pick(lambda lengths, T: lengths // 2, start)),
-        ("the forward half is right; the backward", pick(own, last)),
+        ("read at the last column", pick(own, last)),
+        ("the forward half is right; the backward half is not", pick(own, lambda lengths, T: lengths // 2)),
+        ("take the sizes from output's shape", lambda output, n: halves_of(output[..., :5], output[..., 5:], n)),
+        (
+            "raised IndexError",
+            lambda output, n: torch.stack([halves_of(*output.chunk(2, 2), n)[b] for b in range(4)]),
+        ),
     ],
     "continue_text": [
         ("no state is handed back", writer(first=lambda prompt: prompt[-1:], carry=False)),
@@ -254,6 +276,7 @@ PLANTED = {
         ("starts in the padding: it must", two_ways(own_end=False)),
         ("in the order in which they were computed", two_ways(turn_back=False)),
         ("the whole padded row is reversed", two_ways(own_end=False, turn_back=False)),
+        ("the padded inputs are set to 0", lambda x, n, *sets: two_ways(own_end=False)(zero_padding(x, n), n, *sets)),
         ("both directions use forward_weights", two_ways(weights=lambda f, b: (f, f))),
         ("both directions use backward_weights", two_ways(weights=lambda f, b: (b, b))),
         ("are exchanged", two_ways(weights=lambda f, b: (b, f))),

@@ -4,6 +4,8 @@ A test here fails when a check accepts a wrong answer, rejects the reference, or
 different mistakes the same diagnosis.
 """
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -41,7 +43,9 @@ def last_term(do, W_hh, W_ho, t):
     return do[:, -1] @ W_ho @ torch.linalg.matrix_power(W_hh, do.shape[1] - t)
 
 
-def leaky(straight=True, inside=1.0, slope="c", back=lambda W: W, seen=slice(None, -1), db=lambda da: da.sum((0, 1))):
+def leaky(
+    straight="alpha", inside=1.0, slope="c", back=lambda W: W, seen=slice(None, -1), db=lambda da: da.sum((0, 1))
+):
     """The backward pass of the leaky network with one thing wrong."""
 
     def backward(do, x, h, c, W_hh, W_ho, alpha):
@@ -52,7 +56,7 @@ def leaky(straight=True, inside=1.0, slope="c", back=lambda W: W, seen=slice(Non
             da[:, t] = (alpha if inside is None else inside * alpha) * dh * (1 - tanh**2)
             if inside == 0:
                 da[:, t] = dh * (1 - tanh**2)
-            from_next = da[:, t] @ back(W_hh) + (1 - alpha) * dh * straight
+            from_next = da[:, t] @ back(W_hh) + (1 - alpha if straight == "alpha" else straight) * dh
         sums = [torch.einsum("btd,bti->di", a, b) for a, b in ((da, x), (da, h[:, seen]), (do, h[:, 1:]))]
         return (*sums, db(da))
 
@@ -64,7 +68,14 @@ def right_leaky(*arguments):
 
 
 def windows(
-    between=lambda s: s.detach(), inside=lambda s: s, scale=lambda n: 1.0, stop=lambda T, w: T, clear=False, give=None
+    between=lambda s: s.detach(),
+    inside=lambda s: s,
+    scale=lambda n: 1.0,
+    stop=lambda T, w: T,
+    clear=False,
+    give=None,
+    late=0,
+    mean=None,
 ):
     """The window loop with one thing wrong."""
 
@@ -75,9 +86,12 @@ def windows(
             outputs = []
             state = None if state is None else between(state)
             for t in range(start, min(start + window, T)):
+                if late and t and (t - late) % window == 0:
+                    state = state.detach()
                 output, state = layer(x[:, t : t + 1], state if state is None else inside(state))
                 outputs.append(output)
             losses.append(loss_fn(torch.cat(outputs, 1), y[:, start : start + window]) * scale(-(-T // window)))
+            losses[-1] = losses[-1] / {None: 1, "window": window, "steps": len(outputs)}[mean]
             total = total + losses[-1]
             if clear:
                 layer.zero_grad()
@@ -118,6 +132,45 @@ def step_in_place(weights, *rest):
     return weights, h_T, loss
 
 
+def section_3(do, x, h, c, W_hh, W_ho, alpha):
+    """The loop of section 3, copied, with a bias: right for a network that is not leaky."""
+    from_next, sums = 0.0, [0.0] * 4
+    for t in range(x.shape[1], 0, -1):
+        dh = do[:, t - 1] @ W_ho + from_next
+        da = dh * (1 - h[:, t] ** 2)
+        terms = da.T @ x[:, t - 1], da.T @ h[:, t - 1], do[:, t - 1].T @ h[:, t], da.sum(0)
+        sums = [total + term for total, term in zip(sums, terms, strict=True)]
+        from_next = da @ W_hh
+    return tuple(sums)
+
+
+def clips_the_update(weights, h_0, x, y, alpha, rate, max_norm):
+    """Multiplies by the rate first, and shortens then."""
+    moved, h_T, loss = right_step(weights, h_0, x, y, alpha, rate, math.inf)
+    moves = [a - b for a, b in zip(moved, weights, strict=True)]
+    norm = torch.cat([move.flatten() for move in moves]).norm()
+    factor = min(1.0, max_norm / norm.item())
+    return [b + factor * move for b, move in zip(weights, moves, strict=True)], h_T, loss
+
+
+def norm_is(measure, bias=True):
+    """The training step with another number in the place of the common norm; `bias`: is it shortened, too?"""
+
+    def training_step(weights, h_0, x, y, alpha, rate, max_norm):
+        moved, h_T, loss = right_step(weights, h_0, x, y, alpha, 1.0, math.inf)
+        gradients = [b - a for a, b in zip(moved, weights, strict=True)]
+        factor = min(1.0, max_norm / float(measure(gradients)))
+        factors = (factor, factor, factor, factor if bias else 1.0)
+        new = [w - rate * f * g for w, f, g in zip(weights, factors, gradients, strict=True)]
+        return new, h_T, loss
+
+    return training_step
+
+
+def without_bias(gradients):
+    return sum(g.square().sum() for g in gradients[:3]) ** 0.5
+
+
 def swapped_loss(layer, loss_fn, x, y, window):
     return windows()(layer, lambda output, targets: loss_fn(targets, output), x, y, window)
 
@@ -128,6 +181,7 @@ PLANTED = {
         ("only the path through o_1", (2.0, 6, 4, 3.5)),
         ("only the path through h_2", (0.5, 3, 4, 3.5)),
         ("two steps, each with its factor", (3.0, 8, 4, 3.5)),
+        ("every sign is the wrong way round", (-2.5, -7, -4, -3.5)),
         ("dL/dh_1 is not 9", (9, 7, 4, 3.5)),
         ("the last step's term alone", (2.5, 2, 4, 3.5)),
         ("dL/dw_ih is not 8", (2.5, 8, 4, 3.5)),
@@ -156,6 +210,12 @@ PLANTED = {
     ],
     "leaky_backward": [
         ("the straight path is missing", leaky(straight=False)),
+        ("the straight path lacks its factor", leaky(straight=1)),
+        ("this is section 3's loop", section_3),
+        ("two things at once. First: the candidate enters", leaky(inside=0, slope="h")),
+        ("two things at once. First: the straight path is missing", leaky(straight=False, inside=0)),
+        ("First: the straight path lacks its factor", leaky(straight=1, inside=0)),
+        ("Second: tanh' is 1 - c_t^2", leaky(straight=False, slope="h")),
         ("so its gradient carries it, too", leaky(inside=0)),
         ("you took the state h_t", leaky(slope="h")),
         ("tanh' is missing", leaky(slope=None)),
@@ -174,6 +234,7 @@ PLANTED = {
         ("fractions that are cut", (2 / 11, 2 / 3, 1)),
         ("you divided by 12", (9 / 12, 3 / 12, 0)),
         ("not 4 - k + 1", (12 / 11, 6 / 9, 3 / 8)),
+        ("right up to rounding", (0.82, 0.33, 0)),
         ("lag 4: 0.25", (9 / 11, 1 / 3, 0.25)),
         ("lag 3: 0.5", (9 / 11, 0.5, 0)),
         ("got 2", (9 / 11, 1 / 3)),
@@ -188,8 +249,12 @@ PLANTED = {
         ("which is shorter, is missing", windows(stop=lambda T, w: T - T % w)),
         ("number of windows", windows(scale=lambda n: 1 / n)),
         ("only the last window's gradient", windows(clear=True)),
-        ("the state is never detached", never_detached),
-        ("those of the windows 1-3", windows(scale=lambda n: 2.0)),
+        ("not detached before a window's first step", never_detached),
+        ("one step late", windows(between=lambda s: s, late=1)),
+        ("one step early", windows(between=lambda s: s, late=-1)),
+        ("by the window's length", windows(mean="window")),
+        ("by the number of its steps", windows(mean="steps")),
+        ("those of the windows 1-4", windows(scale=lambda n: 2.0)),
         ("still holds its graph", windows(give=lambda total: total)),
         ("its sum over the windows", windows(give=lambda total: total.item() / 3)),
         ("have no .grad", lambda layer, loss_fn, x, y, window: 0.0),
@@ -197,6 +262,11 @@ PLANTED = {
     ],
     "training_step": [
         ("nothing is clipped", step(clip=None)),
+        ("you clip rate * g", clips_the_update),
+        ("not the sum of the four norms", norm_is(lambda gradients: sum(g.norm() for g in gradients))),
+        ("the root is missing", norm_is(lambda gradients: sum(g.square().sum() for g in gradients))),
+        ("the bias is missing in the norm", norm_is(without_bias)),
+        ("neither in the norm nor shortened", norm_is(without_bias, bias=False)),
         ("by its own norm", step(clip="each")),
         ("you limit every entry", step(clip="value")),
         ("it must stay as it is", step(clip="always")),

@@ -66,6 +66,11 @@ def never_leaves(step, state, sos, eos, max_length):
     return [row[: row.index(eos)] if eos in row else row for row in rows]
 
 
+def only_eos_dropped(step, state, sos, eos, max_length):
+    rows = greedy(stop=False)(step, state, sos, eos, max_length)
+    return [[token for token in row if token != eos] for row in rows]
+
+
 def random_choice(logits, dim):
     return (logits + torch.rand_like(logits) * 5).argmax(dim)
 
@@ -94,6 +99,7 @@ def beam(
     refill=False,
     shown=lambda tokens: tokens,
     longer=0,
+    outside=False,
 ):
     def search(step, eos, size, max_length, alpha):
         unfinished, finished = [((), 0.0)], []
@@ -104,6 +110,10 @@ def beam(
                 grown.sort(key=lambda c: -c[1])
                 candidates += grown[: of_each(size, tokens)] if of_each else grown
             candidates.sort(key=lambda c: -c[1])
+            if outside:
+                finished += [c for c in candidates if c[0][-1] == eos]
+                unfinished = [c for c in candidates if c[0][-1] != eos][:size]
+                continue
             kept = candidates[: size if refill else size - len(finished)] if cut else candidates
             finished += [c for c in kept if c[0][-1] == eos]
             unfinished = [c for c in kept if c[0][-1] != eos or not obey]
@@ -316,6 +326,7 @@ PLANTED = {
     ],
     "greedy_decode": [
         ("goes on after <eos>", greedy(stop=False)),
+        ("leaves out <eos> (id 3) but goes on after it", only_eos_dropped),
         ("still hold their <eos>", greedy(keep=True)),
         ("begin with <sos>", greedy(start=True)),
         ("one step short", greedy(steps=-1)),
@@ -373,7 +384,9 @@ PLANTED = {
         ("leaves out the <eos>", beam(score=lambda t, p, a: p / lp(len(t) - 1, a))),
         ("you divide by |Y|^alpha", beam(score=lambda t, p, a: p / len(t) ** a)),
         ("you multiply", beam(score=lambda t, p, a: p * lp(len(t), a))),
-        ("the score is not: the finished", beam(returned=lambda t, p, a: p)),
+        ("return log P / lp", beam(returned=lambda t, p, a: p)),
+        ("the score is not: you divide by", beam(returned=lambda t, p, a: p / len(t) ** a)),
+        ("must win a place", beam(outside=True)),
         ("|Y| = ", beam(returned=lambda t, p, a: math.exp(p))),
         ("lack their <eos>", beam(shown=lambda tokens: tokens[:-1] if tokens[-1] == 0 else tokens)),
         ("wide enough", beam(best=min)),
@@ -444,6 +457,7 @@ PLANTED = {
         ("wrong gradient", mine(carry=lambda first, h: h.detach())),
         ("learn returns nothing", mine(returned=lambda *a: None)),
         ("the loss counts padding", mine(options=lambda pad: {})),
+        ("still holds the computation", mine(returned=lambda model, loss, again: loss)),
         ("that it is to predict", mine(inputs=lambda target: target[:, 1:])),
         ("after the update", mine(returned=lambda model, loss, again: again().item())),
         ("is not 0.0", mine(returned=lambda *a: 0.0)),

@@ -12,7 +12,7 @@ import torch
 from course_lib.exercises import ch07
 from tests.helpers.solutions import solution, verdict
 
-FUNCTIONS = ("dot_product_attention", "split", "merge", "stack_maps")
+FUNCTIONS = ("dot_product_attention", "split", "merge", "multi_head", "stack_maps")
 VALUES = {"numbers_by_hand": "numbers", "shapes": "arrows"}  # check: the name of the student's answer
 
 
@@ -74,8 +74,51 @@ def maps(
     return run
 
 
+def mask_in_second_place(layers, x, mask):
+    found = []
+    for layer in layers:
+        found.append(layer.attention_weights(x, mask=mask))
+        x = x + layer(x, mask)
+    return found
+
+
 def heads(x, H):
     return x.unflatten(-1, (H, -1)).transpose(1, 2)
+
+
+def assembled(
+    sources=lambda query, key, value: (query, key, value),
+    order=(0, 1, 2),
+    cut=lambda y, H: y.unflatten(-1, (H, -1)).transpose(1, 2),
+    scale=lambda q, H: q.shape[-1],
+    use_mask=lambda mask: mask,
+    join=lambda heads: heads.transpose(1, 2).flatten(2),
+    output=lambda joined, W, b: joined @ W.T + b,
+    heads_of=lambda H: H,
+    project=lambda y, W, b: y @ W.T + b,
+):
+    def multi_head(query, key, value, W_in, b_in, W_out, b_out, H, mask=None):
+        H, W, b = heads_of(H), W_in.chunk(3), b_in.chunk(3)
+        parts = zip(sources(query, key, value), order, strict=True)
+        q, k, v = (cut(project(y, W[i], b[i]), H) for y, i in parts)
+        mask, scores = use_mask(mask), q @ k.mT / math.sqrt(scale(q, H))
+        weights = (scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(-1)
+        return output(join(weights @ v), W_out, b_out)
+
+    return multi_head
+
+
+def fixed_heads(*given, mask=None):
+    return assembled()(*given[:-1], 4, mask)
+
+
+def first_row_of_mask(*given, mask=None):
+    return assembled()(*given, None if mask is None else mask.flatten(0, -2)[:1])
+
+
+def overflowing(scores, visible):
+    grown = scores.exp() * visible
+    return grown / grown.sum(-1, keepdim=True).clamp_min(1e-30)
 
 
 G = math.exp(math.sqrt(3))
@@ -98,6 +141,7 @@ PLANTED = {
         ("multiplied by sqrt(K)", attend(lambda q, k, v: q @ k.mT * math.sqrt(q.shape[-1]))),
         ("there is no softmax", attend(weigh=lambda s, visible: s)),
         ("divide the exponentials", attend(weigh=lambda s, visible: s.exp())),
+        ("exp overflows", attend(weigh=overflowing)),
         ("these are weights", attend(out=lambda weights, v: weights)),
         ("returns a tuple", attend(out=lambda weights, v: (weights @ v, weights))),
         ("the mask changes nothing", lambda q, k, v, mask=None, causal=False: attend()(q, k, v, None, causal)),
@@ -138,6 +182,7 @@ PLANTED = {
         ("to be added", maps(residual=False)),
         ("from what the layer reads", maps(first=False)),
         ("must go on through", maps(move=False)),
+        ("pass it by name", mask_in_second_place),
         ("inverted", maps(invert=True)),
         ("keep the heads apart", maps(shown=lambda w: w.mean(1))),
         ("got one tensor for all", maps(end=torch.stack)),
@@ -146,6 +191,8 @@ PLANTED = {
     "numbers_by_hand": [
         ("what keys 3 and 4 get together", (2 * WEIGHT, LENGTH, VARIANCE, SLOPE)),
         ("divide it by sqrt(3)", (math.exp(3) / (2 * math.exp(3) + 2), LENGTH, VARIANCE, SLOPE)),
+        ("root of 4", (math.exp(1.5) / (2 * math.exp(1.5) + 2), LENGTH, VARIANCE, SLOPE)),
+        ("root of the number of keys", (WEIGHT, math.log(27) / 5, VARIANCE, SLOPE)),
         ("key 4 has the same score", (G / (G + 3), LENGTH, VARIANCE, SLOPE)),
         ("e^0 is 1", (0.5, LENGTH, VARIANCE, SLOPE)),
         ("left out the division", (WEIGHT, math.log(27) / 10, VARIANCE, SLOPE)),
@@ -173,14 +220,43 @@ PLANTED = {
         ("one sentence", ARROWS | {"numbers": 17136 // 8}),
         ("one head", ARROWS | {"numbers": 17136 // 6}),
         ("the layer's parameters", ARROWS | {"numbers": 4 * 96 * 96}),
-        ("side by side again", ARROWS | {"output": (8, 6, 17, 16)}),
+        ("before the heads are concatenated", ARROWS | {"output": (8, 6, 17, 16)}),
         ("no entry 'weights'", {name: shape for name, shape in ARROWS.items() if name != "weights"}),
     ],
 }
+PLANTED["multi_head"] = [
+    ("merge the heads", assembled(join=lambda heads: heads, output=lambda heads, W, b: heads)),
+    ("output projection is missing", assembled(output=lambda joined, W, b: joined)),
+    ("the biases are missing", assembled(project=lambda y, W, b: y @ W.T, output=lambda joined, W, b: joined @ W.T)),
+    ("in_proj_bias is missing", assembled(project=lambda y, W, b: y @ W.T)),
+    ("out_proj_bias is missing", assembled(output=lambda joined, W, b: joined @ W.T)),
+    ("out_proj_weight is used as it is", assembled(output=lambda joined, W, b: joined @ W + b)),
+    ("three input matrices are used", assembled(project=lambda y, W, b: y @ W + b)),
+    ("no weight", assembled(project=lambda y, W, b: y @ W + b, output=lambda joined, W, b: joined @ W + b)),
+    ("made from query", assembled(lambda query, key, value: (query, query, query))),
+    ("made from key", assembled(lambda query, key, value: (query, key, key))),
+    ("exchanged their parts", assembled(lambda query, key, value: (query, value, key))),
+    ("root of D", assembled(scale=lambda q, H: q.shape[-1] * H)),
+    ("not divided", assembled(scale=lambda q, H: 1)),
+    ("one head of width D", assembled(heads_of=lambda H: 1)),
+    ("queries and keys", assembled(order=(1, 0, 2))),
+    ("keys and values have", assembled(order=(0, 2, 1))),
+    ("queries and values", assembled(order=(2, 1, 0))),
+    ("merged without a transpose", assembled(join=lambda o: o.reshape(o.shape[0], o.shape[2], -1))),
+    ("interleaved in the merge", assembled(join=lambda o: o.permute(0, 2, 3, 1).flatten(2))),
+    ("hold positions", assembled(cut=lambda y, H: y.reshape(y.shape[0], H, y.shape[1], -1))),
+    ("every H-th entry", assembled(cut=lambda y, H: y.unflatten(-1, (-1, H)).permute(0, 3, 1, 2))),
+    ("the mask changes nothing", assembled(use_mask=lambda mask: None)),
+    ("the wrong way round", assembled(use_mask=lambda mask: None if mask is None else ~mask)),
+    ("wrong with one of shape", first_row_of_mask),
+    ("wrong for H = 1", fixed_heads),
+    ("returns a tuple", assembled(output=lambda joined, W, b: (joined @ W.T + b, joined))),
+]
 IDENTITY = {  # "returns its input"
     "dot_product_attention": lambda q, k, v, mask=None, causal=False: q,
     "split": lambda x, H: x,
     "merge": lambda x: x,
+    "multi_head": lambda query, *others, mask=None: query,
     "stack_maps": lambda layers, x, mask: x,
     "numbers_by_hand": 1.0,
     "shapes": (8, 6, 17, 16),
@@ -189,6 +265,7 @@ ZEROS = {
     "dot_product_attention": lambda q, k, v, mask=None, causal=False: q @ torch.zeros(q.shape[-1], v.shape[-1]).to(q),
     "split": lambda x, H: torch.zeros_like(heads(x, H)),
     "merge": lambda x: torch.zeros_like(x.transpose(1, 2).flatten(2)),
+    "multi_head": lambda query, *others, mask=None: torch.zeros_like(query),
     "stack_maps": maps(shown=torch.zeros_like),
     "numbers_by_hand": (0, 0, 0, 0),
     "shapes": dict.fromkeys(ARROWS, (0, 0)),
@@ -254,3 +331,14 @@ def test_other_right_answers_pass():
     as_lists = {name: list(value) if isinstance(value, tuple) else value for name, value in ARROWS.items()}
     assert verdict(ch07.shapes, as_lists) == "passed: shapes"
     assert verdict(ch07.numbers_by_hand, torch.tensor([0.425, 0.571, 36.0, -0.14])) == "passed: numbers_by_hand"
+    assert verdict(ch07.multi_head, assembled()) == "passed: multi_head"
+
+
+def test_words_are_asked_for_before_the_good_answer_is_told(capsys):
+    """Fails if the exercise in words has no hint, or tells what is wanted before anything was written."""
+    for number in (1, 2, 3):
+        ch07.saturation_and_heads.hint(number)
+    ch07.saturation_and_heads.compare(...)
+    assert "no answer yet" in capsys.readouterr().out
+    ch07.saturation_and_heads.compare("word " * 20)
+    assert "gradient" in capsys.readouterr().out

@@ -4,6 +4,7 @@ A test here fails when a check accepts a wrong answer, rejects the reference, or
 different mistakes the same diagnosis.
 """
 
+import functools
 import math
 
 import pytest
@@ -141,17 +142,63 @@ def nearly(layer, x, order):
     return close(layer(x[:, order]), layer(x)[:, order], 0.01)
 
 
+def difference(layer, x, order):
+    return layer(x[:, order]) - layer(x)[:, order]
+
+
+def reversed_only(layer, x, order):
+    """The order is ignored."""
+    return close(layer(x.flip(1)), layer(x).flip(1))
+
+
+def looped(length, width):
+    right = torch.zeros(length, width)
+    for i in range(length):
+        right[i] = table()(length, width)[i]
+    return right
+
+
+def comprehended(length, width):
+    return torch.stack([row for row in table()(length, width)])
+
+
+def by_the_library(length, width):
+    return positional.sinusoidal_table(length, width)
+
+
+hidden_name = positional.sinusoidal_table
+
+
+def library_helper(x, offset):
+    return positional.RoPE(x.shape[-1]).rotate(x, offset)
+
+
+def found_by_least_squares(delta, width):
+    rows = positional.sinusoidal_table(50 + delta, width, dtype=torch.float64)
+    return torch.linalg.lstsq(rows[:-delta], rows[delta:]).solution
+
+
+def counted_late(q, k, cache, rotate):
+    """The queries' offset is read off the cache after the new keys are in it."""
+    keys = torch.cat([cache, rotate(k, cache.shape[2])], 2)
+    return rotate(q, keys.shape[2]) @ keys.transpose(-1, -2) / math.sqrt(q.shape[-1]), keys
+
+
 PLANTED = {
     "is_equivariant": [
         ("that is invariance", lambda layer, x, order: close(layer(x[:, order]), layer(x))),
         ("wrong order", lambda layer, x, order: close(layer(x[:, order]), layer(x)[:, order.argsort()])),
         ("allows no rounding", lambda layer, x, order: torch.equal(layer(x[:, order]), layer(x)[:, order])),
         ("cannot see which", lambda layer, x, order: close(layer(x[:, order]).sum(1), layer(x).sum(1))),
-        ("not the batch", lambda layer, x, order: close(layer(x[[2, 0, 1]]), layer(x)[[2, 0, 1]])),
-        ("sets the last vector to 0", lambda layer, x, order: close(layer(x[:, order])[:, 0], layer(x)[:, order[0]])),
+        ("the batch is permuted", lambda layer, x, order: close(layer(x[[2, 0, 1]]), layer(x)[[2, 0, 1]])),
+        ("only the first place", lambda layer, x, order: close(layer(x[:, order])[:, 0], layer(x)[:, order[0]])),
+        ("only the last place", lambda layer, x, order: close(layer(x[:, order])[:, -1], layer(x)[:, order[-1]])),
+        ("only the first sequence", lambda layer, x, order: close(layer(x[:, order])[0], layer(x)[0, order])),
+        ("take absolute values", lambda layer, x, order: difference(layer, x, order).max().item() < 1e-6),
+        ("mean of squares", lambda layer, x, order: difference(layer, x, order).square().mean().item() < 1e-6),
+        ("Does it use the `order`", reversed_only),
         ("no layer passes", lambda layer, x, order: False),
         ("adds a thousandth", nearly),
-        ("which this permutation moves", lambda layer, x, order: close(layer(x.flip(1)), layer(x).flip(1))),
         ("is a Tensor", lambda layer, x, order: layer(x[:, order]) - layer(x)[:, order]),
     ],
     "position_table": [
@@ -159,11 +206,13 @@ PLANTED = {
         ("changed places", table(waves=(torch.cos, torch.sin))),
         ("its own speed", own_speeds),
         ("start at 1", table(first=1)),
-        ("exponent is j / D", table(exponent=1.0)),
+        ("exponent is n / D", table(exponent=1.0)),
         ("clocks speed up", table(exponent=-2.0)),
         ("these are angles", table(waves=(lambda angles: angles, lambda angles: angles))),
         ("does not depend", lambda length, width: torch.ones(length, width)),
         ("written into the code", lambda length, width: table()(length, width) * (length == 7)),
+        ("there is a loop", looped),
+        ("library's sinusoidal_table", by_the_library),
         ("shape", lambda length, width: table()(length, width).T),
     ],
     "shift_matrix": [
@@ -176,10 +225,11 @@ PLANTED = {
         ("written into the code", lambda k, width: blocks(times=3)(k, width)),
         ("outside the 2 x 2 blocks", lambda k, width: torch.ones(width, width)),
         ("check one block", blocks(times=2)),
+        ("`lstsq` found it", found_by_least_squares),
     ],
     "rotate": [
         ("other way", lambda x, offset: turn(x, offset, sign=-1)),
-        ("j + K/2", halves),
+        ("n + K/2", halves),
         ("one half after the other", lambda x, offset: turn(x, offset, join=lambda *both: torch.cat(both, -1))),
         ("start at 1", lambda x, offset: turn(x, offset, first=1)),
         ("number of the head", lambda x, offset: turn(x.transpose(1, 2), offset).transpose(1, 2)),
@@ -191,6 +241,7 @@ PLANTED = {
         ("no rotation", stretched),
         ("lengths stay, but", lambda x, offset: turn(x, offset, base=100.0)),
         ("nothing is turned", lambda x, offset: x),
+        ("library's RoPE", lambda x, offset: library_helper(x, offset)),
     ],
     "alibi_bias": [
         ("sign is positive", alibi(sign=1)),
@@ -205,6 +256,7 @@ PLANTED = {
         ("0 everywhere", lambda H, T, S: torch.zeros(H, T, S)),
         ("shape", lambda H, T, S: alibi()(H, T, S)[0]),
         ("head 1, query 2, key 0: -2", lambda H, T, S: 2 * alibi()(H, T, S)),
+        ("library's ALiBi", lambda H, T, S: positional.ALiBi(H).bias(T, S)),
     ],
     "scores_with_cache": [
         ("new query and key", cached(query="zero", key="zero")),
@@ -213,6 +265,8 @@ PLANTED = {
         ("a second time: what", cached(again=True)),
         ("both mistakes", cached(again=True, query="zero")),
         ("one too many", cached(add=1)),
+        ("one too few", cached(add=-1)),
+        ("after the new keys were appended", counted_late),
         ("before the cached ones", cached(front=True)),
         ("unturned", unturned_late),
         ("keys are not turned", cached(key="not")),
@@ -250,20 +304,53 @@ def test_reference_passes(name):
 
 
 def test_other_right_ways_are_welcome():
-    """Fails when a check insists on the reference's own way or type: the library's code, float64, a boolean tensor."""
+    """Fails when a check insists on the reference's own way: a boolean tensor, a name of the library, a loop."""
 
     def put_back(layer, x, order):
         return torch.tensor(close(layer(x[:, order])[:, order.argsort()], layer(x)))
 
-    def found_by_least_squares(k, width):
-        rows = positional.sinusoidal_table(50 + k, width, dtype=torch.float64)
-        return torch.linalg.lstsq(rows[:-k], rows[k:]).solution
+    def own_name(length, width):
+        sinusoidal_table = table()
+        return sinusoidal_table(length, width)
+
+    def with_loop(x, offset):
+        return torch.stack([turn(row, offset) for row in x])
+
+    def unturned_cache(q, k, cache, rotate):
+        keys = torch.cat([cache, k], 2)
+        return rotate(q, cache.shape[2]) @ rotate(keys, 0).transpose(-1, -2) / math.sqrt(q.shape[-1]), keys
 
     assert verdict(ch08.is_equivariant, put_back) == "passed: is_equivariant"
-    assert verdict(ch08.position_table, positional.sinusoidal_table) == "passed: position_table"
-    assert verdict(ch08.shift_matrix, found_by_least_squares) == "passed: shift_matrix"
-    assert verdict(ch08.rotate, lambda x, offset: positional.RoPE(x.shape[-1]).rotate(x, offset)) == "passed: rotate"
-    assert verdict(ch08.alibi_bias, lambda H, T, S: positional.ALiBi(H).bias(T, S)) == "passed: alibi_bias"
+    assert verdict(ch08.position_table, own_name) == "passed: position_table"
+    assert verdict(ch08.rotate, with_loop) == "passed: rotate"
+    assert verdict(ch08.scores_with_cache, unturned_cache) == "passed: scores_with_cache"
+
+
+def test_every_way_to_loop_and_to_call_is_seen():
+    """Fails when a comprehension, a partial function, a module or a helper hides what the exercise forbids."""
+
+    class Wrapped(torch.nn.Module):
+        def forward(self, length, width):
+            return by_the_library(length, width)
+
+    for answer in (
+        comprehended,
+        functools.partial(looped),
+        Wrapped(),
+        lambda length, width: hidden_name(length, width),
+    ):
+        message = verdict(ch08.position_table, answer)
+        assert "there is a loop" in message or "library's sinusoidal_table" in message
+    assert "library's RoPE" in verdict(ch08.rotate, functools.partial(library_helper))
+
+
+def test_words_are_compared(capsys):
+    """Fails when the model answer of 8.6 is shown before there are words, or never."""
+    ch08.beyond_training.compare(...)
+    assert ch08.beyond_training.good_answer not in capsys.readouterr().out
+    ch08.beyond_training.compare("A majority vote over the assignments, since nothing tells which came last. " * 3)
+    assert ch08.beyond_training.good_answer in capsys.readouterr().out
+    assert "exp(-35 m)" in ch08.beyond_training.good_answer
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, i) for name, rows in PLANTED.items() for i in range(len(rows))])

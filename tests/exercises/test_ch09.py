@@ -12,9 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib.exercises import ch09
+from course_lib.positional import sinusoidal_table
 from tests.helpers.solutions import solution, verdict
 
-VALUES = {"residuals_by_hand": "first_entries"}  # check: the name of the student's answer
+VALUES = {
+    "residuals_by_hand": "first_entries",
+    "own_transformer": "OwnTransformer",
+}  # check: the name of the student's answer
 
 
 # --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
@@ -31,6 +35,11 @@ def norm(dim=-1, unbiased=False, place="inside", gain=True, offset=True, centre=
     return layer_norm
 
 
+def torch_norm(x, weight, bias, eps):
+    """By torch's BatchNorm of the transposed batch: the right numbers, and not allowed."""
+    return F.batch_norm(x.flatten(0, 1).T, None, None, training=True, eps=eps).T.view(x.shape) * weight + bias
+
+
 def block(
     see="mask",
     form="post",
@@ -43,20 +52,24 @@ def block(
     norms=(1, 2),
     split=True,
     project=True,
+    exchange=False,
 ):
     def encoder_block(x, mask, p, num_heads):
         B, T, D = x.shape
 
         def attend(x):
             parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
+            K = D // num_heads
+            axes = (K, num_heads) if exchange else (num_heads, K)
+            turn = (0, 3, 1, 2) if exchange == "permuted" else (0, 2, 1, 3)
             q, k, v = (
-                parts[i].view(B, T, num_heads, -1).transpose(1, 2) if split else parts[i].reshape(B, num_heads, T, -1)
+                parts[i].view(B, T, *axes).permute(turn) if split else parts[i].reshape(B, num_heads, T, -1)
                 for i in order
             )
-            scores = q @ k.mT / {"K": D // num_heads, "D": D, "1": 1}[width] ** 0.5
+            scores = q @ k.mT / {"K": D // num_heads, "H": num_heads, "D": D, "1": 1}[width] ** 0.5
             keys = {"mask": mask, "all": mask | True, "padding": ~mask}[see]
             heads = scores.masked_fill(~keys[:, None, None], -math.inf).softmax(dim) @ v
-            heads = heads.transpose(1, 2) if merge else heads
+            heads = heads.permute(0, 2, 3, 1) if merge == "interleaved" else heads.transpose(1, 2) if merge else heads
             heads = heads.reshape(B, T, D)
             return F.linear(heads, p["out_weight"], p["out_bias"]) if project else heads
 
@@ -81,7 +94,7 @@ def block(
         if form == "bare":
             x = x + attend(x)
             return x + feed(x)
-        x = norm1(attend(x) + (0 if form == "none" else x))
+        x = norm1(attend(x) + (0 if form in ("none", "last") else x))
         if not second:
             return norm2(x)
         return norm2(feed(x) + (0 if form in ("none", "first") else x))
@@ -93,18 +106,6 @@ def queries_hidden(x, mask, p, num_heads):
     """Padding hidden as a query: whole rows of minus infinity."""
     scores = torch.zeros(*mask.shape, mask.shape[1], dtype=x.dtype).masked_fill(~mask[..., None], -math.inf)
     return scores.softmax(-1).mean(1, keepdim=True).transpose(1, 2) * x
-
-
-def half_fixed(x, attend, feed_forward, norm1, norm2):
-    x = x + attend(norm1(x))
-    x = norm2(x)
-    return x + feed_forward(x)
-
-
-def both_replaced(x, attend, feed_forward, norm1, norm2):
-    x = norm1(x)
-    x = norm2(x + attend(x))
-    return x + feed_forward(x)
 
 
 def cross(
@@ -124,6 +125,11 @@ def cross(
         return scores.masked_fill(~visible, -math.inf).softmax(dim).nan_to_num() @ values
 
     return cross_attention
+
+
+def exchanged(x, memory, real, W_q, W_k, W_v):
+    """The memory asks; its mask then fits only where T = S."""
+    return cross()(memory, x, real, W_q, W_k, W_v)
 
 
 def write(last=-1, whole=True, append=True, stop_at=True, keep_stop=False, prompt_too=False, rounds=0, sign=1):
@@ -153,6 +159,108 @@ def doubled(model, prompt, stop, max_new):
     return ids[0, len(prompt) :].tolist()
 
 
+def copied(part, detach):
+    """The same weights in memory of their own, with or without a way back for the gradient."""
+    if isinstance(part, torch.Tensor):
+        return part.detach().clone().requires_grad_() if detach else part.clone()
+    if isinstance(part, dict):
+        return {name: copied(each, detach) for name, each in part.items()}
+    return [copied(each, detach) for each in part]
+
+
+def own(
+    places=0, root=True, layers=lambda layers: layers, causal=True, see_source=True, cross="cross_", keep=1,
+    norms=(2, 3), first=False, scale=1.0, ids_tell=False, heads=None, depth=None, pad_counts=False, reduction="mean",
+    shift=False, zero=True, move=True, keep_eos=False, keep_sos=False, stop=True, short=0, half=False, train=True,
+    score="K", in_order=False, divide=False, clone=False, detach=False,
+):  # fmt: skip
+    """A whole model, or one with a mistake in it."""
+
+    class OwnTransformer:
+        def __init__(self, weights, num_heads):
+            self.w, self.H = copied(weights, detach) if clone else weights, heads or num_heads
+
+        def embed(self, table, ids):
+            T, D = ids.shape[1], table.shape[1]
+            x = table[ids] * (D**0.5 if root else 1)
+            return x if places is None else x + sinusoidal_table(T + places, D)[places:].to(x)
+
+        def look(self, p, x, told, mask, name=""):
+            D = x.shape[2]
+            W, b = p[f"{name}in_proj_weight"], p[f"{name}in_proj_bias"]
+            parts = x @ W[:D].T + b[:D], told @ W[D : 2 * D].T + b[D : 2 * D], told @ W[2 * D :].T + b[2 * D :]
+            q, k, v = (part.unflatten(2, (self.H, -1)).transpose(1, 2) for part in parts)
+            width = {"K": q.shape[-1], "D": D, "1": 1}[score]
+            found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=width**-0.5)
+            found = found.transpose(1, 2).flatten(2)
+            return found @ p[f"{name}out_weight"].T + p[f"{name}out_bias"]
+
+        def norm(self, x, p, i):
+            return F.layer_norm(x, x.shape[2:], p[f"gain{i}"], p[f"offset{i}"])
+
+        def think(self, x, p):
+            return (x @ p["weight1"].T + p["bias1"]).relu() @ p["weight2"].T + p["bias2"]
+
+        def encode(self, source, real):
+            mask = (source != 1) if ids_tell else torch.ones_like(real) if see_source is False else real
+            mask = mask[:, None, None]
+            x = self.embed(self.w["source_table"], source)
+            if half:
+                x = x.half().double()
+            for p in layers(self.w["encoder"])[:depth]:
+                x = self.norm(x + self.look(p, x, x, mask), p, 1)
+                x = self.norm(x + self.think(x, p), p, 2)
+            return x
+
+        def decode(self, target_in, memory, real):
+            T = target_in.shape[1]
+            past = torch.ones(T, T).tril() > 0 if causal else torch.ones(T, T) > 0
+            there = torch.ones_like(real) if see_source == "encoder" else real
+            there = there[:, None, None]
+            y = self.embed(self.w["target_table"], target_in)
+            for p in layers(self.w["decoder"])[:depth]:
+                for part in ("cross", "self") if first or in_order else ("self", "cross"):
+                    if part == "self":
+                        y = self.norm(y + self.look(p, y, y, past), p, 2 if in_order else 1)
+                    elif in_order:
+                        y = self.norm(y + self.look(p, y, memory, there, cross), p, 1)
+                    elif cross is not None:
+                        y = self.norm(keep * y + self.look(p, y, memory, there, cross), p, norms[0])
+                y = self.norm(y + self.think(y, p), p, norms[1])
+            if divide:
+                y = y / y.shape[2] ** 0.5
+            return scale * (y.shape[2] ** 0.5 if scale != 1 else 1) * (y @ self.w["target_table"].T)
+
+        def learn(self, optimizer, source, real, target_in, target_out, pad):
+            logits = self.decode(target_in, self.encode(source, real), real)
+            wanted = target_in if shift else target_out
+            options = {"ignore_index": -100 if pad_counts else pad, "reduction": reduction}
+            loss = F.cross_entropy(logits.transpose(1, 2), wanted, **options)
+            if zero:
+                optimizer.zero_grad()
+            loss.backward()
+            if move:
+                optimizer.step()
+            if not train:
+                with torch.no_grad():
+                    self.w["encoder"][0]["bias1"] += 0.1
+            return loss.item()
+
+        def translate(self, source, sos, eos, max_new_tokens):
+            row, ids = torch.tensor([source]), [sos]
+            real = torch.ones_like(row, dtype=torch.bool)
+            memory = self.encode(row, real)
+            while len(ids) <= max_new_tokens - short:
+                ids.append(self.decode(torch.tensor([ids]), memory, real)[0, -1].argmax().item())
+                if ids[-1] == eos and stop:
+                    break
+            if ids[-1] == eos and not keep_eos:
+                ids.pop()
+            return ids if keep_sos else ids[1:]
+
+    return OwnTransformer
+
+
 PLANTED = {
     "layer_norm": [
         ("eps and the variance are both off", norm(unbiased=True, place="outside")),
@@ -172,6 +280,12 @@ PLANTED = {
             lambda c: w * c / ((c**2).sum(-1, keepdim=True) + eps).sqrt() + b)(x - x.mean(-1, keepdim=True))),
         ("the gain multiplies the bias too", lambda x, w, b, eps: w * (norm(gain=False)(x, w, b, eps))),
         ("wanted (2, 3, 5)", lambda x, weight, bias, eps: x.mean(-1)),
+        ("torch's own layer_norm", lambda x, weight, bias, eps: F.layer_norm(x, weight.shape, weight, bias, eps)),
+        ("torch's own native_layer_norm", lambda x, weight, bias, eps: torch.native_layer_norm(
+            x, weight.shape, weight, bias, eps)[0]),
+        ("torch's own group_norm", lambda x, weight, bias, eps: nn.GroupNorm(1, 5, eps).double()(x.flatten(0, 1))
+            .view_as(x) * weight + bias),
+        ("torch's own batch_norm", torch_norm),
         ("wrong for D = 4 and eps = 0.1", lambda x, weight, bias, eps: norm()(x, weight, bias, 0.3)),
     ],
     "residuals_by_hand": [
@@ -199,7 +313,9 @@ PLANTED = {
         ("output projection is missing", block(project=False)),
         ("another activation", block(activation=F.gelu)),
         ("the residuals are missing", block(form="none")),
+        ("the first residual is missing", block(form="last")),
         ("the second residual is missing", block(form="first")),
+        ("H and K are exchanged", block(exchange=True)),
         ("nothing is normalised", block(form="bare")),
         ("divided by sqrt(D)", block(width="D")),
         ("not scaled", block(width="1")),
@@ -215,23 +331,8 @@ PLANTED = {
             x, torch.arange(mask.shape[1]) < mask.sum(1, keepdim=True), p, H)),
         ("row 0, without padding, is right", lambda x, mask, p, H: block(see="all")(x * mask[..., None], mask, p, H)),
     ],
-    "pre_ln_block": [
-        ("the bug is still there", lambda x, a, f, n, m: (lambda y: y + f(m(y)))(n(x) + a(n(x)))),
-        ("in the second the residual carries", half_fixed),
-        ("both residuals carry", both_replaced),
-        ("this is Post-LN", lambda x, a, f, n, m: (lambda y: m(y + f(y)))(n(x + a(x)))),
-        ("no norm is left", lambda x, a, f, n, m: (lambda y: y + f(y))(x + a(x))),
-        ("the feed-forward reads norm2(x)", lambda x, a, f, n, m: x + a(n(x)) + f(m(x))),
-        ("what the attention added is lost", lambda x, a, f, n, m: x + f(m(x + a(n(x))))),
-        ("the second residual is missing", lambda x, a, f, n, m: f(m(x + a(n(x))))),
-        ("the first norm is missing", lambda x, a, f, n, m: (lambda y: y + f(m(y)))(x + a(x))),
-        ("the second norm is missing", lambda x, a, f, n, m: (lambda y: y + f(y))(x + a(n(x)))),
-        ("the other way round", lambda x, a, f, n, m: (lambda y: y + f(m(y)))(n(x) + a(x))),
-        ("normalise what the sublayers give", lambda x, a, f, n, m: (lambda y: y + m(f(y)))(x + n(a(x)))),
-        ("norm1 and norm2 have changed places", lambda x, a, f, n, m: (lambda y: y + f(n(y)))(x + a(m(x)))),
-        ("norm1 is used twice", lambda x, a, f, n, m: (lambda y: y + f(n(y)))(x + a(n(x)))),
-    ],
     "cross_attention": [
+        ("runs only where T = S", exchanged),
         ("the roles are exchanged", cross(q="memory", k="x", v="x", see="all")),
         ("this is self-attention", cross(k="x", v="x", see="all")),
         ("`real` is not used", cross(see="all")),
@@ -244,6 +345,41 @@ PLANTED = {
         ("x @ W.T", cross(turn=False)),
         ("the memory itself", cross(project_v=False)),
         ("right for D = 5, wrong for D = 3", cross(width=5)),
+    ],
+    "own_transformer": [
+        ("encode: the rows of the table", own(root=False)),
+        ("encode: the positions are missing", own(places=None)),
+        ("encode: the positions begin at 1", own(places=1)),
+        ("encode: only the first layer", own(depth=1)),
+        ("encode: the first layer is used again", own(layers=lambda layers: [layers[0]] * len(layers))),
+        ("encode: the layers are used in the wrong order", own(layers=lambda layers: layers[::-1])),
+        ("encode: real tokens look at padding", own(see_source=False)),
+        ("encode: shapes are right, numbers are not", own(heads=1)),
+        ("decode: a position sees the words after it", own(causal=False)),
+        ("decode: the cross-attention looks at padding", own(see_source="encoder")),
+        ("decode: the cross-attention is missing", own(cross=None)),
+        ("decode: the cross-attention stands before", own(first=True)),
+        ("decode: the cross-attention uses the weights", own(cross="")),
+        ("decode: what cross-attention finds replaces y", own(keep=0)),
+        ("decode: the second and the third norm", own(norms=(3, 2))),
+        ("decode: the logits are multiplied by sqrt(D)", own(scale=1.0 + 1e-12)),
+        ("decode: the logits are divided by sqrt(D)", own(divide=True)),
+        ("decode: the sublayers are in the wrong order", own(in_order=True)),
+        ("encode: the scores of attention are not divided", own(score="1")),
+        ("encode: the scores of attention are divided by sqrt(D)", own(score="D")),
+        ("two more columns of padding", own(ids_tell=True)),
+        ("right for 2 heads and 2 layers", own(depth=2)),
+        ("learn: padding counts in the loss", own(pad_counts=True)),
+        ("learn: the loss is a sum", own(reduction="sum")),
+        ("learn: the loss compares with target_in", own(shift=True)),
+        ("is there a backward, and a step", own(move=False)),
+        ("has your model copied them", own(clone=True)),
+        ("call zero_grad", own(zero=False)),
+        ("the weights after two updates are not", own(train=False)),
+        ("translate: sos stands in front", own(keep_sos=True)),
+        ("translate: eos is among your words", own(keep_eos=True)),
+        ("translate: it goes on after eos", own(stop=False)),
+        ("translate: the last word is missing", own(short=1)),
     ],
     "continue_greedily": [
         ("the prompt is among your words", write(prompt_too=True)),
@@ -264,17 +400,17 @@ IDENTITY = {
     "layer_norm": lambda x, *rest: x,
     "residuals_by_hand": (6, 6, 6, 6),
     "encoder_block": lambda x, *rest: x,
-    "pre_ln_block": lambda x, *rest: x,
     "cross_attention": lambda x, *rest: x,
     "continue_greedily": lambda model, prompt, *rest: prompt,
+    "own_transformer": lambda *given: nn.Identity(),
 }
 ZEROS = {
     "layer_norm": lambda x, *rest: 0 * x,
     "residuals_by_hand": (0, 0, 0, 0),
     "encoder_block": lambda x, *rest: 0 * x,
-    "pre_ln_block": lambda x, *rest: 0 * x,
     "cross_attention": lambda x, *rest: 0 * x,
     "continue_greedily": lambda *rest: [0],
+    "own_transformer": own(keep=0, root=False),
 }
 
 
@@ -289,8 +425,10 @@ def test_reference_passes(name):
 def test_other_right_ways_are_welcome():
     """Fails when a check insists on the reference's own way: torch's layers, a large negative score, tensors of ids."""
 
-    def torch_norm(x, weight, bias, eps):
-        return F.batch_norm(x.flatten(0, 1).T, None, None, training=True, eps=eps).T.view(x.shape) * weight + bias
+    def by_products(x, weight, bias, eps):
+        centred = x - (x @ torch.ones(x.shape[-1], 1).to(x)) / x.shape[-1]
+        variance = centred.norm(dim=-1, keepdim=True) ** 2 / x.shape[-1]
+        return torch.addcmul(bias, weight * centred, (variance + eps).rsqrt())
 
     def torch_block(x, mask, p, num_heads):
         layer = nn.TransformerEncoderLayer(x.shape[-1], num_heads, len(p["bias1"]), 0.0, batch_first=True).double()
@@ -305,7 +443,7 @@ def test_other_right_ways_are_welcome():
         return F.scaled_dot_product_attention(*inputs, attn_mask=memory_mask[:, None])
 
     writer = solution("09", "continue_greedily")
-    assert verdict(ch09.layer_norm, torch_norm) == "passed: layer_norm"
+    assert verdict(ch09.layer_norm, by_products) == "passed: layer_norm"
     assert verdict(ch09.encoder_block, torch_block) == "passed: encoder_block"
     assert verdict(ch09.cross_attention, sdpa) == "passed: cross_attention"
     assert verdict(ch09.continue_greedily, lambda *given: torch.tensor(writer(*given))) == "passed: continue_greedily"
@@ -320,6 +458,19 @@ def test_planted_mistake_gets_its_message(name, number):
     message = verdict(getattr(ch09, name), wrong)
     assert message.startswith("not yet: ")
     assert part in message
+
+
+@pytest.mark.parametrize("options", [
+    {"exchange": "permuted", "merge": "interleaved"}, {"exchange": "permuted"}, {"exchange": True, "width": "H"},
+], ids=["there and back", "there only", "K heads"])  # fmt: skip
+def test_heads_of_the_wrong_axis_are_named(options):
+    """Fails when (B, T, K, H) in place of (B, T, H, K) gets only the general message."""
+    assert "H and K are exchanged" in verdict(ch09.encoder_block, block(**options))
+
+
+def test_detached_copies_are_suspected():
+    """Fails when a model that trains copies is told only that a backward or a step is missing; both are there."""
+    assert "hold copies" in verdict(ch09.own_transformer, own(clone=True, detach=True))
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -345,3 +496,12 @@ def test_messages_do_not_show_the_solution(name):
     messages = " ".join(verdict(getattr(ch09, name), wrong) for _, wrong in PLANTED[name])
     for line in ("masked_fill", ".transpose(", "torch.sqrt", ".chunk", "argmax", "8.83", "4.24", "1.41", "F.linear"):
         assert line not in messages
+
+
+def test_hints_and_a_good_answer_for_the_words(capsys):
+    """Fails if the written exercise gives its answer away before there is one."""
+    ch09.which_style.compare(...)
+    assert ch09.which_style.good_answer not in capsys.readouterr().out
+    ch09.which_style.compare("Duplicates want an encoder because both texts are there from the start " * 2)
+    assert capsys.readouterr().out == f"A good answer contains: {ch09.which_style.good_answer}\n"
+    assert all(hint not in ch09.which_style.good_answer for hint in ch09.which_style.hints)

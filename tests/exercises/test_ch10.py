@@ -187,3 +187,13 @@ def test_a_finer_way_passes_too():
 
     assert verdict(ch10.positions_seen, one_by_one) == "passed: positions_seen"
     assert verdict(ch10.positions_seen, seen(right, number=lambda out: out.square().sum())).startswith("passed")
+
+
+def test_words_are_compared(capsys):
+    """Fails when the model answer of 10.6 is shown before there are words, or never, or a hint is missing."""
+    for number in (1, 2, 3):
+        ch10.when_an_rnn.hint(number)
+    ch10.when_an_rnn.compare(...)
+    assert ch10.when_an_rnn.good_answer not in capsys.readouterr().out
+    ch10.when_an_rnn.compare("An RNN, since what it carries on and the time for one more step do not grow. " * 2)
+    assert ch10.when_an_rnn.good_answer in capsys.readouterr().out

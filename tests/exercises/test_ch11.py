@@ -5,10 +5,13 @@ different mistakes the same diagnosis.
 """
 
 import math
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from course_lib.exercises import ch11
 from tests.helpers.solutions import solution, verdict
@@ -21,17 +24,70 @@ R_6 = 0.2551654
 # --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
 
 
-def backward(mean=True, along=True, size=True, unbiased=False, axis=-1, outside=False):
+def backward(mean=1, along=1, size=1, unbiased=False, axis=-1, outside=False, variance=False, sign=1, plain=False):
     def layer_norm_backward(x, gradient, eps=1e-5):
         centred = x - x.mean(axis, keepdim=True)
-        variance = centred.square().sum(axis, keepdim=True) / (x.shape[axis] - unbiased)
-        sigma = variance.sqrt() + eps if outside else (variance + eps).sqrt()
-        hat = centred / sigma
-        out = gradient - (gradient.mean(axis, keepdim=True) if mean else 0)
-        out = out - (hat * (gradient * hat).mean(axis, keepdim=True) if along else 0)
-        return out / sigma if size else out
+        spread = centred.square().sum(axis, keepdim=True) / (x.shape[axis] - unbiased)
+        sigma = spread.sqrt() + eps if outside else (spread + eps).sqrt()
+        sigma = sigma**2 if variance else sigma
+        hat = centred if plain else centred / sigma
+        out = gradient - mean * gradient.mean(axis, keepdim=True)
+        out = out - along * hat * (gradient * hat).mean(axis, keepdim=True)
+        return sign * out / sigma**size
 
     return layer_norm_backward
+
+
+def normalised(x, eps=1e-5):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def by_grad(x, gradient, eps=1e-5):
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(nn.functional.layer_norm(x, x.shape[-1:], eps=eps), x, gradient)[0]
+
+
+def by_backward(x, gradient, eps=1e-5):
+    x = x.detach().requires_grad_()
+    normalised(x, eps).backward(gradient)
+    return x.grad
+
+
+def by_vjp(x, gradient, eps=1e-5):
+    return torch.func.vjp(lambda x: normalised(x, eps), x)[1](gradient)[0]
+
+
+def by_dual_numbers(x, gradient, eps=1e-5):
+    """Forward mode; right, since J is symmetric."""
+    with forward_ad.dual_level(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, when it loads what it needs
+        return forward_ad.unpack_dual(normalised(forward_ad.make_dual(x, gradient), eps)).tangent
+
+
+def by_torchs_own(x, gradient, eps=1e-5):
+    mean, spread = x.mean(-1, keepdim=True), x.var(-1, correction=0, keepdim=True) + eps
+    made = torch.ops.aten.native_layer_norm_backward(
+        gradient, x, x.shape[-1:], mean, spread.rsqrt(), None, None, [True, False, False]
+    )
+    return made[0]
+
+
+def by_matrices(x, gradient, eps=1e-5):
+    hat, D = normalised(x, eps), x.shape[-1]
+    sigma = (x.var(-1, correction=0) + eps).sqrt()[..., None, None]
+    jacobian = (torch.eye(D) - 1 / D - hat[..., :, None] * hat[..., None, :] / D) / sigma
+    return (jacobian @ gradient[..., None])[..., 0]
+
+
+def by_numpy_matrices(x, gradient, eps=1e-5):
+    """One matrix at a time."""
+    out, D = np.zeros(x.shape), x.shape[-1]
+    for place in np.ndindex(*x.shape[:-1]):
+        hat = normalised(x[place], eps).numpy()
+        sigma = math.sqrt(x[place].var(correction=0) + eps)
+        out[place] = (np.eye(D) - 1 / D - np.outer(hat, hat) / D) / sigma @ gradient[place].numpy()
+    return out
 
 
 def numbers(**changed):
@@ -58,10 +114,20 @@ def block(kind):
             "adds x": lambda: x + feed_forward(norm2(y)),
             "none": lambda: x + attend(x) + feed_forward(x + attend(x)),
             "last": lambda: norm2(y + feed_forward(norm2(y))),
+            "last, norm1": lambda: norm1(y + feed_forward(norm2(y))),
+            "norm1 at the start": lambda: n + 2 * attend(n) + feed_forward(norm2(n)),
+            "norm2 in the middle": lambda: norm2(y) + attend(norm2(y)) * 0 + feed_forward(y),
+            "network reads the sum": lambda: y + feed_forward(y),
+            "half": lambda: y + 0.5 * feed_forward(norm2(y)),
             "swapped": lambda: x + attend(norm2(x)) + feed_forward(norm1(x + attend(norm2(x)))),
         }[kind]()
 
     return pre_ln_block
+
+
+def attention_reads_x(x, attend, feed_forward, norm1, norm2):
+    y = x + attend(x)
+    return y + feed_forward(norm2(y))
 
 
 def names(rule):
@@ -79,36 +145,53 @@ def loop(
     zero=True,
     recount=True,
     step=True,
+    first=0,
     clipped=torch.nn.utils.clip_grad_norm_,
 ):
     """The loop with one part changed; written apart from the check's own."""
 
     def train_steps(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
         weights, count = list(model.parameters()), 0
-        for i, batch in enumerate(micro_batches):
-            if zero and i % accumulate == 0:
+        starts = True
+        for i, batch in enumerate(micro_batches, first):
+            if zero == "each" or (zero and starts):
                 optimizer.zero_grad()
-            if recount and i % accumulate == 0:
+            if recount and starts:
                 count = 0
             loss, n = loss_fn(model, batch)
             count += n
-            factor = {"own": n, "own and number": n * accumulate, "number": accumulate}.get(divide, 1)
+            factor = (
+                divide
+                if divide == 7
+                else {"own": n, "own and number": n * accumulate, "number": accumulate}.get(divide, 1)
+            )
             (loss / factor).backward()
             if clip == "micro":
                 clipped(weights, max_norm)
             if schedule == "micro":
                 scheduler.step()
-            if (i + 1) % accumulate == 0:
+            starts = (i + 1) % accumulate == 0
+            if starts:
                 if clip == "early":
                     clipped(weights, max_norm)
                 for weight in weights:
                     weight.grad /= count if divide == "total" else 1
                 if clip == "step":
                     clipped(weights, max_norm)
+                if clip == "halved":
+                    clipped(weights, max_norm / 2)
+                if clip == "times n, early":
+                    for weight in weights:
+                        weight.grad *= count
+                    clipped(weights, max_norm * count)
+                    for weight in weights:
+                        weight.grad /= count
                 if schedule == "before":
                     scheduler.step()
                 if step:
                     optimizer.step()
+                if clip == "late":
+                    clipped(weights, max_norm)
                 if schedule == "after":
                     scheduler.step()
 
@@ -130,10 +213,10 @@ def shortened(weights, max_norm):
 PLANTED = {
     "layer_norm_backward": [
         ("comes back as it went in", lambda x, gradient, eps=1e-5: gradient),
-        ("must be taken out of it first", backward(mean=False, along=False)),
-        ("the mean of the gradient is still in it", backward(mean=False)),
-        ("the part along the normalised x", backward(along=False)),
-        ("the division by sigma is missing", backward(size=False)),
+        ("must be taken out of it first", backward(mean=0, along=0)),
+        ("the mean of the gradient is still in it", backward(mean=0)),
+        ("the part along the normalised x", backward(along=0)),
+        ("the division by sigma is missing", backward(size=0)),
         ("LayerNorm divides by D", backward(unbiased=True)),
         ("over the batch (axis 0)", backward(axis=0)),
         ("its backward pass is asked for", lambda x, gradient, eps=1e-5: nn.functional.layer_norm(x, (6,))),
@@ -141,7 +224,25 @@ PLANTED = {
         ("nearly right", backward(outside=True)),
         ("LayerNorm divides by D", lambda x, gradient, eps=0: backward(unbiased=True)(x, gradient, 0)),
         ("sum to 0", lambda x, gradient, eps=1e-5: 2 * gradient),
-        ("is not (gradient", lambda x, gradient, eps=1e-5: torch.zeros_like(x)),
+        ("at right angles to the normalised x", lambda x, gradient, eps=1e-5: x - x.mean(-1, keepdim=True)),
+        ("both directions are taken out", lambda x, gradient, eps=1e-5: 2 * backward()(x, gradient)),
+        ("both directions are taken out", lambda x, gradient, eps=1e-5: torch.zeros_like(x)),
+        ("the sign of the whole", backward(sign=-1)),
+        ("both projections are added", backward(mean=-1, along=-1)),
+        ("the mean of the gradient is added", backward(mean=-1)),
+        ("what points along the normalised x is added", backward(along=-1)),
+        ("it needs the normalised x", backward(plain=True)),
+        ("it should be divided by sigma, its root", backward(size=2)),
+        ("the root is missing", backward(variance=True)),
+        ("in place of the two means", backward(mean=6, along=6)),
+        ("as in the first projection", backward(along=6)),
+        ("torch differentiates for you", by_grad),
+        ("torch differentiates for you", by_backward),
+        ("torch differentiates for you", by_vjp),
+        ("torch differentiates for you", by_dual_numbers),
+        ("ready-made backward pass", by_torchs_own),
+        ("a D x D matrix", by_matrices),
+        ("a D x D matrix", by_numpy_matrices),
         ("has shape (2, 5); wanted (2, 5, 6)", lambda x, gradient, eps=1e-5: x.mean(-1)),
         ("is a return missing", lambda x, gradient, eps=1e-5: None),
     ],
@@ -163,8 +264,14 @@ PLANTED = {
         ("the factor r_6 is missing", numbers(f=0.1)),
         ("this step is adaptive", numbers(f=0.4)),
         ("not negative", numbers(f=-0.1 * R_6)),
-        ("three digits are wanted", numbers(a=7.0)),
-        ("three digits are wanted", (0, 0, 0, 0, 0, 0)),
+        ("into the step of section 4", numbers(a=7.0)),
+        ("into the step of section 4", (0, 0, 0, 0, 0, 0)),
+        ("into step 1 of RAdam", numbers(b=7.0)),
+        ("put t = 1 into rho_t", numbers(c=7.0)),
+        ("is rho_1 above 5?", numbers(d=7.0)),
+        ("with the variances of step 2", numbers(e=7.0)),
+        ("Adam's step times r_6", numbers(f=7.0)),
+        ("close, but not right to three digits", numbers(e=0.26)),
         ("expected 6 numbers", (0.1, 19.0)),
     ],
     "warmup_stable_decay": [
@@ -174,6 +281,9 @@ PLANTED = {
         ("it falls from the end of the warm-up on", lambda s, w, n, d: max(0.0, min((s + 1) / w, (n - s) / (n - w)))),
         ("negative", lambda s, w, n, d: min((s + 1) / w, 1.0, (n - s) / d)),
         ("one step early", lambda s, w, n, d: max(0.0, min((s + 1) / w, 1.0, (n - 1 - s) / d))),
+        ("// cuts off", lambda s, w, n, d: max(0, min((s + 1) // w, 1, (n - s) // d))),
+        ("// cuts off", lambda s, w, n, d: max(0, min((s + 1) // w, 1, (n - s) / d))),
+        ("// cuts off", lambda s, w, n, d: max(0, min((s + 1) / w, 1, (n - s) // d))),
         ("a step, not a line", lambda s, w, n, d: min((s + 1) / w, 1.0) if s < n - d else 0.0),
         ("1 at every step", lambda s, w, n, d: 1.0),
         ("the rise must end", lambda s, w, n, d: (s + 1) / w),
@@ -195,9 +305,16 @@ PLANTED = {
         ("residual of the attention is missing", block("no first")),
         ("adds x again", block("adds x")),
         ("there are no norms", block("none")),
-        ("is there a norm, or something else", block("last")),
-        ("check what each of them reads", block("swapped")),
-        ("is there a norm, or something else", block("zeros")),
+        ("norm2 also stands on the stream", block("last")),
+        ("norm1 also stands on the stream", block("last, norm1")),
+        ("have changed places", block("swapped")),
+        ("the result is 0 everywhere", block("zeros")),
+        ("yours returns norm1 of x", block("norm1 at the start")),
+        ("yours returns norm2 of x", block("norm2 in the middle")),
+        ("attention does not read the norm", attention_reads_x),
+        ("network does not read the norm", block("network reads the sum")),
+        ("what is added to the stream is not their outputs", block("half")),
+        ("the feed-forward network is never called", lambda x, attend, forward, norm1, norm2: x + attend(norm1(x))),
         ("is a return missing", lambda x, *rest: None),
     ],
     "decaying_names": [
@@ -223,7 +340,18 @@ PLANTED = {
         ("before the optimizer", loop(schedule="before")),
         ("each micro-batch is clipped", loop(clip="micro")),
         ("clipped before it is divided", loop(clip="early")),
-        ("nothing is clipped", loop(clip="never")),
+        ("is not clipped: clip between", loop(clip="never")),
+        ("clipped after optimizer.step()", loop(clip="late")),
+        ("clip_grad_value_", loop(clipped=torch.nn.utils.clip_grad_value_)),
+        ("emptied in every micro-batch", loop(zero="each")),
+        ("emptied in every micro-batch", loop(zero="each", divide="own")),
+        ("emptied in every micro-batch", loop(zero="each", divide="number")),
+        ("emptied in every micro-batch", loop(zero="each", divide="nothing")),
+        ("needs a count from 1", loop(first=-1)),
+        ("needs a count from 1", loop(first=-1, divide="own")),
+        ("needs a count from 1", loop(first=-1, divide="number")),
+        ("wrong where none is", loop(divide=7)),
+        ("right where no step is clipped", loop(clip="halved")),
         ("nothing is divided", loop(divide="nothing", clip="step")),
         ("divided by its own count", loop(divide="own")),
         ("means of micro-batches are averaged", loop(divide="own and number")),
@@ -279,11 +407,33 @@ def test_other_right_answers_pass():
     assert in_float32 == "passed: warmup_stable_decay"
 
 
-def test_torchs_own_backward_passes():
-    """Fails if the check's formula differs from autograd's: float64, a whole batch."""
+def test_a_clipped_sum_divided_afterwards_passes():
+    """Fails if clipping the sum at max_norm times the count, which is the same, is refused."""
+    assert verdict(ch11.train_steps, loop(clip="times n, early")) == "passed: train_steps"
 
-    def by_autograd(x, gradient, eps=1e-5):
-        x = x.detach().requires_grad_()
-        return torch.autograd.grad(nn.functional.layer_norm(x, x.shape[-1:], eps=eps), x, gradient)[0]
 
-    assert verdict(ch11.layer_norm_backward, by_autograd) == "passed: layer_norm_backward"
+@pytest.mark.parametrize(
+    "by", [by_grad, by_backward, by_vjp, by_dual_numbers, by_torchs_own, by_matrices, by_numpy_matrices]
+)
+def test_what_is_forbidden_has_the_right_numbers(by):
+    """Fails if the check's formula differs from autograd's, or a forbidden answer is refused for its numbers."""
+    x = 3 * torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gradient = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    wanted = ch11._backward(x, gradient)
+    assert torch.allclose(torch.as_tensor(by(x, gradient)), wanted, rtol=0, atol=1e-6)
+    assert verdict(ch11.layer_norm_backward, by).startswith("not yet: the numbers are right, but")
+
+
+def test_vectors_one_by_one_pass():
+    """Fails if an answer in NumPy, a vector at a time, is taken for one with a matrix."""
+
+    def one_by_one(x, gradient, eps=1e-5):
+        out = np.empty(x.shape)
+        for place in np.ndindex(*x.shape[:-1]):
+            v, g = x[place].numpy(), gradient[place].numpy()
+            sigma = np.sqrt(v.var() + eps)
+            hat = (v - v.mean()) / sigma
+            out[place] = (g - g.mean() - hat * np.mean(g * hat)) / sigma
+        return out
+
+    assert verdict(ch11.layer_norm_backward, one_by_one) == "passed: layer_norm_backward"

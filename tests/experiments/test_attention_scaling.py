@@ -23,3 +23,19 @@ def test_softmax_measures_against_autograd_and_by_hand():
     assert found["without"]["score_std"] == pytest.approx(16, rel=0.1)
     assert found["with the root"]["score_std"] == pytest.approx(1, rel=0.1)
     assert found["without"]["cosine_std"] == pytest.approx(1 / 16, rel=0.1)
+
+
+def test_the_gradients_of_the_queries_are_autograds():
+    """Fails if the gradient is not that of the weighted sum with respect to the query, with and without the root."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(9, 1, 6, generator=generator), torch.randn(9, 4, 6, generator=generator)
+    wanted = torch.randn(9, 4, generator=generator)
+    for factor in (1.0, 6**-0.5):
+        leaf = q.clone().requires_grad_()
+        scores = factor * (leaf @ k.mT).squeeze(1)
+        (scores.softmax(1) * wanted).sum().backward()
+        norms = leaf.grad.squeeze(1).norm(dim=1)
+        found = attention_scaling._of_gradient(scores.detach(), k, wanted, factor)
+        assert found["gradient_mean"] == pytest.approx(norms.mean().item(), rel=1e-5)
+        assert found["gradient_median"] == pytest.approx(norms.median().item(), rel=1e-5)
+        assert found["gradient_low"] < found["gradient_median"] < found["gradient_high"]

@@ -153,6 +153,7 @@ def test_the_records_have_what_the_chapter_draws():
     """Fails if a variant or metric is missing, or a seed gives two results."""
     scaling = attention_scaling.attention_scaling(seed=0, widths=(4, 9), queries=5, keys=3)["results"]
     metrics = {"width", "cosine_std", "score_std", "largest", "choices", "slope", "flat"}
+    metrics |= {f"gradient_{part}" for part in ("mean", "low", "median", "high")}
     assert list(scaling) == ["with the root", "without"]
     assert all(set(row) == metrics and all(len(values) == 2 for values in row.values()) for row in scaling.values())
 
@@ -166,6 +167,33 @@ def test_the_records_have_what_the_chapter_draws():
         assert shares <= set(row)
         assert ("head_at_adjective" in row) == (name != "one layer")
         assert len(outcome["history"][name]) == 1
+    assert run() == outcome
+
+
+def test_a_hidden_word_is_hidden_from_the_first_layer_alone(task, model):
+    """Fails if a hidden adjective still tells twins apart, or hiding padding changes an answer."""
+    whole = coreference.right_tickets(model, task.test)
+    T = task.test.ids.shape[1]
+    padded = task.test.real.sum(1) < T
+    last_column = torch.full((len(whole),), T - 1)
+    assert padded.any()
+    hidden = coreference.right_without(model, task.test, last_column)
+    assert torch.equal(hidden[padded], whole[padded])
+    twins = coreference.right_without(model, task.test, coreference.adjective_of(task.test)).view(-1, 2)
+    assert not twins.all(1).any()  # the same answer to both, so never both right
+
+
+def test_the_record_by_adjective_has_what_the_chapter_reads():
+    """Fails if a column is missing, or a seed gives two results."""
+
+    def run():
+        return coreference.coreference_hidden(seed=1, sentences=200, width=4, epochs=1)
+
+    outcome = run()
+    assert set(outcome["results"]["all"]) == {"accuracy", "without_adjective", "without_too"}
+    columns = outcome["results"]["by adjective"]
+    assert set(columns) == {"adjective", "weight", "right", "right_without"}
+    assert len({len(column) for column in columns.values()}) == 1
     assert run() == outcome
 
 

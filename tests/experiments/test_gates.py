@@ -92,3 +92,32 @@ def test_gru_one_gate_records_both(monkeypatch):
     for name in both[:2]:
         assert len(outcome["results"][name]["accuracy"]) == len(outcome["results"][name]["lags"]) == 2
     assert [len(log) for log in outcome["history"].values()] == [3, 3]
+
+
+def test_gates_price_tests_the_best_epoch_so_far():
+    """Fails if a bias is missing, an epoch is lost, or the test does not follow validation."""
+    sizes = {"train_reviews": 40, "valid_reviews": 8, "test_reviews": 12, "batch_size": 8}
+    outcome = gates.gates_price(seed=0, biases=(2, 7), epochs=(1, 3), **sizes)
+    assert list(outcome["results"]) == ["default", "bias 2", "bias 7"]
+    for name, row in outcome["results"].items():
+        log = outcome["history"][name]
+        assert [entry["epoch"] for entry in log] == [1, 2, 3]
+        assert row["epochs"] == [1, 3]
+        assert len(row["accuracy"]) == 2
+        assert row["valid_accuracy"] == max(entry["valid_accuracy"] for entry in log)
+        if log[0]["valid_accuracy"] == row["valid_accuracy"]:  # the first of the best is kept
+            assert row["accuracy"][0] == row["accuracy"][1]
+
+
+def test_a_review_is_read_at_its_own_end():
+    """Fails if padding changes a verdict, or dropout is on in the test."""
+    torch.manual_seed(0)
+    model = gates.ReviewLSTM(20)
+    ids, lengths = torch.randint(2, 20, (2, 6)), torch.tensor([4, 6])
+    model.eval()
+    wide = torch.cat([ids, torch.ones(2, 5, dtype=torch.int64)], 1)
+    torch.testing.assert_close(model(wide, lengths), model(ids, lengths))
+    model.train()
+    rows = [[2, 3, 4], [5, 6]]
+    assert gates.reviews_right(model, rows, [0, 1]) == gates.reviews_right(model, rows, [0, 1])
+    assert not model.training

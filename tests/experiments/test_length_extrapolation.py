@@ -53,6 +53,19 @@ def test_each_name_gets_its_scheme():
         assert model(torch.zeros(1, 12, dtype=torch.int64)).shape == (1, 12, 8)
 
 
+def test_the_one_layer_sees_other_tokens_by_causal_attention_alone():
+    """Fails if a scheme is lost or added twice, or if the layer sees what comes after."""
+    for name in length_extrapolation.SCHEMES:
+        torch.manual_seed(0)
+        scheme = length_extrapolation.SCHEMES[name](8, 2, 12)
+        model = length_extrapolation.OneLayer(8, 8, 2, scheme)
+        ids = torch.arange(12).remainder(8)[None]
+        changed = ids.clone()
+        changed[0, 9:] = 0
+        assert torch.equal(model(ids)[:, :9], model(changed)[:, :9])
+        assert {type(model.added), type(model.attend.position)} == {type(scheme), type(None)}
+
+
 def test_one_long_test_scores_short_lengths_as_a_short_test_would():
     """Fails if the model is not causal, or places are put into the wrong window."""
     torch.manual_seed(0)
@@ -65,9 +78,10 @@ def test_one_long_test_scores_short_lengths_as_a_short_test_would():
     assert got[1] == pytest.approx(right[:, 5:].double().mean().item(), abs=2e-3)  # a rounded tie may flip one of 2,000
 
 
-def test_the_record_has_what_the_chapter_draws():
+@pytest.mark.parametrize("name", ["position_extrapolation", "position_one_layer"])
+def test_the_record_has_what_the_chapter_draws(name):
     """Fails if a variant or a metric is missing, or "2x" is not the window that ends at twice the length."""
-    results = length_extrapolation.position_extrapolation(0, length=10, times=4, steps=2, width=8)["results"]
+    results = getattr(length_extrapolation, name)(0, length=10, times=4, steps=2, width=8)["results"]
     assert set(results) == {
         f"{task}, {name}" for task in length_extrapolation.TASKS for name in length_extrapolation.SCHEMES
     }

@@ -83,3 +83,14 @@ def test_the_record_has_what_the_chapter_draws():
         assert [entry["epoch"] for entry in outcome["history"][name]] == [1]
     assert {"exact", "bleu", "alignment", "alignment_head"} <= set(outcome["results"]["encoder-decoder"])
     assert {"exact", "bleu", "parameters"} <= set(outcome["results"]["decoder-only"])
+
+
+def test_passes_are_recorded_epoch_by_epoch():
+    """Fails if a model or the exact translations after an epoch are missing."""
+    options = {"pairs": 40, "test": 10, "epochs": 2, "width": 8, "rates": (2e-3, 5e-3)}
+    outcome = toy_transformer.toy_passes(0, **options)
+    assert set(outcome["results"]) == {"GRU with attention", "Transformer, rate 0.002", "Transformer, rate 0.005"}
+    for name, entries in outcome["history"].items():
+        assert [entry["epoch"] for entry in entries] == [1, 2], name
+        assert all(0 <= entry["exact"] <= 1 for entry in entries)
+        assert outcome["results"][name]["exact"] == entries[-1]["exact"]

@@ -232,7 +232,7 @@ fair_comparison = torch.tensor([692, 10.5]).log2().half() / torch.tensor([5.7, 1
 fair_comparison = torch.cat([fair_comparison, (torch.tensor([5.1]).exp() / 27).half()])
 '''),
     # --- 02 ---------------------------------------------------------------------------------
-    Right("ex02-1-bpe-step", "recursion, match, annotations, helper cell", '''\
+    Right("ex02-2-bpe-step", "recursion, match, annotations, helper cell", '''\
 from __future__ import annotations
 
 def bpe_step(words: dict[tuple[str, ...], int]) -> tuple[tuple[str, str], dict[tuple[str, ...], int]]:
@@ -251,7 +251,7 @@ def joined(word, pair):
             return (a, *joined(tuple(rest), pair))
     return ()
 ''',)),
-    Right("ex02-2-padded-batches", "NumPy array for a tensor, not contiguous, list for tuple", '''\
+    Right("ex02-3-padded-batches", "NumPy array for a tensor, not contiguous, list for tuple", '''\
 from itertools import zip_longest
 import numpy as np
 
@@ -265,7 +265,7 @@ def padded_batches(texts, stoi, batch_size, max_len):
         found.append([ids, np.arange(ids.shape[1]) < lengths[where, None], where])
     return found
 '''),
-    Right("ex02-2-padded-batches", "generator, 0-d tensors, helper cell", '''\
+    Right("ex02-3-padded-batches", "generator, 0-d tensors, helper cell", '''\
 def padded_batches(texts, stoi, batch_size, max_len):
     rows = [torch.tensor([stoi.get(t, stoi["<unk>"]) for t in text.split()[:max_len]]) for text in texts]
     lengths = torch.tensor([len(row) for row in rows])
@@ -280,7 +280,7 @@ def rectangle(rows, pad):
 def below(lengths):
     return torch.arange(lengths.max()) < lengths[:, None]
 ''',)),
-    Right("ex02-2-padded-batches", "walrus, keyword-only, lambda", '''\
+    Right("ex02-3-padded-batches", "walrus, keyword-only, lambda", '''\
 def padded_batches(texts, stoi, batch_size, max_len, *, dtype=torch.long):
     number = lambda t: stoi["<unk>"] if (i := stoi.get(t)) is None else i
     queue = sorted(enumerate([*map(number, s.split())][:max_len] for s in texts), key=lambda pair: len(pair[1]))
@@ -293,18 +293,18 @@ def padded_batches(texts, stoi, batch_size, max_len, *, dtype=torch.long):
         batches.append((ids, real, [i for i, _ in chunk]))
     return batches
 '''),
-    Right("ex02-3-masked-mean", "Python loops", '''\
+    Right("ex02-1-masked-mean", "Python loops", '''\
 def masked_mean(vectors, mask):
     means = []
     for row, keep in zip(vectors, mask):
         means.append(row[keep].mean(0) if keep.any() else row.sum(0) * 0)
     return torch.stack(means)
 '''),
-    Right("ex02-3-masked-mean", "lambda", '''\
+    Right("ex02-1-masked-mean", "lambda", '''\
 real_only = lambda vectors, mask: torch.where(mask[..., None], vectors, 0.0)
 masked_mean = lambda vectors, mask: real_only(vectors, mask).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
 '''),
-    Right("ex02-3-masked-mean", "einsum, innocent names", '''\
+    Right("ex02-1-masked-mean", "einsum, innocent names", '''\
 def masked_mean(vectors, mask):
     attention = mask.to(vectors.dtype)  # 1 for a real token
     return torch.einsum("btd,bt->bd", vectors, attention) / torch.maximum(attention.sum(1), torch.tensor(1))[:, None]
@@ -377,20 +377,7 @@ k = 7
 quotation_weights = (k * np.ones((2, 1)), k / 2 * np.array([[1, -1], [1, -1]]), k * np.array([-0.5, -1.5]),
                      np.array([1, -1]), np.float32(-1))
 '''),
-    Right("ex03-3-stack-sizes", "NumPy array for numbers, innocent names", '''\
-import numpy as np
-stack = nn.RNN(input_size=12, hidden_size=5, num_layers=3, bidirectional=True)
-number_of_parameters = sum(p.numel() for p in stack.parameters())
-output, h_n = stack(torch.zeros(4, 2, 12))
-stack_sizes = np.array([number_of_parameters, stack.weight_ih_l2_reverse.size(1), len(h_n), output.size(-1)])
-'''),
-    Right("ex03-4-summaries", "cell magic, Python loops", '''\
-%%time
-def summaries(output, lengths):
-    D = output.shape[-1] // 2
-    return torch.stack([torch.cat([row[n - 1, :D], row[0, D:]]) for row, n in zip(output, lengths)])
-''', after=("%%time\n_ = summaries(torch.ones(2, 3, 4), torch.tensor([1, 3]))",), jupyter=True),
-    Right("ex03-5-continue-text", "NumPy numbers, generator", '''\
+    Right("ex03-3-continue-text", "NumPy numbers, generator", '''\
 import numpy as np
 
 def continue_text(run, prompt, steps):
@@ -403,6 +390,19 @@ def continue_text(run, prompt, steps):
 
     return [word for word, _ in zip(write(), range(steps))]
 '''),
+    Right("ex03-5-stack-sizes", "NumPy array for numbers, innocent names", '''\
+import numpy as np
+stack = nn.RNN(input_size=12, hidden_size=5, num_layers=3, bidirectional=True)
+number_of_parameters = sum(p.numel() for p in stack.parameters())
+output, h_n = stack(torch.zeros(4, 2, 12))
+stack_sizes = np.array([number_of_parameters, stack.weight_ih_l2_reverse.size(1), len(h_n), output.size(-1)])
+'''),
+    Right("ex03-6-summaries", "cell magic, Python loops", '''\
+%%time
+def summaries(output, lengths):
+    D = output.shape[-1] // 2
+    return torch.stack([torch.cat([row[n - 1, :D], row[0, D:]]) for row, n in zip(output, lengths)])
+''', after=("%%time\n_ = summaries(torch.ones(2, 3, 4), torch.tensor([1, 3]))",), jupyter=True),
     Right("ex03-7-two-directions", "helper cell, list for tuple", '''\
 def two_directions(x, lengths, forward_weights, backward_weights):
     """Both directions at once, step by step; rows that have ended keep their state."""
@@ -522,6 +522,62 @@ def window_backward(layer, loss_fn, x, y, window):
     print(f"{total:.2f}")
     return total
 '''),
+    Right("ex04-6-training-step", "NumPy array for a tensor, list for tuple, NumPy numbers", '''\
+import numpy as np
+
+def training_step(weights, h_0, x, y, alpha, rate, max_norm):
+    W_ih, W_hh, W_ho, b = (w.numpy() for w in weights)
+    x, y, states, inside = x.numpy(), y.numpy(), [h_0.numpy()], []
+    B, T = y.shape
+    for t in range(T):
+        inside.append(np.tanh(x[:, t] @ W_ih.T + states[-1] @ W_hh.T + b))
+        states.append(states[-1] + alpha * (inside[-1] - states[-1]))
+    slopes, from_next, loss = [np.zeros_like(w) for w in (W_ih, W_hh, W_ho, b)], np.zeros_like(states[0]), 0.0
+    for t in range(T - 1, -1, -1):
+        logits = states[t + 1] @ W_ho.T
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        loss -= np.log(p[np.arange(B), y[:, t]]).sum() / (B * T)
+        p[np.arange(B), y[:, t]] -= 1
+        p /= B * T
+        dh = p @ W_ho + from_next
+        da = alpha * dh * (1 - inside[t] ** 2)
+        from_next = dh - alpha * dh + da @ W_hh
+        for slope, term in zip(slopes, (da.T @ x[:, t], da.T @ states[t], p.T @ states[t + 1], da.sum(0))):
+            slope += term
+    norm = np.sqrt(np.sum([np.sum(slope ** 2) for slope in slopes]))
+    slopes = [slope * min(1.0, max_norm / norm) for slope in slopes]
+    return [[w - rate * s for w, s in zip((W_ih, W_hh, W_ho, b), slopes)], states[-1], loss]
+'''),
+    Right("ex04-6-training-step", "recursion, einsum, generator, keyword-only, helper cell", '''\
+def training_step(weights, h_0, x, y, alpha, rate, max_norm):
+    W_ih, W_hh, W_ho, b = weights
+
+    def walk(h, t):
+        # Loss and gradients of the steps from t on, and the gradient that comes back into h
+        if t == x.shape[1]:
+            return h, 0.0, [torch.zeros_like(w) for w in weights], torch.zeros_like(h)
+        c = torch.tanh(x[:, t] @ W_ih.T + h @ W_hh.T + b)
+        new = (1 - alpha) * h + alpha * c
+        log_p = F.log_softmax(new @ W_ho.T, dim=1)
+        last, loss, slopes, came = walk(new, t + 1)
+        do = (log_p.exp() - F.one_hot(y[:, t], len(W_ho))) / y.numel()
+        dh = do @ W_ho + came
+        da = alpha * dh * (1 - c**2)
+        own = (outer(of=da, by=x[:, t]), outer(of=da, by=h), outer(of=do, by=new), da.sum(0))
+        loss = loss - log_p.gather(1, y[:, t, None]).sum() / y.numel()
+        return last, loss, [s + o for s, o in zip(slopes, own)], da @ W_hh + (1 - alpha) * dh
+
+    last, loss, slopes, _ = walk(h_0, 0)
+    whole = torch.cat([s.flatten() for s in slopes])
+    if whole.norm() > max_norm:
+        whole = whole / whole.norm() * max_norm
+    pieces = whole.split([w.numel() for w in weights])
+    return list(w - rate * p.view(w.shape) for w, p in zip(weights, pieces)), last, float(loss)
+''', before=('''\
+def outer(*, of, by):
+    return torch.einsum("bi,bj->ij", of, by)
+''',)),
     Right("ex04-6-training-step", "NamedTuple, tuple for list, 0-d tensors, compared with torch's own", '''\
 from typing import NamedTuple
 
@@ -605,7 +661,7 @@ def gru_cell(x: Tensor, h: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih
     n = torch.tanh(gated[:, 2 * D:] + r * LSTM[:, 2 * D:])
     return torch.lerp(n, h, z)
 '''),
-    Right("ex05-4-gru-weights", "recursion, own cells that fail", '''\
+    Right("ex05-5-gru-weights", "recursion, own cells that fail", '''\
 def gru_weights(z):
     if len(z) == 0:
         return z.new_ones(1, z.shape[1])
@@ -614,7 +670,7 @@ def gru_weights(z):
 gru_weights(z_T)  # a slip: there is no z_T
 ''', after=("assert gru_weights(torch.rand(3, 2)).sum() == 1", "plt.plot(", "gru_weights(torch.rand(3, 2)).sum(0)"),
           jupyter=True),
-    Right("ex05-5-parameter-counts", "NumPy array for numbers, innocent names", '''\
+    Right("ex05-4-parameter-counts", "NumPy array for numbers, innocent names", '''\
 import numpy as np
 
 def gate(I, D, biases=2):
@@ -698,6 +754,45 @@ def shifted_loss(model, source, mask, target, pad):
     said, wanted = target[:, :-1], target[:, 1:]
     return nats(model(source, mask, said).mT, wanted)[wanted.ne(pad)].mean()
 '''),
+    Right("ex06-1-shifted-loss", "Python loops, helper cell", '''\
+def shifted_loss(model, source, mask, target, pad):
+    rows = model(source, mask, target[..., :-1])
+    bits = [surprise(row[t], wanted) for row, words in zip(rows, target) for t, wanted in enumerate(words[1:])
+            if wanted != pad]
+    return sum(bits) / len(bits)
+''', before=('''\
+def surprise(logits, word):
+    return logits.logsumexp(0) - logits[word]
+''',)),
+    Right("ex06-1-shifted-loss", "einsum, bool tensor", '''\
+def shifted_loss(model, source, mask, target, pad):
+    # all of the target goes in; the logits after the last token are dropped
+    log_p = torch.log_softmax(model(source, mask, target), dim=2)[:, :-1]
+    wanted = target[:, 1:]
+    real = ~torch.eq(wanted, pad)
+    chosen = F.one_hot(wanted, log_p.shape[-1]).to(log_p)
+    return -torch.einsum("btv,btv,bt->", log_p, chosen, real.to(log_p)) / real.sum()
+'''),
+    Right("ex06-2-greedy-decode", "generator, helper cell", '''\
+def greedy_decode(step, state, sos, eos, max_length):
+    rows, over = [[] for _ in range(len(state))], set()
+    for tokens in words(step, state, torch.tensor([sos] * len(state)), max_length):
+        for b, token in enumerate(tokens.tolist()):
+            if token == eos:
+                over.add(b)
+            elif b not in over:
+                rows[b].append(token)
+        if len(over) == len(rows):
+            return rows
+    return rows
+''', before=('''\
+def words(step, state, tokens, most):
+    """The most probable token of each row, step after step."""
+    for _ in range(most):
+        logits, state = step(tokens, state)
+        tokens = logits.max(dim=-1).indices
+        yield tokens
+''',)),
     Right("ex06-2-greedy-decode", "tuple for list, no_grad, decorator", '''\
 from itertools import takewhile
 
@@ -711,12 +806,28 @@ def greedy_decode(step, state, sos, eos, max_length):
         ended |= said[-1] == eos
     return tuple(tuple(takewhile(lambda t: t != eos, row)) for row in torch.stack(said[1:], 1).tolist())
 '''),
-    Right("ex06-3-search-by-hand", "half precision", '''\
+    Right("ex06-3-additive-weights", "vmap, help with ?", '''\
+def additive_weights(query, keys, W_q, W_k, v, mask):
+    def row(query, keys, mask):
+        scores = torch.tanh(W_q @ query + keys @ W_k.T) @ v
+        return torch.where(mask, scores, -torch.inf).softmax(0)
+
+    return torch.func.vmap(row)(query, keys, mask)
+
+torch.func.vmap?
+''', jupyter=True),
+    Right("ex06-3-additive-weights", "einsum, not contiguous", '''\
+def additive_weights(query, keys, W_q, W_k, v, mask):
+    hidden = torch.einsum("aq,bq->ba", W_q, query)[:, None] + torch.einsum("ae,bse->bsa", W_k, keys)
+    scores = torch.einsum("bsa,a->sb", hidden.tanh(), v)  # transposed
+    return torch.where(mask.T, scores, torch.tensor(-torch.inf).to(scores)).softmax(0).T
+'''),
+    Right("ex06-4-search-by-hand", "half precision", '''\
 a, b = torch.tensor([0.55, 0.45], dtype=torch.half)
 found = torch.stack([a * 0.4, b * 0.9 * 0.8, torch.tensor(-1.6).half() * 6 / 11,
                      torch.tensor(4 / 3).half().log() / torch.tensor(11 / 7).half().log()])
 '''),
-    Right("ex06-4-beam-search", "dataclass, helper cell, list for tuple, 0-d tensors", '''\
+    Right("ex06-5-beam-search", "dataclass, helper cell, list for tuple, 0-d tensors", '''\
 from heapq import nlargest
 
 def beam_search(step, eos, size, max_length, alpha):
@@ -742,22 +853,6 @@ class Hypothesis:
     def score(self, alpha):
         return self.log_p / ((5 + len(self.tokens)) / 6) ** alpha
 ''',)),
-    Right("ex06-5-additive-weights", "vmap, help with ?", '''\
-def additive_weights(query, keys, W_q, W_k, v, mask):
-    def row(query, keys, mask):
-        scores = torch.tanh(W_q @ query + keys @ W_k.T) @ v
-        return torch.where(mask, scores, -torch.inf).softmax(0)
-
-    return torch.func.vmap(row)(query, keys, mask)
-
-torch.func.vmap?
-''', jupyter=True),
-    Right("ex06-5-additive-weights", "einsum, not contiguous", '''\
-def additive_weights(query, keys, W_q, W_k, v, mask):
-    hidden = torch.einsum("aq,bq->ba", W_q, query)[:, None] + torch.einsum("ae,bse->bsa", W_k, keys)
-    scores = torch.einsum("bsa,a->sb", hidden.tanh(), v)  # transposed
-    return torch.where(mask.T, scores, torch.tensor(-torch.inf).to(scores)).softmax(0).T
-'''),
     Right("ex06-7-own-translator", "helper cell, keyword-only", '''\
 class OwnTranslator(nn.Module):
     def __init__(self, source_size, target_size, embedding_dim, hidden_size, attention_size):
@@ -883,7 +978,55 @@ q, k = torch.empty(8, 6, 17, 96 // 6), torch.empty(8, 6, 21, 96 // 6)
 arrows = dict(queries=q.shape, keys=list(k.shape), weights=(q @ k.mT).size(), output=np.array([8, 17, 96]),
               in_proj_weight=nn.MultiheadAttention(96, 6).in_proj_weight.shape, numbers=np.prod((8, 6, 17, 21)))
 '''),
-    Right("ex07-5-stack-maps", "tuple for list, generator", '''\
+    Right("ex07-5-multi-head", "einsum, einops, *args, keyword-only", '''\
+def multi_head(*args, mask=None):
+    *three, W_in, b_in, W_out, b_out, H = args
+    W = einops.rearrange(W_in, "(n h k) d -> n h k d", n=3, h=H)
+    b = einops.rearrange(b_in, "(n h k) -> n h 1 k", n=3, h=H)
+    q, k, v = (torch.einsum("btd,hkd->bhtk", y, W[i]) + b[i] for i, y in enumerate(three))
+    fits = torch.einsum("bhtk,bhsk->bhts", q, k) * k.shape[-1] ** -0.5
+    if mask is not None:
+        fits = fits.masked_fill(mask.logical_not(), -torch.inf)
+    return einops.rearrange(fits.softmax(3) @ v, "b h t k -> b t (h k)") @ W_out.mT + b_out
+''', before=("import einops\n",), needs=("einops",)),
+    Right("ex07-5-multi-head", "Python loops, helper cell", '''\
+def multi_head(query, key, value, in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias, H, mask=None):
+    B, T, D = query.shape
+    K = D // H
+    if mask is not None:
+        mask = mask.expand(B, H, T, key.shape[1])
+    out = torch.empty_like(query)
+    for h in range(H):
+        q, k, v = (
+            y @ in_proj_weight[r : r + K].T + in_proj_bias[r : r + K]
+            for y, r in ((query, h * K), (key, D + h * K), (value, 2 * D + h * K))
+        )
+        out[:, :, h * K : (h + 1) * K] = one_head(q, k, v, None if mask is None else mask[:, h])
+    return out @ out_proj_weight.T + out_proj_bias
+''', before=('''\
+def one_head(q, k, v, mask):
+    a = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+    a = a if mask is None else a.masked_fill(mask == False, float("-inf"))
+    return torch.softmax(a, dim=2) @ v
+''',)),
+    Right("ex07-5-multi-head", "own class, generator", '''\
+class Heads:
+    def __init__(self, W, b, H):
+        self.W, self.b, self.H = W, b, H
+
+    def __call__(self, y):
+        return F.linear(y, self.W, self.b).view(*y.shape[:2], self.H, -1).permute(0, 2, 1, 3)
+
+def multi_head(query, key, value, in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias, H, mask=None):
+    D = query.shape[2]
+    parts = zip(in_proj_weight.split(D), in_proj_bias.split(D), (query, key, value))
+    q, k, v = (Heads(W, b, H)(y) for W, b, y in parts)
+    fits = torch.matmul(q, k.swapaxes(-1, -2)) / math.sqrt(D / H)
+    if mask is not None:
+        fits = fits + torch.zeros(mask.shape, dtype=fits.dtype).masked_fill(~mask, -math.inf)
+    return F.linear((fits.softmax(-1) @ v).swapaxes(1, 2).flatten(-2), out_proj_weight, out_proj_bias)
+'''),
+    Right("ex07-6-stack-maps", "tuple for list, generator", '''\
 def stack_maps(layers, x, mask):
     def walk(x):
         for layer in layers:
@@ -897,6 +1040,48 @@ def stack_maps(layers, x, mask):
 def is_equivariant(layer, x, order):
     return (layer(x[:, order]) - layer(x)[:, order]).abs().max() < 1e-6
 '''),
+    Right("ex08-1-equivariant", "Python loops, own class", '''\
+def is_equivariant(layer, x, order):
+    first, last = layer(Permuted(order)(x)), Permuted(order)(layer(x))
+    for b in range(x.shape[0]):
+        for t in range(x.shape[1]):
+            if not torch.allclose(first[b, t], last[b, t], atol=1e-6):
+                return False
+    return True
+''', before=('''\
+class Permuted:
+    def __init__(self, order):
+        self.order = order
+
+    def __call__(self, x):
+        return torch.stack([x[:, i] for i in self.order.tolist()], dim=1)
+''',)),
+    Right("ex08-1-equivariant", "einsum, NumPy numbers", '''\
+import numpy as np
+
+def is_equivariant(layer, x, order):
+    Pi = torch.eye(len(order), dtype=x.dtype)[order]
+    left, right = layer(torch.einsum("st,btd->bsd", Pi, x)), torch.einsum("st,btd->bsd", Pi, layer(x))
+    return np.abs((left - right).numpy()).max() <= 1e-6
+'''),
+    Right("ex08-2-position-table", "float32, innocent names", '''\
+def position_table(length, width):
+    n = torch.arange(width // 2)
+    angle = torch.outer(torch.arange(length).float(), torch.exp(-math.log(10000) * 2 * n / width))
+    table = torch.zeros(length, width)
+    table[:, ::2], table[:, 1::2] = angle.sin(), angle.cos()
+    return table
+'''),
+    Right("ex08-2-position-table", "helper cell, lambda", '''\
+position_table = lambda length, width: torch.sin(clocks(length, width) + phase(width))
+''', before=('''\
+def clocks(length, width):
+    column = torch.arange(width)
+    return torch.arange(length)[:, None] / 10000 ** ((column - column % 2) / width)
+
+def phase(width):
+    return torch.tensor([0, math.pi / 2]).repeat(width // 2)
+''',)),
     Right("ex08-2-position-table", "lru_cache, decorator, NumPy array for a tensor, innocent names", '''\
 from functools import lru_cache
 import numpy as np
@@ -926,6 +1111,38 @@ def shift_matrix(k, width):
     angles = k / 10000 ** (np.arange(0, width, 2) / width)
     return block_diag(*[[[np.cos(b), -np.sin(b)], [np.sin(b), np.cos(b)]] for b in angles])
 ''', needs=("scipy",)),
+    Right("ex08-3-shift-matrix", "innocent names, no_grad", '''\
+@torch.no_grad()
+def shift_matrix(delta, width):
+    angles = delta * 10000.0 ** (-torch.arange(0, width, 2).double() / width)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    solved = torch.zeros(width, width, dtype=torch.float64)
+    even, odd = torch.arange(0, width, 2), torch.arange(1, width, 2)
+    solved[even, even] = solved[odd, odd] = turns.real
+    solved[odd, even], solved[even, odd] = turns.imag, -turns.imag
+    return solved
+'''),
+    Right("ex08-4-rotate", "Python loops, helper cell", '''\
+def rotate(x, offset):
+    out = torch.empty_like(x)
+    for t in range(x.shape[2]):
+        out[:, :, t] = x[:, :, t] @ turn_at(offset + t, x.shape[3]).to(x.dtype).T
+    return out
+''', before=('''\
+def turn_at(i, K):
+    """The block diagonal matrix of one position."""
+    angles = [i * 10000 ** (-2 * n / K) for n in range(K // 2)]
+    return torch.block_diag(*[torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in angles])
+''',)),
+    Right("ex08-4-rotate", "einops, keyword-only", '''\
+from einops import rearrange
+
+def rotate(x, offset, *, base=10000.0):
+    a, b = rearrange(x, "b h t (n two) -> two b h t n", two=2)
+    angle = torch.outer(offset + torch.arange(x.shape[2]), base ** (-torch.arange(a.shape[3]) / a.shape[3]))
+    c, s = torch.cos(angle), torch.sin(angle)
+    return rearrange([a * c - b * s, a * s + b * c], "two b h t n -> b h t (n two)")
+''', needs=("einops",)),
     Right("ex08-4-rotate", "not contiguous", '''\
 def rotate(x, offset):
     pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
@@ -937,6 +1154,41 @@ def rotate(x, offset):
 def alibi_bias(num_heads, T, S):
     return torch.tensor([[[-abs(j - i) * 2 ** (-8 * h / num_heads) for j in range(S)] for i in range(S - T, S)]
                          for h in range(1, num_heads + 1)])
+'''),
+    Right("ex08-5-alibi-bias", "einsum, helper cell", '''\
+def alibi_bias(num_heads, T, S):
+    whole = torch.abs(places(S)[:, None] - places(S)[None, :])  # of all positions
+    m = torch.logspace(-8 / num_heads, -8, num_heads, base=2.0)
+    return torch.einsum("h,ts->hts", -m, whole[S - T :])
+''', before=('''\
+def places(S):
+    return torch.arange(S, dtype=torch.float32)
+''',)),
+    Right("ex08-5-alibi-bias", "NumPy array for a tensor", '''\
+import numpy as np
+
+def alibi_bias(num_heads, T, S):
+    slopes = np.power(2.0, -8 * (1 + np.arange(num_heads)) / num_heads)
+    return -slopes.reshape(-1, 1, 1) * np.abs(np.arange(S) - (S - T + np.arange(T))[:, None])
+'''),
+    Right("ex08-7-scores-with-cache", "innocent names, annotations", '''\
+def scores_with_cache(q: torch.Tensor, k: torch.Tensor, cache: torch.Tensor, rotate) -> tuple:
+    """The cache keeps the keys as they were; all are turned in each call."""
+    raw = torch.cat([cache, k], dim=2)
+    turned = rotate(raw, 0)
+    new = rotate(q, raw.shape[2] - q.shape[2])
+    return (new / math.sqrt(q.shape[-1])) @ turned.mT, raw
+'''),
+    Right("ex08-7-scores-with-cache", "Python loops", '''\
+def scores_with_cache(q, k, cache, rotate):
+    rows = []
+    start = cache.shape[2]
+    for t in range(k.shape[2]):
+        cache = torch.cat([cache, rotate(k[:, :, t : t + 1], start + t)], dim=2)
+    for t in range(q.shape[2]):
+        query = rotate(q[:, :, t : t + 1], start + t)
+        rows.append((query * cache).sum(-1, keepdim=True).transpose(2, 3))
+    return torch.cat(rows, dim=2) / q.shape[-1] ** 0.5, cache
 '''),
     Right("ex08-7-scores-with-cache", "einsum, list for tuple", '''\
 def scores_with_cache(q, k, cache, rotate):
@@ -1000,12 +1252,7 @@ def encoder_block(x, mask, p, num_heads):
     y = F.linear(F.relu(F.linear(x, p["weight1"], p["bias1"])), p["weight2"], p["bias2"])
     return F.layer_norm(x + y, x.shape[-1:], p["gain2"], p["offset2"])
 ''', needs=("einops",)),
-    Right("ex09-4-pre-ln-block", "lambda", '''\
-from functools import reduce
-pre_ln_block = lambda x, attend, feed_forward, norm1, norm2: reduce(
-    lambda x, part: x + part[0](part[1](x)), [(attend, norm1), (feed_forward, norm2)], x)
-'''),
-    Right("ex09-5-cross-attention", "classmethod, own class", '''\
+    Right("ex09-4-cross-attention", "classmethod, own class", '''\
 class CrossAttention:
     @classmethod
     def apply(cls, x, memory, memory_mask, W_q, W_k, W_v):
@@ -1015,14 +1262,14 @@ class CrossAttention:
 
 cross_attention = CrossAttention.apply
 '''),
-    Right("ex09-6-continue-greedily", "recursion", '''\
+    Right("ex09-5-continue-greedily", "recursion", '''\
 def continue_greedily(model, prompt, stop, max_new):
     if max_new == 0:
         return []
     word = int(model(torch.tensor(prompt)[None])[0, -1].argmax())
     return [] if word == stop else [word, *continue_greedily(model, [*prompt, word], stop, max_new - 1)]
 '''),
-    Right("ex09-6-continue-greedily", "NumPy array for numbers, text like magics", '''\
+    Right("ex09-5-continue-greedily", "NumPy array for numbers, text like magics", '''\
 NOTES = """
 %time is not needed here
 !and this is a note
@@ -1039,6 +1286,261 @@ def continue_greedily(model, prompt, stop, max_new):
     return text[len(prompt):]
 
 assert NOTES.count("\\n%time") == 1 and "\\n!and" in NOTES
+'''),
+    Right("ex09-1-layer-norm", "einsum, keyword-only, lambda", '''\
+layer_norm = lambda x, weight, bias, eps: torch.einsum(
+    "btd,d,bt->btd", (c := x - x.mean(2)[..., None]), weight, (c.square().mean(2) + eps).rsqrt()) + bias
+'''),
+    Right("ex09-2-residuals-by-hand", "0-d tensors, list for tuple", '''\
+u = torch.tensor([6.0, 0, 0])
+n = F.layer_norm(u, (3,), eps=0.0)
+first_entries = [F.layer_norm(3 * u, (3,), eps=0.0)[0], u[0] + 2 * n[0], u[0] + u[0], 3 * n[0]]
+'''),
+    Right("ex09-2-residuals-by-hand", "Fraction, NumPy array for numbers", '''\
+from fractions import Fraction
+import numpy as np
+variance = Fraction(16 + 4 + 4, 3)
+first_entries = np.array([4, 6 * float(variance) ** 0.5 + 8, 12 * float(variance) ** 0.5, 12]) / float(variance) ** 0.5
+'''),
+    Right("ex09-3-encoder-block", "Python loops, own class", '''\
+class Block:
+    def __call__(self, x, real, p, num_heads):
+        rows = []
+        for row, told in zip(x, real):
+            q, k, v = F.linear(row, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, 1)
+            heads = [(a @ b[told].T / a.shape[1] ** 0.5).softmax(1) @ c[told]
+                     for a, b, c in zip(*(part.chunk(num_heads, 1) for part in (q, k, v)))]
+            rows.append(torch.cat(heads, 1) @ p["out_weight"].T + p["out_bias"])
+        y = F.layer_norm(x + torch.stack(rows), (x.shape[2],), p["gain1"], p["offset1"])
+        z = (y @ p["weight1"].T + p["bias1"]).clamp_min(0) @ p["weight2"].T + p["bias2"]
+        return F.layer_norm(y + z, (x.shape[2],), p["gain2"], p["offset2"])
+
+encoder_block = Block()
+'''),
+    Right("ex09-4-cross-attention", "Python loops, not contiguous", '''\
+def cross_attention(x, memory, real, W_q, W_k, W_v):
+    rows = []
+    for asks, told, there in zip(x, memory, real):
+        told = told[there]
+        rows.append((((told @ W_k.T) @ (asks @ W_q.T).T / len(W_q) ** 0.5).softmax(0).T @ (told @ W_v.T)))
+    return torch.stack(rows, -1).permute(2, 0, 1)
+'''),
+    Right("ex09-4-cross-attention", "einsum, innocent names", '''\
+def cross_attention(x, memory, real, W_q, W_k, W_v):
+    scores = torch.einsum("btd,qd,qe,bse->bts", x, W_q, W_k, memory) / x.size(2) ** 0.5
+    attention = (scores + torch.zeros_like(real, dtype=x.dtype).masked_fill(~real, -torch.inf)[:, None]).softmax(2)
+    return torch.einsum("bts,bsd,ed->bte", attention, memory, W_v)
+'''),
+    Right("ex09-5-continue-greedily", "generator, annotations", '''\
+from itertools import islice, takewhile
+
+def continue_greedily(model, prompt: list[int], eos_id: int, max_new_tokens: int) -> list[int]:
+    def words():
+        ids = list(prompt)
+        while True:
+            ids.append(int(model(torch.tensor(ids).unsqueeze(0))[0][-1].max(0).indices))
+            yield ids[-1]
+
+    return list(takewhile(lambda word: word != eos_id, islice(words(), max_new_tokens)))
+'''),
+    Right("ex09-7-own-transformer", "helper cell, innocent names", '''\
+class OwnTransformer:
+    def __init__(self, weights, num_heads):
+        self.weights, self.num_heads = weights, num_heads
+
+    def encode(self, source, real):
+        x = placed(self.weights["source_table"], source)
+        for p in self.weights["encoder"]:
+            x = rest(add_and_norm(x, multi_head(x, x, p, "", self.num_heads, mask=real[:, None, None]), p, 1), p, 2)
+        return x
+
+    def decode(self, target_in, memory, real):
+        y = placed(self.weights["target_table"], target_in)
+        for p in self.weights["decoder"]:
+            y = add_and_norm(y, multi_head(y, y, p, "", self.num_heads, causal=True), p, 1)
+            cross_attention = multi_head(y, memory, p, "cross_", self.num_heads, mask=real[:, None, None])
+            y = rest(add_and_norm(y, cross_attention, p, 2), p, 3)
+        return y @ self.weights["target_table"].T
+
+    def learn(self, optimizer, source, real, target_in, target_out, pad):
+        optimizer.zero_grad()
+        logits = self.decode(target_in, self.encode(source, real), real)
+        told = target_out != pad
+        loss = F.cross_entropy(logits[told], target_out[told])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def translate(self, source, sos, eos, max_new_tokens):
+        ids = torch.tensor([source])
+        real = ids == ids
+        memory = self.encode(ids, real)
+        return continue_greedily(lambda words: self.decode(words, memory, real), [sos], eos, max_new_tokens)
+''', before=('''\
+def dot_product_attention(q, k, v, mask=None, causal=False):
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(-1) @ v
+
+def split(x, H):
+    return x.view(*x.shape[:2], H, -1).transpose(1, 2)
+
+def multi_head(x, told, p, name, H, **seen):
+    D = x.shape[-1]
+    W, b = p[f"{name}in_proj_weight"], p[f"{name}in_proj_bias"]
+    q = F.linear(x, W[:D], b[:D])
+    k, v = F.linear(told, W[D:], b[D:]).chunk(2, -1)
+    heads = dot_product_attention(split(q, H), split(k, H), split(v, H), **seen)
+    return F.linear(heads.transpose(1, 2).flatten(2), p[f"{name}out_weight"], p[f"{name}out_bias"])
+
+def add_and_norm(x, more, p, i):
+    return F.layer_norm(x + more, x.shape[-1:], p[f"gain{i}"], p[f"offset{i}"])
+
+def rest(x, p, i):
+    hidden = F.relu(F.linear(x, p["weight1"], p["bias1"]))
+    return add_and_norm(x, F.linear(hidden, p["weight2"], p["bias2"]), p, i)
+
+def placed(table, ids):
+    D = table.shape[1]
+    angle = torch.arange(ids.shape[1])[:, None] / 10000 ** (torch.arange(0, D, 2) / D)
+    return table[ids] * D**0.5 + torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
+
+def continue_greedily(model, prompt, eos_id, max_new_tokens):
+    ids = list(prompt)
+    for _ in range(max_new_tokens):
+        word = model(torch.tensor([ids]))[0, -1].argmax().item()
+        if word == eos_id:
+            break
+        ids.append(word)
+    return ids[len(prompt):]
+''',)),
+    Right("ex09-7-own-transformer", "einsum, own class, recursion, 0-d tensors", '''\
+class OwnTransformer(Parts):
+    def encode(self, source, real):
+        x = self.table("source_table", source)
+        for p in self.weights["encoder"]:
+            x = self.layer(x, p, [(x, "", real[:, None, None])])
+        return x
+
+    def decode(self, target_in, memory, real):
+        y, T = self.table("target_table", target_in), torch.arange(target_in.shape[1])
+        for p in self.weights["decoder"]:
+            y = self.layer(y, p, [(None, "", (T <= T[:, None])[None, None]), (memory, "cross_", real[:, None, None])])
+        return torch.einsum("btd,vd->btv", y, self.weights["target_table"])
+
+    def learn(self, optimizer, source, real, target_in, target_out, pad):
+        log_p = self.decode(target_in, self.encode(source, real), real).log_softmax(-1)
+        loss = F.nll_loss(log_p.flatten(0, 1), target_out.flatten(), ignore_index=pad)
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    def translate(self, source, sos, eos, max_new_tokens):
+        ids = torch.tensor(source)[None]
+        real = torch.ones(ids.shape).bool()
+        memory = self.encode(ids, real)
+
+        def more(words, left):
+            if not left:
+                return []
+            best = self.decode(torch.tensor([words]), memory, real)[0, -1].argmax()
+            return [] if best == eos else [best, *more([*words, int(best)], left - 1)]
+
+        return more([sos], max_new_tokens)
+''', before=('''\
+class Parts:
+    def __init__(self, weights, num_heads):
+        self.weights, self.num_heads = weights, num_heads
+
+    def table(self, name, ids):
+        E = self.weights[name]
+        T, D = ids.shape[1], E.shape[1]
+        angles = torch.arange(T)[:, None] / 10000 ** (torch.arange(0, D, 2) / D)
+        waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+        return E[ids] * E.shape[1] ** 0.5 + waves
+
+    def layer(self, x, p, looks):
+        for i, (told, name, mask) in enumerate(looks, 1):
+            x = self.norm(x + self.look(x, x if told is None else told, p, name, mask), p, i)
+        ff = torch.einsum("btf,df->btd", F.linear(x, p["weight1"], p["bias1"]).clamp(min=0), p["weight2"]) + p["bias2"]
+        return self.norm(x + ff, p, len(looks) + 1)
+
+    def norm(self, x, p, i):
+        return F.layer_norm(x, [x.shape[-1]], p[f"gain{i}"], p[f"offset{i}"], 1e-5)
+
+    def look(self, x, told, p, name, mask):
+        W = p[f"{name}in_proj_weight"].unflatten(0, (3, self.num_heads, -1))
+        b = p[f"{name}in_proj_bias"].unflatten(0, (3, self.num_heads, 1, -1))
+        q, k, v = (torch.einsum("btd,hkd->bhtk", y, w) + c for y, w, c in zip((x, told, told), W, b))
+        scores = torch.einsum("bhtk,bhsk->bhts", q, k) / k.shape[-1] ** 0.5
+        weights = scores.masked_fill(~mask, -1e300).softmax(-1) if x.dtype == torch.float64 else (
+            scores.masked_fill(~mask, -1e30).softmax(-1))
+        heads = torch.einsum("bhts,bhsk->bthk", weights, v).flatten(2)
+        return F.linear(heads, p[f"{name}out_weight"], p[f"{name}out_bias"])
+''',)),
+    Right("ex09-7-own-transformer", "nn.Module instance, *args, walrus, Python loops", '''\
+class OwnTransformer(nn.Module):
+    def __init__(self, weights, num_heads):
+        super().__init__()
+        self.w, self.H = weights, num_heads
+
+    def heads(self, x, told, p, name, seen):
+        D = x.shape[-1]
+        q, k, v = (y @ W.T + b for y, W, b in zip(
+            (x, told, told), p[name + "in_proj_weight"].split(D), p[name + "in_proj_bias"].split(D)))
+        found = []
+        for h in range(self.H):
+            part = slice(h * (K := D // self.H), (h + 1) * K)
+            scores = q[..., part] @ k[..., part].mT * K**-0.5
+            found += [torch.where(seen, scores, -math.inf).softmax(-1) @ v[..., part]]
+        return torch.cat(found, -1) @ p[name + "out_weight"].T + p[name + "out_bias"]
+
+    def forward(self, x, p, *looks):
+        for i, (told, name, seen) in enumerate(looks, start=1):
+            x = x + self.heads(x, x if told is None else told, p, name, seen)
+            x = F.layer_norm(x, x.shape[-1:], p[f"gain{i}"], p[f"offset{i}"])
+        x = x + (x @ p["weight1"].T + p["bias1"]).relu() @ p["weight2"].T + p["bias2"]
+        return F.layer_norm(x, x.shape[-1:], p[f"gain{len(looks) + 1}"], p[f"offset{len(looks) + 1}"])
+
+    def embed(self, table, ids):
+        T, D = ids.shape[1], table.shape[1]
+        angles = torch.arange(T)[:, None] / 10000 ** (torch.arange(0, D, 2) / D)
+        waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+        return math.sqrt(table.shape[1]) * table[ids] + waves
+
+    def encode(self, source, real):
+        x = self.embed(self.w["source_table"], source)
+        for p in self.w["encoder"]:
+            x = self(x, p, (None, "", real[:, None]))
+        return x
+
+    def decode(self, target_in, memory, real):
+        y = self.embed(table := self.w["target_table"], target_in)
+        past = torch.ones(2 * target_in.shape[1:]).tril().bool()
+        for p in self.w["decoder"]:
+            y = self(y, p, (None, "", past), (memory, "cross_", real[:, None]))
+        return y @ table.T
+
+    def learn(self, optimizer, source, real, target_in, target_out, pad):
+        logits = self.decode(target_in, self.encode(source, real), real)
+        loss = F.cross_entropy(logits.mT, target_out, ignore_index=pad, reduction="sum") / (target_out != pad).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.tolist()
+
+    def translate(self, source, sos, eos, max_new_tokens):
+        memory = self.encode(ids := torch.tensor([source]), real := torch.ones(1, len(source), dtype=torch.bool))
+        words = torch.tensor([[sos]])
+        for _ in range(max_new_tokens):
+            if (best := self.decode(words, memory, real)[:, -1:].argmax(-1)).item() == eos:
+                break
+            words = torch.cat([words, best], 1)
+        return words[0, 1:]
 '''),
     # --- 10 ---------------------------------------------------------------------------------
     Right("ex10-1-attention-operations", "lru_cache, decorator, Enum, innocent names, helper cell", '''\
@@ -1165,6 +1667,25 @@ def train_steps(model, micro_batches, loss_fn, optimizer, scheduler, accumulate,
         nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         scheduler.step()
+'''),
+    Right("ex11-7-train-steps", "Python loops, *args", '''\
+def train_steps(model, micro_batches, loss_fn, *rest):
+    """The sum is clipped at max_norm times the count, then divided: the same."""
+    optimizer, scheduler, accumulate, max_norm = rest
+    optimizer.zero_grad()
+    total = 0
+    for i, batch in enumerate(micro_batches):
+        loss, count = loss_fn(model, batch)
+        loss.backward()
+        total += count
+        if (i + 1) % accumulate == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm * total)
+            for parameter in model.parameters():
+                parameter.grad = parameter.grad / total
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            total = 0
 '''),
     # --- 12 ---------------------------------------------------------------------------------
     Right("ex12-1-hide", "NumPy array for a tensor", '''\

@@ -25,6 +25,7 @@ from course_lib import (
     ngram,
     optim,
     positional,
+    pretrained,
     recurrent_models,
     rnn,
     seq2seq,
@@ -952,6 +953,21 @@ call(
 )
 call(gpt.GPT, config=a_module(lambda: gpt.GPTConfig(9, 8, 6, 1, 2)), position=SCHEME)
 call(gpt.GPT.forward, on=small_gpt, ids=IDS.but("wider", "empty"))
+
+NO_HUGE = {"width": 12, "heads": 3, "layers": 2, "feedforward": 20, "source_size": 11, "target_size": 7}
+call(
+    pretrained.build_translator,
+    **{name: size(value).but("huge") for name, value in NO_HUGE.items()},
+    dropout=prob(0.1),
+)
+call(pretrained.load_translator, folder=of_values(lambda: None, number=3))
+call(pretrained.weights_by_layer, model=a_module(lambda: pretrained.build_translator(11, 7, 12, 3, 2, 20)))
+SPECIAL_PIECES = ["<unk>", "<pad>", "<sos>", "<eos>", "a", "b"]
+call(
+    pretrained.Subwords,
+    pieces=of_values(lambda: SPECIAL_PIECES, none=None, number=3, other=["a", "b"]),
+    merges=of_values(lambda: [("a", "b")], none=None, number=3),
+)
 
 # --- utils, datasets ----------------------------------------------------------------
 

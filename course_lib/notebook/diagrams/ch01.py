@@ -14,8 +14,8 @@ TASKS = {  # form: (words in, words out, column of the first output)
 @diagram(
     alt="Five small graphs: one to one, one to many, many to one, many to many, and many to many in step. "
     "Inputs stand below, hidden states in the middle, outputs on top.",
-    caption="Five forms of task differ only in where inputs come in and outputs come out; the last form, with the next "
-    "token as output, is a language model.",
+    caption="Five forms of task differ only in where inputs come in and outputs come out (green: what the model "
+    "computes in between and hands on); the last form, with the next token as output, is a language model.",
 )
 def task_forms():
     """Draw the five forms of sequence task, inputs below, outputs on top."""

@@ -16,42 +16,56 @@ def _row(ax, x, y, cells, kinds, w=1.0, gap=0.1, size=10):
 
 @diagram(
     alt=(
-        "Five rows from top to bottom. Strings: 'great plot!' and 'not a great plot'. Tokens: 3 and 4 boxes. "
-        "Ids: 6 7 5 and 4 0 6 7, where 0 stands for the unknown word 'a'. Padded batch of shape (B, T) = (2, 4): the "
-        "first row ends in the padding id 1. Mask: the same shape, 0 at the padding and 1 elsewhere."
+        "The road from top to bottom. Strings: 'Great plot!' and 'not a hilarious plot'. Tokens: 3 and 4 boxes. "
+        "Ids: 5 6 2 and 4 3 0 6, where 0 stands for the unknown word 'hilarious'. Padded batch of shape (B, T) = "
+        "(2, 4): the first row ends in the padding id 1. Beside it the mask: the same shape, 0 at the padding and 1 "
+        "elsewhere. Below the batch the vectors of shape (B, T, D), one row of W for each id. The real ones are "
+        "combined into one verdict for each text, of shape (B,)."
     ),
     caption=(
-        "Each step keeps something and loses something: tokens fix the units, the vocabulary turns rare words into "
-        "`<unk>`, padding adds entries that are not text, and the mask says which ones."
+        "Each step keeps something and loses something: tokens fix the units, the vocabulary turns words that it does "
+        "not know into `<unk>`, padding adds entries that are not text, and the mask says which ones. Vectors and a "
+        "verdict follow."
     ),
 )
 def text_pipeline():
-    """Two strings on their way to a padded batch and its mask."""
-    ax = canvas(13, 8.6)
+    """Two strings on their way to a padded batch, its mask, vectors, and a verdict for each."""
+    ax = canvas(13, 9.6)
     left, right, w = 2.6, 8.1, 1.05
-    rows = {"strings": 7.9, "tokens": 6.2, "ids": 4.5, "batch (B, T)": 2.7, "mask (B, T)": 0.9}
+    rows = {"strings": 8.9, "tokens": 7.2, "ids": 5.5, "batch (B, T)": 3.7, "vectors (B, T, D)": 0.9}
     for name, y in rows.items():
-        label(ax, 0.15, y, name, align="left", size=10, weight="bold")
+        label(ax, 0.15, y, name.replace(" (B, T, D)", "\n(B, T, D)"), align="left", size=10, weight="bold")
     box(ax, left + 1.7, rows["strings"], "“Great plot!”", kind="plain", w=3.4, h=0.7)
-    box(ax, right + 2.25, rows["strings"], "“not a great plot”", kind="plain", w=4.5, h=0.7)
-    _row(ax, left, rows["tokens"], ["great", "plot", "!"], ["input"] * 3, w=w)
-    _row(ax, right, rows["tokens"], ["not", "a", "great", "plot"], ["input"] * 4, w=w)
-    _row(ax, left, rows["ids"], ["6", "7", "5"], ["input"] * 3, w=w)
-    _row(ax, right, rows["ids"], ["4", "0", "6", "7"], ["input"] * 4, w=w)
-    for y, ids, mask in ((3.05, ["6", "7", "5", "1"], "1110"), (2.35, ["4", "0", "6", "7"], "1111")):
-        _row(ax, 5.1, y, ids, ["input" if real == "1" else "muted" for real in mask], w=w)
-        _row(ax, 5.1, y - 1.8, list(mask), ["attention" if real == "1" else "muted" for real in mask], w=w)
+    box(ax, right + 2.25, rows["strings"], "“not a hilarious plot”", kind="plain", w=4.5, h=0.7)
+    _row(ax, left, rows["tokens"], ["great", "plot", "!"], ["input"] * 3, w=w, size=8.5)
+    _row(ax, right, rows["tokens"], ["not", "a", "hilarious", "plot"], ["input"] * 4, w=w, size=8.5)
+    _row(ax, left, rows["ids"], ["5", "6", "2"], ["input"] * 3, w=w)
+    _row(ax, right, rows["ids"], ["4", "3", "0", "6"], ["input"] * 4, w=w)
+    for y, ids, mask in ((4.05, ["5", "6", "2", "1"], "1110"), (3.35, ["4", "3", "0", "6"], "1111")):
+        _row(ax, left, y, ids, ["input" if real == "1" else "muted" for real in mask], w=w)
+        _row(ax, right, y, list(mask), ["attention" if real == "1" else "muted" for real in mask], w=w)
+        vectors = [f"$W$[{i}]" for i in ids]
+        _row(ax, left, y - 2.8, vectors, ["hidden" if real == "1" else "muted" for real in mask], w=w)
+        box(ax, 10.0, y - 2.8, "p(positive)", kind="output", w=1.9, h=0.62)
     for x in (left + 1.7, right + 2.25):
-        arrow(ax, (x, 7.45), (x, 6.6))
-        arrow(ax, (x, 5.8), (x, 4.9))
-    label(ax, 7.3, 7.05, "tokenise", size=9.5)
-    label(ax, 7.3, 5.35, "look up ids", size=9.5)
-    arrow(ax, (left + 1.7, 4.1), (6.2, 3.5))
-    arrow(ax, (right + 2.25, 4.1), (8.5, 3.5))
-    label(ax, 7.3, 3.8, "pad", size=9.5)
-    label(ax, 11.3, 4.0, "0 = <unk>", size=9, kind="muted")
-    label(ax, 10.1, 3.05, "1 = <pad>", size=9, kind="muted", align="left")
-    label(ax, 10.1, 1.25, "1 = a real token", size=9, kind="muted", align="left")
+        arrow(ax, (x, 8.45), (x, 7.6))
+        arrow(ax, (x, 6.8), (x, 5.9))
+    label(ax, 7.3, 8.05, "tokenise", size=9.5)
+    label(ax, 7.3, 6.35, "look up ids", size=9.5)
+    label(ax, 11.7, 6.35, "0 = <unk>", size=9, kind="muted")
+    arrow(ax, (left + 1.7, 5.1), (left + 1.7, 4.5))
+    arrow(ax, (right + 0.5, 5.1), (6.6, 4.5))
+    label(ax, 5.6, 4.8, "pad", size=9.5)
+    label(ax, 9.4, 4.7, "mask (B, T)", size=10, weight="bold")
+    label(ax, 11.6, 4.7, "1 = a real token", size=9, kind="muted")
+    label(ax, 6.6, 2.75, "1 = <pad>", size=9, kind="muted")
+    arrow(ax, (left + 1.7, 2.95), (left + 1.7, 1.65))
+    label(ax, left + 1.9, 2.25, "look up rows of W", size=9.5, align="left")
+    arrow(ax, (10.0, 2.95), (10.0, 1.65))
+    label(ax, 10.2, 2.25, "only real tokens", size=9.5, align="left")
+    arrow(ax, (7.25, 0.9), (8.9, 0.9))
+    label(ax, 8.05, 1.2, "combine", size=9.5)
+    label(ax, 11.1, 0.9, "verdict (B,)", size=10, weight="bold", align="left")
     return ax
 
 

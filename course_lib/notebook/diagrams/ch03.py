@@ -6,8 +6,8 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label, wir
 @diagram(
     alt="Left: a green box, the step f, takes the input x_t from below and gives the output y_t on top; a loop leads "
     "its state h_t back into it as h_(t-1). Right: the same in words, for a reader who keeps track of quotations.",
-    caption="One function, applied again and again: each turn reads one input and the state that the turn before "
-    "left behind. All that the past can contribute must pass through the state.",
+    caption="One function, applied again and again: each turn reads one input and the state left by the turn "
+    "before. Whatever the past contributes must pass through the state.",
 )
 def rnn_loop():
     """Draw the loop with a latent state, in symbols and for one example."""
@@ -65,7 +65,7 @@ def rnn_unrolled():
     "that a row with arrows to the left. Both states of a step are joined into its output. The path from the word "
     "flightless to the blank runs through the upper row.",
     caption="Two networks read the sequence in opposite directions, with weights of their own; the output at each step "
-    "is both states side by side. Only the backward one can tell the blank about *flightless* (orange path).",
+    "is both states side by side. Only the backward one brings *flightless* to the blank (orange path).",
 )
 def rnn_bidirectional():
     """Draw a bidirectional layer on the start of the penguin sentence."""

@@ -10,7 +10,8 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label
         "A recurrent network unrolled over three steps. Forward arrows: each input x goes up through W_ih into the "
         "state h, each state goes right through W_hh into the next state and up through W_ho into the output o, and "
         "the three outputs go into the loss L. Backward arrows, in the gradient's colour, run beside them the other "
-        "way: from L to each output, from each output down to its state, and from each state left to the one before."
+        "way: from L to each output, from each output down to its state, and from each state left to the one before, "
+        "as far as h0."
     ),
     caption=(
         "Black: what the forward pass computes. Orange-red: the gradient's way back. Two gradients "
@@ -40,12 +41,13 @@ def bptt_graph():
         arrow(ax, (x - gap, rows["o"] + 0.45), (xs[1] + shift - 0.1, rows["L"] - 0.4))
         arrow(ax, (xs[1] + shift + 0.1 + gap, rows["L"] - 0.4), (x + gap, rows["o"] + 0.45), kind="gradient")
     box(ax, 1.0, rows["h"] - 1.25, "$h_0$", kind="hidden", w=1.1, h=0.8, size=12)
-    arrow(ax, (1.35, rows["h"] - 0.85), (xs[0] - 0.65, rows["h"] - 0.1))
+    arrow(ax, (1.25, rows["h"] - 0.85), (xs[0] - 0.65, rows["h"] + 0.1))
+    arrow(ax, (xs[0] - 0.65, rows["h"] - 0.22), (1.5, rows["h"] - 1.0), kind="gradient")
     for a, b in itertools.pairwise(xs):
         arrow(ax, (a + 0.65, rows["h"] + 0.17), (b - 0.65, rows["h"] + 0.17))
         label(ax, (a + b) / 2, rows["h"] + 0.55, "$W_{hh}$", kind="weight", size=10)
         arrow(ax, (b - 0.65, rows["h"] - 0.17), (a + 0.65, rows["h"] - 0.17), kind="gradient")
-        label(ax, (a + b) / 2, rows["h"] - 0.55, "$\\times\\ W_{hh}$", kind="gradient", size=10)
+        label(ax, (a + b) / 2, rows["h"] - 0.55, "$\\times (1 - h^2)\\ W_{hh}$", kind="gradient", size=9)
     for x in xs:
         label(ax, x + gap + 0.68, 4.95, "$\\times\\ W_{ho}$", kind="gradient", size=10)
     return ax
@@ -91,4 +93,47 @@ def gradient_path():
         size=12,
     )  # fmt: skip
     label(ax, 4.1, 0.55, "nothing of $L_6$ arrives here", size=9.5, kind="muted")
+    return ax
+
+
+@diagram(
+    alt=(
+        "Fourteen steps of a stream, a letter at each. Below, what must be output: a question mark for the first six "
+        "steps, then the letter of six steps before; an arrow leads from the letter of step 4 to output 10. "
+        "Two rows of bars show the windows: the first network's runs from step 1 beyond the edge, to step 24; the "
+        "second network's end after steps 6 and 12, each with a pair of scissors at its end."
+    ),
+    caption=(
+        "What are the two networks asked? At every step, for the letter of six steps ago (arrow). They differ only in "
+        "where learning cuts the stream (scissors). The state's numbers cross every cut."
+    ),
+)
+def two_windows():
+    """The task of the opening, and the two ways to cut its stream."""
+    ax = canvas(15, 6.2)
+    letters = "caebdacbeadcba"
+    xs = [3.1 + 0.84 * t for t in range(len(letters))]
+    for y, name in ((5.4, "reads"), (3.9, "must output"), (2.2, "first network"), (0.9, "second network")):
+        label(ax, 0.1, y, name, align="left", size=10)
+    for t, x in enumerate(xs):
+        label(ax, x, 6.0, str(t + 1), size=8, kind="muted")
+        box(ax, x, 5.4, letters[t], kind="input", w=0.64, h=0.64, size=11)
+        answer = letters[t - 6] if t >= 6 else "?"
+        box(ax, x, 3.9, answer, kind="output" if t >= 6 else "faint", w=0.64, h=0.64, size=11)
+    arrow(ax, (xs[3] + 0.1, 5.08), (xs[9] - 0.2, 4.22))
+    edge = xs[-1] + 0.32
+    box(
+        ax,
+        (xs[0] - 0.32 + edge) / 2,
+        2.2,
+        "window of 24: goes on to step 24",
+        kind="hidden",
+        w=edge - xs[0] + 0.32,
+        h=0.7,
+    )
+    for a, b, text in ((0, 5, "window of 6"), (6, 11, "window of 6"), (12, 13, "")):
+        left, right = xs[a] - 0.32, xs[b] + 0.32
+        box(ax, (left + right) / 2, 0.9, text, kind="hidden", w=right - left, h=0.7)
+        if b < 13:
+            label(ax, (xs[b] + xs[b + 1]) / 2, 0.32, "✂", size=12, kind="gradient")
     return ax

@@ -296,7 +296,7 @@ def gru_update_gate():
 )
 def gru_reset_gate():
     """The candidate and its gate."""
-    return _gru(1, r"$n_t = \tanh(x_t W_{in}^\top + b_{in} + r_t \odot (h_{t-1} W_{hn}^\top + b_{hn}))$")
+    return _gru(1, r"$n_t = \tanh(x_t W_{in}^\top + r_t \odot (h_{t-1} W_{hn}^\top))$")
 
 
 @diagram(

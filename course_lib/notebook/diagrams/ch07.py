@@ -1,9 +1,51 @@
-"""Diagrams of chapter 07: from a recurrence to heads in four steps, a dictionary asked softly, shapes, masks."""
+"""Diagrams of chapter 07: a memory task, a soft dictionary, shapes, masks, a recurrence freed in four steps."""
 
 import itertools
 
 from course_lib.notebook import plots
 from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, label, wire
+
+# --- the memory task ------------------------------------------------------------------------
+
+PAIRS = ("c 4", "h 0", "a 7", "e 1", "j 4", "b 9", "d 2", "f 5")
+
+
+@diagram(
+    alt="Eight boxes in a row hold pairs: c 4, h 0, a 7, e 1, j 4, b 9, d 2, f 5; a ninth holds the question, 'a ?'. "
+    "Above them a GRU: one state after each box, handed on from left to right; at the end its answer, a question mark."
+    " Below them attention: lines lead from the question back to each pair, one of them thick, to a 7, and from this"
+    " pair an arrow leads to the answer 7.",
+    caption="Which digit came with *a*? The GRU must carry all pairs to the end in one state. Attention leaves them "
+    "where they are, and looks one up when it knows the question.",
+)
+def memory_task():
+    """Draw the pairs with a state carried above them, and a look-up below."""
+    ax = canvas(16.8, 6.2)
+    places = [2.5 + 1.45 * i for i in range(len(PAIRS))]
+    asked, answers, top, row = 14.1, 16.0, 5.4, 3.9
+    for x, pair in zip(places, PAIRS, strict=True):
+        box(ax, x, row, pair, kind="input", w=1.05, h=0.74, size=11)
+    box(ax, asked, row, "a ?", kind="query", w=1.05, h=0.74, size=11)
+    stops = [*places, asked]
+    for x in stops:
+        box(ax, x, top, "$h$", kind="hidden", w=0.72, h=0.6, size=11)
+        arrow(ax, (x, row + 0.4), (x, top - 0.33))
+    for left, right in itertools.pairwise(stops):
+        arrow(ax, (left + 0.38, top), (right - 0.38, top), kind="hidden")
+    arrow(ax, (asked + 0.38, top), (answers - 0.4, top), kind="hidden")
+    box(ax, answers, top, "?", kind="output", w=0.75, h=0.7, size=12)
+    for i, x in enumerate(places):
+        heavy = PAIRS[i].startswith("a")
+        arrow(ax, (asked - 0.2, row - 0.4), (x + 0.15, row - 0.4), kind="attention" if heavy else "muted", bend=-0.28)
+        ax.patches[-1].set_linewidth(4.0 if heavy else 0.9)
+        ax.patches[-1].set_mutation_scale(18 if heavy else 8)
+    found = places[2] - 0.2
+    wire(ax, [(found, row - 0.4), (found, 0.65), (answers - 0.4, 0.65)], "value")
+    box(ax, answers, 0.65, "7", kind="output", w=0.75, h=0.7, size=12)
+    label(ax, 1.0, top, "GRU", kind="hidden", size=10.5, weight="bold")
+    label(ax, 1.15, 2.3, "attention", kind="attention", size=10.5, weight="bold")
+    return ax
+
 
 # --- from the GRU to heads ----------------------------------------------------------------
 
@@ -80,8 +122,8 @@ def four_steps():
     _words(ax, x, y)
     _row(ax, x, y, ("$k_1 \\;\\, v_1$", "$k_2 \\;\\, v_2$", "$k_3 \\;\\, v_3$"), "hidden")
     _sum(ax, x, y, (r"$\alpha_1$", r"$\alpha_2$", r"$\alpha_3$"), "attention")
-    box(ax, x + 4.85, y + 3.9, "$q_3$", kind="query", w=0.9, h=0.6, size=10)
-    arrow(ax, (x + 4.38, y + 3.9), (x + 3.38, y + 3.9), kind="query", dashed=True)
+    box(ax, x + 4.9, y + 3.75, "$q_3$", kind="query", w=0.9, h=0.6, size=10)
+    arrow(ax, (x + 4.75, y + 3.42), (x + 4.28, y + 2.86), kind="query", dashed=True)
     x = 5.6
     ax.plot([x + 0.05, 16.7, 16.7, x + 0.05, x + 0.05], [y, y, y + 6, y + 6, y], color="#CCCCCC", lw=1)
     label(ax, x + 0.3, y + 5.55, "4", size=13, align="left", weight="bold", kind="attention")
@@ -105,7 +147,7 @@ def four_steps():
     return ax
 
 
-# --- a dictionary asked softly --------------------------------------------------------------
+# --- a soft dictionary ---------------------------------------------------------------------
 
 BOOK = (("lasagne", 0.72), ("cannelloni", 0.09), ("tomato soup", 0.09), ("apple pie", 0.09))
 
@@ -114,8 +156,8 @@ BOOK = (("lasagne", 0.72), ("cannelloni", 0.09), ("tomato soup", 0.09), ("apple 
     alt="Left the query 'lasagna?'. In the middle four keys, the titles lasagne, cannelloni, tomato soup, apple "
     "pie, with lines from the query whose thickness is the weight: 0.72, 0.09, 0.09, 0.09. Right of each key "
     "its value, the recipe; four arrows of those weights meet in the weighted sum.",
-    caption="A dictionary asked softly: the query is compared with every *key*, the fits become weights that add up "
-    "to 1, and the answer is the weighted mean of the *values*. A misspelt title still finds its recipe.",
+    caption="A soft look-up: the query is compared with every *key*, the fits become weights that add up to 1, and the "
+    "answer is the weighted mean of the *values*. A misspelt title still finds its recipe.",
 )
 def soft_dictionary():
     """Draw the query, the keys with their weights, and the values."""
@@ -148,18 +190,23 @@ HEADS = {"q": "query", "k": "key", "v": "value"}
     alt="Queries Q of shape T by K and keys K of shape S by K are multiplied: scores T by S. They are divided by "
     "the root of K, masked, and go through a softmax over S: weights T by S. Multiplied with the values V, S "
     "by E, they give the output, T by E.",
-    caption="Scaled dot-product attention, with the shape on every arrow. Only the product with $V$ and the product "
-    "of $Q$ and $K$ mix positions; $T$ and $S$ may differ, and $E$ may differ from $K$.",
+    caption="Scaled dot-product attention, with the shape on every arrow. Positions meet in "
+    "three places: the product of $\\mathbf{Q}$ and $\\mathbf{K}$, the softmax over S, and the product with "
+    "$\\mathbf{V}$. T and S may differ, and E may differ from K, the width of queries and keys.",
 )
 def scaled_dot_product():
     """Draw the five operations with their shapes."""
     ax = canvas(16.8, 5.6)
     y = 3.4
-    for at, name in ((4.7, "$Q$"), (3.4, "$K$")):
-        box(
-            ax, 0.9, at if name == "$Q$" else 2.1, name, kind="query" if name == "$Q$" else "key", w=1.1, h=0.8, size=12
-        )
-    steps = ((4.0, r"$Q K^\top$"), (6.9, r"$/\,\sqrt{K}$"), (9.5, "mask"), (12.0, "softmax"), (15.0, r"$\times\, V$"))
+    for at, name in ((4.7, "Q"), (2.1, "K")):
+        box(ax, 0.9, at, rf"$\mathbf{{{name}}}$", kind="query" if name == "Q" else "key", w=1.1, h=0.8, size=12)
+    steps = (
+        (4.0, r"$\mathbf{Q} \mathbf{K}^\top$"),
+        (6.9, r"$/\,\sqrt{K}$"),
+        (9.5, "mask"),
+        (12.0, "softmax"),
+        (15.0, r"$\times\, \mathbf{V}$"),
+    )
     for x, name in steps:
         kind = "attention" if name in ("softmax", "mask") else "plain"
         box(ax, x, y, name, kind=kind, w=1.6, h=0.85, size=11 if "$" in name else 10)
@@ -175,7 +222,7 @@ def scaled_dot_product():
     label(ax, 5.45, y - 0.72, "scores", size=9.5)
     label(ax, 9.5, y - 0.85, "True = may attend", kind="attention", size=9.5)
     label(ax, 12.0, y - 0.85, "over S", kind="attention", size=9.5)
-    box(ax, 15.0, 1.1, "$V$", kind="value", w=1.1, h=0.8, size=12)
+    box(ax, 15.0, 1.1, r"$\mathbf{V}$", kind="value", w=1.1, h=0.8, size=12)
     arrow(ax, (15.0, 1.52), (15.0, y - 0.46))
     label(ax, 15.75, 2.2, "(S, E)", size=9.5)
     arrow(ax, (15.0, y + 0.45), (15.0, 5.1), kind="value")
@@ -225,8 +272,8 @@ def packed_projection():
 @diagram(
     alt="Queries' source x_q of shape B, T, D and keys' and values' source x_k of shape B, S, D are projected, "
     "cut into heads of shape B, H, T, K and B, H, S, K, attended in each head separately with weights B, H, "
-    "T, S, giving B, H, T, K; merged into B, T, D and multiplied with out_proj.",
-    caption="Multi-head attention: project, cut into heads, attend in every head, put side by side, mix with $W^O$. "
+    "T, S, giving B, H, T, K; concatenated into B, T, D and multiplied with out_proj.",
+    caption="Multi-head attention: project, cut into heads, attend in every head, concatenate, project with $W_o$. "
     "In self-attention $x_q$ and $x_k$ are one tensor; in cross-attention they are two, and $T \\neq S$.",
 )
 def multi_head():
@@ -246,7 +293,7 @@ def multi_head():
     label(ax, 0.75, source - 0.62, "(B, S, D)", size=9)
     for name, length in (("q", "T"), ("k", "S"), ("v", "S")):
         y, kind = rows[name], HEADS[name]
-        box(ax, 3.65, y, f"$W^{name.upper()}$", kind=kind, w=1.3, h=0.8, size=11)
+        box(ax, 3.65, y, f"$W_{name}$", kind=kind, w=1.3, h=0.8, size=11)
         wire(ax, [(4.3, y), (7.5, y)], kind)
         label(ax, 5.9, y + 0.34, f"(B, H, {length}, K)", kind=kind, size=9.5)
     label(ax, 9.2, 4.9, "in each of H heads", size=9.5, weight="bold")
@@ -255,10 +302,10 @@ def multi_head():
     label(ax, 9.2, 2.25, r"$w\, v$", size=11.5)
     label(ax, 9.2, 1.65, "(B, H, T, K)", kind="attention weight", size=9.5)
     wire(ax, [(11.2, middle), (12.4, middle)])
-    box(ax, 13.05, middle, "side by\nside", w=1.3, h=0.95, size=9.5)
+    box(ax, 13.05, middle, "concat-\nenate", w=1.3, h=0.95, size=9.5)
     wire(ax, [(13.7, middle), (15.1, middle)])
     label(ax, 14.4, middle + 0.42, "(B, T, D)", size=9)
-    box(ax, 15.75, middle, "$W^O$", kind="plain", w=1.25, h=0.8, size=11)
+    box(ax, 15.75, middle, "$W_o$", kind="plain", w=1.25, h=0.8, size=11)
     wire(ax, [(15.75, middle + 0.4), (15.75, 5.3)])
     label(ax, 15.75, 5.98, "output\n(B, T, D)", size=9.5)
     return ax

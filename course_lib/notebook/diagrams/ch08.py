@@ -2,7 +2,7 @@
 
 from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, joint, label, operation, wire
 
-KINDS = {"the": "input", "dog": "hidden", "bit": "output"}
+KINDS = {"dog": "input", "bites": "hidden", "man": "output"}
 
 
 def _column(ax, x, y, words, text="{}"):
@@ -12,16 +12,16 @@ def _column(ax, x, y, words, text="{}"):
 
 
 @diagram(
-    alt="A square of four columns of three words. Top: 'dog, bit, the' goes through attention to 'dog, bit, the', "
-    "primed. Bottom: the same words in another order, 'the, dog, bit', go through the same attention to their primed "
-    "versions in that other order. Arrows P lead down on both sides.",
+    alt="A square of four columns of three words. Top: 'dog, bites, man' goes through attention to 'dog, bites, man', "
+    "primed. Bottom: the same words in another order, 'man, bites, dog', go through the same attention to their primed "
+    "versions in that other order. Arrows Pi lead down on both sides.",
     caption="Two roads, one result: permute first and attend then, or attend first and permute then. A layer for which "
     "this holds cannot know in which order its input came.",
 )
 def permutation_equivariance():
     """Draw the commuting square of a permutation and a layer."""
     ax = canvas(16, 7.6)
-    first, second = ["dog", "bit", "the"], ["the", "dog", "bit"]
+    first, second = ["dog", "bites", "man"], ["man", "bites", "dog"]
     for y, words in ((6.7, first), (2.2, second)):
         _column(ax, 2.2, y, words)
         _column(ax, 13.8, y, words, "{}'")
@@ -30,11 +30,11 @@ def permutation_equivariance():
         arrow(ax, (9.8, y - 0.72), (12.9, y - 0.72))
     for x in (2.2, 13.8):
         arrow(ax, (x, 4.8), (x, 2.65))
-        label(ax, x + (0.3 if x < 8 else -0.3), 3.75, "permute: $P$", size=10.5, align="left" if x < 8 else "right")
+        label(ax, x + (0.3 if x < 8 else -0.3), 3.75, r"permute: $\Pi$", size=10.5, align="left" if x < 8 else "right")
     label(ax, 4.6, 6.35, "$X$", size=11)
     label(ax, 11.4, 6.35, "$Y$", size=11)
-    label(ax, 4.6, 1.85, "$PX$", size=11)
-    label(ax, 11.4, 1.85, "$PY$", size=11)
+    label(ax, 4.6, 1.85, r"$\Pi X$", size=11)
+    label(ax, 11.4, 1.85, r"$\Pi Y$", size=11)
     return ax
 
 

@@ -321,7 +321,7 @@ WORDS = ["la", "kata", "vidis", "<eos>"]
     alt="Four frames. In each, a row of input words stands below a box 'decoder', and the new output word above it. "
     "Frame 1: input <sos>, output la. Frame 2: inputs <sos> la, output kata. Frame 3: <sos> la kata, output vidis. "
     "Frame 4: <sos> la kata vidis, output <eos>. A dashed arrow leads from each output to the next frame's input.",
-    caption="Writing: each output is appended to the input, and the decoder runs again on all of it, until it says "
+    caption="Generating: each output is appended to the input, and the decoder runs again on all of it, until it says "
     "`<eos>`. With T words, T runs, each waiting for the word before.",
 )
 def autoregressive_decoding():

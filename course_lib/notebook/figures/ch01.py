@@ -4,7 +4,7 @@ from course_lib.notebook import plots
 from course_lib.notebook.display import show
 
 LINE = "the order of the letters is what makes a text of them"
-SHUFFLED = "fx srt ehofs de hahtlmt o ieee r rwt saht t maetoeekt"  # as the chapter shuffles it, with seed 4
+SHUFFLED = "ws heo xeardtr ltteesh meehhto s eaft tf a im okert t"  # each of its pairs occurs in the chapter's text
 
 
 def puzzle():
@@ -170,12 +170,12 @@ def bits_by_n(bits):
     show(ax, alt=alt, caption=caption)
 
 
-def loss_and_marks(updates, losses, marks):
-    """Draw the bits per letter on new text against updates, with other models as marks, {name: bits}."""
+def loss_and_references(updates, losses, references):
+    """Draw the bits per letter on new text against updates, with other models as lines, {name: bits}."""
     ax = plots.axes(height=3.4)
     plots.lines(ax, {"window network": (updates, losses)}, "updates", "bits per letter, new text", marker="o",
                 markersize=4)  # fmt: skip
-    for name, value in marks.items():
+    for name, value in references.items():
         ax.axhline(value, color=plots.COLORS["muted"], linestyle="--", linewidth=1.2)
         ax.annotate(name, (updates[-1], value), xytext=(0, 2), textcoords="offset points", ha="right", va="bottom")
     ax.annotate("window network", (updates[2], losses[2]), xytext=(6, 8), textcoords="offset points",
@@ -183,7 +183,7 @@ def loss_and_marks(updates, losses, marks):
     ax.set_ylim(1.5, 5.1)
     show(
         ax,
-        alt="Bits per letter on new text against updates: the curve starts near log V, passes the marks of no "
+        alt="Bits per letter on new text against updates: the curve starts near log V, passes the lines of no "
         "context and of one letter within 200 updates, and flattens above the best n-gram.",
         caption="The loss starts near $\\log_2 V$ and ends far below the bigram model: that needs more than one letter "
         "of context. The best table of counts is still ahead.",
@@ -206,8 +206,9 @@ def worth_of_order(letters, words):
         alt="Dots of bits on test text. Letters: 4.75 for knowing nothing, 4.1 without context, then falling with "
         "context to about 1.8 for seven-grams; the window network has 2.3. Words: 9.83 without context, 8.15, 7.93, "
         "7.92 and 7.92 with one to four words; the window network 7.77.",
-        caption="On letters, order is worth more than half of the bits; on words, about a fifth (mind the axis). On "
-        "letters the table of counts is ahead; on words, where most long contexts are new, the network is. Band: "
+        caption="Bits per letter above, bits per word below: compare within a panel, not across. On letters, order is "
+        "worth more than half of the bits; on words, about a fifth (mind the axis). On letters the table "
+        "of counts is ahead; on words, where most long contexts are new, the network is. Band: "
         "Shannon's bounds for people guessing other English, to scale only.",
     )
 

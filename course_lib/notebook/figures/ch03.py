@@ -4,10 +4,14 @@ from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
 
 
-def state_over_text(states, line, order):
-    """Draw the units' values (T, D), rows in the given order, below the characters of a line."""
+def state_over_text(states, line, inside, outlined):
+    """Draw the units' values (T, D) over a line, with a bar where `inside` (T,) holds, and some units outlined."""
+    from matplotlib.patches import Rectangle
+
+    contrast = states[inside].mean(0) - states[~inside].mean(0)  # (D,)
+    order = contrast.argsort(descending=True)
     ax = plots.heatmap(
-        plots.axes(height=3.8),
+        plots.axes(height=4.1),
         states[:, order].T,
         list(line.replace(" ", "·")),
         [f"{i}" for i in order.tolist()],
@@ -17,35 +21,44 @@ def state_over_text(states, line, order):
         ylabel="unit",
     )
     ax.tick_params(axis="x", rotation=0)
+    for t, is_open in enumerate(inside.tolist()):
+        ax.add_patch(Rectangle((t, -1.3), 1, 0.9, clip_on=False, facecolor="#222222" if is_open else "#EEEEEE", lw=0))
+    ax.text(-0.4, -0.85, "open", ha="right", va="center")
+    for unit in outlined:
+        row = order.tolist().index(unit)
+        ax.add_patch(Rectangle((0, row), len(line), 1, clip_on=False, fill=False, edgecolor="#222222", lw=2.2))
     show(
         ax,
-        alt="Heat map of 16 units against the characters of a sentence with two quotations. The three upper units are "
-        "blue throughout the quotations and a little longer, vermilion elsewhere; the lowest one is the other way "
-        "round, others change near the quotation marks.",
-        caption="What is in the 16 numbers? Some of the upper units are high all through a quotation, some of the "
-        "lowest low: a bit, stored more than once, and in some units let go a step or two late. Others react to the "
-        "marks themselves.",
+        alt="Heat map of 16 units against the characters of a sentence with two quotations; a bar on top is black "
+        "where a quotation is open. The three upper units are blue throughout the quotations and a little longer, "
+        "vermilion elsewhere; the lowest one, outlined, is the other way round, others change near the marks.",
+        caption="What is in the 16 numbers? At every character but the marks, the sign of the outlined unit says "
+        "whether a quotation is open, as the bar on top does; at a closing mark it is late. Some units at the top stay "
+        "high throughout a quotation, and let go of it a step or two late: the bit is stored several times over. "
+        "Others react to the marks themselves.",
     )
 
 
 def self_weight(curves):
-    """Draw the state of one unit that receives nothing: {self-weight: states by step}."""
+    """Draw the state of one unit that receives nothing: pairs (self-weight, states by step)."""
     ax = plots.axes(height=2.7)
-    series = {f"w = {w:g}": (range(len(states)), states) for w, states in curves.items()}
-    colors = dict(zip(series, ("muted", "input", "hidden"), strict=True))
-    plots.lines(ax, series, "steps without input", "state $h$", colors, direct=True)
-    ax.set_ylim(-0.03, 1.05)
+    colors = {0.9: "muted", 1.0: "input", 2.0: "hidden"}
+    for w, states in curves:
+        ax.plot(range(len(states)), states, color=plots.color(colors[w]))
+    for w, height in ((0.9, -0.1), (1.0, 0.3), (2.0, 0.85)):
+        ax.text(25.4, height, f"w = {w:g}", color=plots.color(colors[w]), va="center")
+    ax.set(xlabel="steps without input", ylabel="state $h$", ylim=(-1.1, 1.1))
     show(
         ax,
-        alt="Three curves from 0.5: with w = 2 the state rises to 0.96 and stays; with w = 1 it decays slowly, with w "
-        "= 0.9 quickly, to 0.",
-        caption="Does a single unit keep its state by itself? Of these three self-weights only with the one above 1, "
-        "and then it keeps which side of 0 it is on, not the value.",
+        alt="State of one unit over 25 steps. With w = 2 it goes to 0.96 from 0.5 and 0.2, to -0.96 from -0.5; "
+        "with w = 1 it decays slowly from 0.5, with w = 0.9 quickly, to 0.",
+        caption="Does a single unit keep its state by itself? Of these three self-weights, only $w = 2$ does. What it "
+        "keeps is the side of 0, not the value: from 0.5 and from 0.2 it ends at the same place.",
     )
 
 
-def against_ngrams(ngram_bits, rnn_bits):
-    """Draw bits per character of n-grams, {n: bits}, and of the RNN."""
+def against_ngrams(ngram_bits, rnn_bits, nearest):
+    """Draw bits per character of n-grams, {n: bits}, and of the RNN; `nearest` is the n that comes closest."""
     ax = plots.axes(height=2.9)
     n = list(ngram_bits)
     plots.lines(ax, {"n-grams": (n, list(ngram_bits.values()))}, "$n$", "", marker="o")
@@ -54,7 +67,7 @@ def against_ngrams(ngram_bits, rnn_bits):
         ax,
         alt="Held-out bits per character against n: n-grams fall steeply up to n = 4 and then level off; a horizontal "
         "line for the RNN lies below the 3-gram and above the best n-gram.",
-        caption="Which n-gram does the RNN match after two passes? It is between a 3-gram and the best n-gram.",
+        caption=f"Which n-gram comes nearest to the RNN after two passes? The {nearest}-gram.",
     )
 
 
@@ -86,8 +99,8 @@ def catching_up(names, binned, carried):
         ax,
         alt="Bits per character against the number of characters read since the state was zero: high at the first, "
         "after eight it lies on the dashed line of the carried state.",
-        caption="How long does the model need to catch up? Nearly all of the cost is in the first eight characters; "
-        "after that the two lines, over the same characters, can hardly be told apart.",
+        caption="How long does the model need to catch up? Most of the cost is in the first four characters; "
+        "after eight the two lines, over the same characters, can hardly be told apart.",
     )
 
 
@@ -145,8 +158,8 @@ def gradient_by_lag(relative):
         ax,
         alt="Gradient norm against lag on a logarithmic scale: two nearly straight falling lines; the untrained "
         "model's falls faster.",
-        caption="Does the loss feel what was read long ago? Its gradient shrinks by a nearly constant factor with "
-        "each step, before training and, more slowly, after it.",
+        caption="Does what was read long ago reach the loss? With each step back the gradient shrinks by a nearly "
+        "constant factor, before training and, more slowly, after it.",
     )
 
 

@@ -4,56 +4,53 @@ from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
 
 MULTI30K = {
-    "LSTM, one vector": ("multi30k-lstm", "LSTM"),
-    "GRU, one vector": ("multi30k-gru", "GRU"),
+    "LSTM, mean": ("multi30k-lstm", "LSTM"),
+    "GRU, mean": ("multi30k-gru", "GRU"),
     "GRU + attention": ("multi30k-attention", "attention"),
 }
 
 
 def once_or_at_every_step():
-    """The recorded BLEU by updates: the context given once, and at every step."""
+    """The recorded BLEU by updates of *once* and *every step*."""
     ax = plots.axes(height=3)
-    for variant, (name, color) in {
-        "every step": ("context at\nevery step", "blue"),
-        "once": ("context once", "grey"),
-    }.items():
+    for variant, color in {"every step": "blue", "once": "grey"}.items():
         updates = ledger.curves("toy-context", variant, "updates")[0]
         runs = ledger.curves("toy-context", variant, "bleu")
-        plots.band(ax, updates, runs, name, plots.HUES[color], direct=True)
+        plots.band(ax, updates, runs, variant, plots.HUES[color], direct=True)
     ax.set(xlabel="updates", ylabel="BLEU (0 to 100)", ylim=(0, 102))
     show(
         ax,
-        alt="BLEU by updates for two translators with the same encoder: with the context at every step it rises to "
-        "nearly 100, with the context given once it ends below 40.",
-        caption="Does it matter when the decoder sees the context vector? With the same encoder and the same number of "
-        "updates, showing it at every step makes the difference (bands: three seeds).",
+        alt="BLEU by updates for two translators with the same encoder: every step rises to nearly 100, once ends "
+        "below 40.",
+        caption="Does it matter how often the decoder sees the context vector? With the same encoder and the same "
+        "number of updates, *every step* is far ahead of *once* (bands: three seeds).",
     )
 
 
 def by_width(attention):
     """The recorded BLEU by the width of the encoder's states; with attention, too, if True."""
     ax = plots.axes(height=3)
-    models = {"every step": ("one vector at\nevery step", plots.HUES["blue"])}
+    models = {"every step": plots.HUES["blue"]}
     if attention:
-        models["attention"] = ("attention", plots.color("GRU + attention"))
+        models["attention"] = plots.color("GRU + attention")
     widths = [4, 8, 16, 64]
-    for given, (name, color) in models.items():
+    for given, color in models.items():
         columns = [ledger.values("toy-bottleneck", f"{given}, E = {E}", "bleu") for E in widths[:-1]]
         columns.append(ledger.values("toy-context", given, "bleu"))
-        plots.band(ax, widths, list(zip(*columns, strict=True)), name, color, marker="o", direct=True)
+        plots.band(ax, widths, list(zip(*columns, strict=True)), given, color, marker="o", direct=True)
     ax.set(xlabel="units in the encoder", ylabel="BLEU (0 to 100)", ylim=(0, 104), xscale="log")
     ax.set_xticks(widths, map(str, widths))
     ax.minorticks_off()
-    both = " Attention is far above one vector at 8 and 16 units, and level with it at 64." * attention
+    both = " Attention is far above it at 8 and 16 units, and level with it at 64." * attention
     show(
         ax,
-        alt="BLEU against the number of units in the encoder, 4 to 64: one vector at every step climbs from about 5 to "
-        "nearly 100." + both,
-        caption="How wide must the encoder's states be? With attention they can be much narrower: each need not hold "
+        alt="BLEU against the number of units in the encoder, 4 to 64: every step climbs from about 5 to nearly "
+        "100." + both,
+        caption="How wide must the encoder's states be? For *attention* they can be much narrower: each need not hold "
         "the whole sentence (bands: three seeds)."
         if attention
-        else "What if the one vector is narrower? The narrower it is, the worse the translations, although the decoder "
-        "sees it at every step (band: three seeds).",
+        else "What if the one vector is narrower? The narrower it is, the worse the translations, although "
+        "*every step* sees it before each word (band: three seeds).",
     )
 
 
@@ -69,12 +66,12 @@ def context_vectors(flat, group, times):
         ax,
         alt="500 context vectors in two dimensions, with four marks for the four times, in groups of which two touch.",
         caption="Does the context vector hold the time? Yes: in this plane most new sentences lie nearest to their "
-        "own group, though *today* and *tomorrow* touch.",
+        "own group, though two of the groups touch.",
     )
 
 
 def fed_in_training():
-    """The recorded BLEU of three models without attention, by what their decoder was fed in training."""
+    """The recorded BLEU of three trainings of *once*, by what the decoder was fed."""
     ax = plots.axes(height=3)
     for variant, (name, color) in {
         "no attention": ("the reference", "true words"),
@@ -86,10 +83,10 @@ def fed_in_training():
     ax.set(xlabel="updates", ylabel="BLEU (0 to 100)")
     show(
         ax,
-        alt="BLEU by updates for three trainings without attention, with broad bands: own predictions end highest "
+        alt="BLEU by updates for three trainings of once, with broad bands: own predictions end highest "
         "on average, scheduled lowest; the reference is between, and its band overlaps with the first.",
-        caption="Which words should the decoder be fed in training? After these updates own predictions are ahead on "
-        "average, but the seeds differ more than the methods (bands: three seeds).",
+        caption="Which words should the decoder of *once* be fed in training? After these updates own predictions are "
+        "ahead on average, but the seeds differ more than the methods (bands: three seeds).",
     )
 
 
@@ -99,6 +96,8 @@ def weights_and_truth(weights, pair):
     panels = plots.grid(1, 2, height=4.2)[0]
     for ax, matrix, title in zip(panels, (weights, truth), ("weights $w_{ts}$", "true alignment"), strict=True):
         plots.heatmap(ax, matrix, [*pair.source, "<eos>"], pair.target, "weight")
+        if matrix is truth:
+            ax.collections[0].colorbar.remove()  # ones and zeros need no scale
         ax.set_title(title)
         ax.set_xticks(ax.get_xticks(), ax.get_xticklabels(), rotation=60, ha="right", rotation_mode="anchor")
     show(
@@ -113,15 +112,17 @@ def weights_and_truth(weights, pair):
 def multi30k_by_length():
     """The recorded BLEU on Multi30k against the length of the source."""
     ax = plots.axes(height=3.2)
-    for name, where in MULTI30K.items():
+    for (name, where), color in zip(MULTI30K.items(), ("LSTM", "GRU", "GRU + attention"), strict=True):
         lengths = ledger.values(*where, "length_mean")[0]
-        plots.band(ax, lengths, ledger.values(*where, "bleu_by_length"), name, direct=True, marker="o")
+        plots.band(
+            ax, lengths, ledger.values(*where, "bleu_by_length"), name, plots.color(color), direct=True, marker="o"
+        )
     ax.set(xlabel="source length (words, mean of the group)", ylabel="BLEU on words (0 to 100)")
     ax.set_ylim(0, None)
     show(
         ax,
         alt="BLEU by source length for three models on Multi30k: attention is highest at every length; the GRU with "
-        "one vector falls further with length.",
+        "the mean falls further with length.",
         caption="Does attention help on real captions? At every length, and more on the longer ones. The longest group "
         "remains the hardest.",
     )

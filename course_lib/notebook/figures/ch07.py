@@ -6,6 +6,119 @@ from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
 
 
+def recall_by_updates():
+    """The recorded memory task: accuracy by updates, attention against recurrent networks."""
+    ax = plots.axes(height=3.0)
+    runs = {
+        "attention, 2,346 parameters": ("attention, rate 0.01", "attention", (85, 0.9)),
+        "GRU, 17,162 parameters": ("GRU, long", "gradient", (900, 0.37)),
+        "GRU, 216,074 parameters": ("GRU, wide", "muted", (220, 0.2)),
+    }
+    for name, (variant, kind, place) in runs.items():
+        updates = ledger.values("attention-recall", variant, "updates")[0]
+        found = ledger.values("attention-recall", variant, "by_updates")
+        if variant == "GRU, long":  # the same model at fewer updates
+            updates = [*ledger.values("attention-recall", "GRU, rate 0.005", "updates")[0][:-1], *updates]
+            earlier = ledger.values("attention-recall", "GRU, rate 0.005", "by_updates")
+            found = [[*first[:-1], *rest] for first, rest in zip(earlier, found, strict=True)]
+        plots.band(ax, updates, found, name, plots.COLORS[kind], marker="o", markersize=4)
+        ax.text(*place, name, color=plots.COLORS[kind], fontsize=9.5)
+    ax.set_xscale("log")
+    ax.set(xlabel="updates", ylabel="accuracy", ylim=(0, 1.05))
+    show(
+        ax,
+        alt="Accuracy over the number of updates, on a logarithmic axis. Attention rises from 0.3 to 1 within 100 "
+        "updates. The GRUs stay near 0.3, the larger one up to 2,000 updates, where its line ends, the smaller one up "
+        "to 10,000; at 20,000 it is above 0.9.",
+        caption="How many updates does it take? Attention less than 100; the GRU more than 10,000 (bands: three "
+        "seeds).",
+    )
+
+
+def word_maps(words, plain, by_role):
+    """Four words' weights (T, T): the words themselves compared, and their queries with their keys."""
+    panels = plots.grid(1, 2, height=2.9)[0]
+    titles = ("words compared with words", "queries compared with keys")
+    for ax, matrix, title in zip(panels, (plain, by_role), titles, strict=True):
+        plots.heatmap(ax, matrix, words, words, "weight", annotate=True, xlabel="is asked", ylabel="asks")
+        ax.set_title(title)
+        ax.set_xticks(ax.get_xticks(), ax.get_xticklabels(), rotation=25, ha="right", rotation_mode="anchor")
+    show(
+        panels[0],
+        alt="Two 4 by 4 maps of weights. Left, 'river' and 'collapsed' have most of their weight on themselves, and "
+        "'bank' has its largest weight on itself. Right, 'bank' looks at 'river' and 'collapsed' looks at 'bank'.",
+        caption="Who looks at whom? Compared directly, most words fit themselves; with queries and keys *bank* looks "
+        "at *river*, and *collapsed* at *bank*.",
+    )
+
+
+def kernel_regression(keys, values, queries, answers):
+    """Noisy points (S,), and the weighted means at the queries: {inverse temperature: answers}."""
+    ax = plots.axes(height=3.0)
+    ax.plot(keys.tolist(), values.tolist(), "o", color=plots.COLORS["input"], markersize=4.5)
+    styles = ((0.1, "muted", (2.1, 0.4)), (10.0, "attention", (2.9, 0.72)), (3000.0, "gradient", (0.85, 1.45)))
+    for c, kind, place in styles:
+        ax.plot(queries.tolist(), answers[c].tolist(), color=plots.COLORS[kind], linewidth=1.2 if c > 99 else 2)
+        ax.text(*place, f"c = {c:g}", color=plots.COLORS[kind], fontsize=9.5)
+    ax.set(xlabel="query", ylabel="answer")
+    show(
+        ax,
+        alt="Noisy points along a wave, and three curves through them: a nearly flat line, a smooth curve that follows "
+        "the wave, and a staircase that jumps from point to point.",
+        caption="What does the inverse temperature do? A small one answers with the mean of all values, a large one "
+        "with that of the nearest key; in between the answer follows the data.",
+    )
+
+
+def lookup_map(weights, asked, pairs):
+    """The trained reader's weights (T, S), the letters asked for in reverse order."""
+    ax = plots.axes(height=3.1)
+    plots.heatmap(ax, weights, pairs, asked, "weight", xlabel="pairs, in the order shown", ylabel="question")
+    show(
+        ax,
+        alt="An 8 by 8 map: rows are the questions, the letters of the pairs from the last to the first; columns are "
+        "the pairs. Each row has one dark cell, and together they form the diagonal from top right to bottom left.",
+        caption="Does it look where it should? Each question has its weight on the one pair that begins with its "
+        "letter: asked in reverse order, that is the other diagonal.",
+    )
+
+
+def query_gradients():
+    """The recorded gradients of random queries over the width, with and without the division by the root."""
+    widths = ledger.values("attention-scaling", "without", "width")[0]
+    left, right = plots.grid(1, 2, height=3.1)[0]
+    ways = {"without": ("without the root", "gradient"), "with the root": ("with the root", "attention")}
+    for way, (name, kind) in ways.items():
+        color = plots.COLORS[kind]
+        plots.band(left, widths, ledger.values("attention-scaling", way, "largest"), name, color, marker="o")
+        found = {
+            part: torch.tensor(ledger.values("attention-scaling", way, f"gradient_{part}")).mean(0)
+            for part in ("low", "median", "high", "mean")
+        }
+        right.fill_between(widths, found["low"].clamp_min(1e-6), found["high"], color=color, alpha=0.18, linewidth=0)
+        right.plot(widths, found["median"], color=color, marker="o")
+        right.plot(widths, found["mean"], color=color, linestyle=":")
+    left.text(150, 0.66, "without\nthe root", color=plots.COLORS["gradient"], fontsize=9.5, ha="center", va="center")
+    left.text(128, 0.25, "with the root", color=plots.COLORS["attention"], fontsize=9.5, ha="center", va="center")
+    right.text(5, 4e-4, "line: median\nband: quartiles\ndotted: mean", fontsize=9)
+    for ax, label in ((left, "largest of 32 weights"), (right, "gradient of a query")):
+        ax.set_xscale("log", base=4)
+        ax.set_xticks(widths, widths)
+        ax.set(xlabel="width K", ylabel=label)
+    left.set_ylim(0, 1)
+    right.set_yscale("log")
+    right.set_ylim(3e-6, 8)
+    show(
+        left,
+        alt="Two panels over the width K from 4 to 1024. Left, the largest weight: without the root it rises towards "
+        "1, with it it stays below a quarter. Right, the norm of a query's gradient on a logarithmic axis: with the "
+        "root median, quartiles and mean stay level; without it the mean rises slowly while the median falls to a "
+        "thousandth and the lower quartile below the axis.",
+        caption="What does the division by $\\sqrt K$ prevent? Without it one key takes nearly all the weight in a "
+        "wide space, and most queries get hardly any gradient while a few get a large one.",
+    )
+
+
 def cosines_of_random_keys(cosines):
     """How orthogonal random keys are, by their width: `cosines` is {K: the cosine of every pair of keys}."""
     widths = list(cosines)
@@ -33,32 +146,6 @@ def cosines_of_random_keys(cosines):
     )
 
 
-def softmax_by_width():
-    """The recorded softmax over the width, with and without the division by the root."""
-    widths = ledger.values("attention-scaling", "without", "width")[0]
-    panels = plots.grid(1, 3, height=3.0)[0]
-    labels = {"largest": "largest weight", "slope": "slope |J|", "flat": "fraction of saturated queries"}
-    ways = {"without": ("without the root", "gradient"), "with the root": ("with the root", "attention")}
-    for ax, (metric, ylabel) in zip(panels, labels.items(), strict=True):
-        for way, (name, color) in ways.items():
-            plots.band(ax, widths, ledger.values("attention-scaling", way, metric), name, color, marker="o")
-        ax.set_xscale("log", base=4)
-        ax.set_xticks(widths, widths)
-        ax.set(xlabel="width K", ylabel=ylabel)
-        ax.set_ylim(0, None)
-    panels[0].text(
-        180, 0.68, "without\nthe root", color=plots.COLORS["gradient"], fontsize=9.5, ha="center", va="center"
-    )
-    panels[0].text(128, 0.24, "with the root", color=plots.COLORS["attention"], fontsize=9.5, ha="center", va="center")
-    show(
-        panels[0],
-        alt="Three panels over the width K from 4 to 1024. Without the root the largest weight rises towards 1, the "
-        "slope falls and the fraction of saturated queries rises; with the root all three stay level.",
-        caption="What does the division by $\\sqrt K$ prevent? Without it the softmax of a wide model starts almost "
-        "one-hot, and its slope falls towards 0; with it all widths start alike (bands: three seeds).",
-    )
-
-
 def padding_and_future(weights):
     """Two sentences' maps (2, 1, 4, 4) under a mask that hides padding and the future."""
     panels = plots.grid(1, 2, height=2.9)[0]
@@ -76,7 +163,7 @@ def padding_and_future(weights):
 
 def looks_of_it(pair, first_layer, second_layer):
     """Where "it" looks in a sentence and in its twin: maps (B, H, T, T) of the two layers."""
-    names = ["gather, head 0", "gather, head 1", "read, head 0"]
+    names = ["gather, head 0", "gather, head 1", "read"]
     panels = plots.grid(2, 1, height=4.8)[:, 0]
     for row, (ax, sentence) in enumerate(zip(panels, pair, strict=True)):
         looks = torch.cat([w[row, :, sentence.pronoun] for w in (first_layer, second_layer)])  # (3, T)
@@ -87,9 +174,8 @@ def looks_of_it(pair, first_layer, second_layer):
         panels[0],
         alt="Two maps of the rows of 'it', for the sentence that ends in 'tired' and its twin that ends in 'wide': "
         "where the two heads of the first layer look, and that of the second, which looks at the first noun in one "
-        "sentence and at the second noun in the other.",
-        caption="What do the heads of *it* look at? Those of the first layer gather, above all the adjective; the "
-        "head of the second looks at the noun that can be so. One word changed, and *it* looks elsewhere.",
+        "sentence and at the second noun in the other. In the first layer both maps differ too.",
+        caption="Where does *it* look? One word is changed, and in the second layer *it* looks at the other noun.",
     )
 
 

@@ -40,8 +40,8 @@ def table_as_colours(table):
         ax,
         alt="Heat map, positions to the right, dimensions downwards. The first dimensions flicker, the last ones "
         "hardly change over 100 positions.",
-        caption="Is each position's column of colours another one? Yes: the upper dimensions tell neighbours apart, "
-        "the lower ones distant regions.",
+        caption="Does each position have its own column of colours? Yes: the first dimensions distinguish neighbours, "
+        "those around 10 distant regions; from 16 on hardly anything changes within 100 positions.",
     )
 
 

@@ -16,13 +16,14 @@ def three_losses(losses, blind):
     show(
         ax,
         alt="Three loss curves over 120 steps. Post-LN stays on the dashed line at ln 16. Post-LN with warm-up falls "
-        "slowly below it. Pre-LN falls fastest.",
-        caption="Which of the three learns nothing? Post-LN without a warm-up. Dashed: a blind guess among 16 letters.",
+        "below it, climbs a little after step 60 and ends below it. Pre-LN falls fastest.",
+        caption="Which of the three learns nothing? Post-LN without a warm-up. With one, the loss falls, and climbs "
+        "again once the rate is whole (step 60). Dashed: a blind guess among 16 letters.",
     )
 
 
 def jacobian_norm(lengths, centred, shifted):
-    """Norm of LayerNorm's Jacobian against the length of x, for x with mean 0 and with another mean."""
+    """Largest singular value of LayerNorm's Jacobian by the length of x, for x with mean 0 and with another mean."""
     ax = plots.axes(height=3.0)
     law, muted = "law: $\\sqrt{D}\\, /\\, \\Vert x \\Vert$", plots.COLORS["muted"]
     ax.plot(lengths, [gain["law"] for gain in centred], color=muted, label=law)
@@ -32,12 +33,12 @@ def jacobian_norm(lengths, centred, shifted):
     ):
         found = [gain["largest"] for gain in gains]
         ax.plot(lengths, found, marker, color=plots.COLORS[kind], label=name)
-    ax.set(xscale="log", yscale="log", xlabel="length of x", ylabel="norm of the Jacobian")
+    ax.set(xscale="log", yscale="log", xlabel="length of x", ylabel="largest singular value")
     ax.legend()
     show(
         ax,
-        alt="Norm of LayerNorm's Jacobian against the length of x on logarithmic axes. Dots for x with mean 0 lie on "
-        "the falling line of the law; squares for x with another mean lie above it, parallel.",
+        alt="Largest singular value of LayerNorm's Jacobian against the length of x on logarithmic axes. Dots for x "
+        "with mean 0 lie on the falling line of the law; squares for x with another mean lie above it, parallel.",
         caption="Does the law hold? On the line for x with mean 0. With another mean the gain is larger: the part of "
         "the length that is mean does not count.",
     )
@@ -46,7 +47,7 @@ def jacobian_norm(lengths, centred, shifted):
 def first_steps(seen):
     """Gradient of the first layer, size of what the last norm reads, common share, before some of the steps."""
     titles = {
-        "gradient, first layer": "gradient norm,\nfirst layer",
+        "gradient, first layer": "length of the gradient,\nfirst layer",
         "size of what the last norm reads": "size of what\nthe last norm reads",
         "share that all outputs have in common": "share common\nto all outputs",
     }

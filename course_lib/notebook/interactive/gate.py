@@ -40,9 +40,9 @@ def _draw(bias, steps, beside):
     for b in sorted({*beside, bias}):
         f = torch.tensor(b).sigmoid()
         name = f"f = {f:.3g}, bias {b:g}"
-        plots.lines(
-            ax, {name: (k.tolist(), (f**k).tolist())}, "", "", colors={name: "forget gate" if b == bias else "muted"}
-        )
+        color = "forget gate" if b == bias else "muted"
+        plots.lines(ax, {name: (k.tolist(), (f**k).tolist())}, "", "", colors={name: color})
     ax.axvline(steps, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
     ax.set(xlabel="steps k", ylabel="left of the cell, f to the power k")
-    return plots.direct_labels(ax)
+    ax.legend(loc="upper right")  # at the curves' ends the names would lie on the axis
+    return ax
