@@ -277,6 +277,7 @@ def end_with_parent():
 
 def hook(readable, folder):
     """Return an audit hook that refuses what an answer has no use for."""
+    packages = {parent for place in readable for parent in place.parents if is_package(parent)}  # may be listed
 
     def refuse(event, arguments):
         if event in FORBIDDEN:
@@ -288,7 +289,8 @@ def hook(readable, folder):
         for given in arguments[:2] if event == "os.rename" else arguments[:1]:
             if isinstance(given, (str, bytes)):
                 path = Path(os.path.realpath(os.fsdecode(given)))
-                if not any(path.is_relative_to(place) for place in places):
+                listed = event in ("os.listdir", "os.scandir") and path in packages
+                if not listed and not any(path.is_relative_to(place) for place in places):
                     raise PermissionError(f"an answer that is graded may not open {path.name}")
 
     return refuse

@@ -724,12 +724,15 @@ measured = {
     for name, way in fed.items()
 }
 
-# %% tags=["fold", "reveal"]
+# %% tags=["fold", "reveal", "nbval-ignore-output"]
 # @title Perplexity and accuracy, both ways
 table(
     ["fed", "perplexity per word", "accuracy per word"],
     [[name, f"{m['perplexity']:.1f}", f"{m['accuracy']:.2f}"] for name, m in measured.items()],
 )
+
+# %% tags=["fold", "reveal"]
+# @title By what factor?
 factor = measured["its own predictions"]["perplexity"] / measured["the reference"]["perplexity"]
 guess_factor.compare(round(factor, 1))
 claim(
@@ -1352,7 +1355,7 @@ said = [facts(p) for p in task.test_pairs]
 distances = torch.cdist(vectors, vectors).fill_diagonal_(math.inf)
 nearest = distances.argmin(dim=1).tolist()
 
-# %% tags=["fold", "reveal"]
+# %% tags=["fold", "reveal", "nbval-ignore-output"]
 # @title What nearest neighbours share
 shared = {fact: sum(said[i][fact] == said[j][fact] for i, j in enumerate(nearest)) / 500 for fact in said[0]}
 by_chance = {
@@ -1362,6 +1365,9 @@ table(
     ["share the", "nearest neighbours", "two at random"],
     [[fact, f"{shared[fact]:.1f}", f"{by_chance[fact]:.1f}"] for fact in shared],
 )
+
+# %% tags=["fold", "reveal"]
+# @title Which most often?
 claim(
     "Neighbours share the time more often than anything else, in more than 4 of 5 pairs.",
     shared["time"] > 0.8 and shared["time"] == max(shared.values()),
@@ -1488,7 +1494,7 @@ claim(
 #
 # *Once* is unsure enough to be worth a search. With its first 200 test sentences: does a wider beam find more probable sentences, longer ones, better ones?
 
-# %% tags=["fold"]
+# %% tags=["fold", "nbval-ignore-output"]
 # @title Greedy, and beams of 2, 5 and 10
 sample, references = task.test[0][:200], [[target] for target in task.test[1][:200]]
 searched = {
@@ -1507,6 +1513,9 @@ table(
     ["beam", "log P (mean)", "words (mean)", "BLEU"],
     [[k, f"{p:.1f}", f"{n:.1f}", f"{b:.0f}"] for k, (p, n, b) in rows.items()],
 )
+
+# %% tags=["fold"]
+# @title How much more probable?
 gains = [b.score - a.score for a, b in zip(searched[1], searched[5], strict=True)]
 claim(
     "A beam of 5 finds a more probable sentence than greedy search for more than 1 source in 4, and for a few sources a *less* probable one.",

@@ -1506,7 +1506,7 @@ figures.alignment(task.test_pairs[shown], test_maps[shown].mean(0))
 # %% [markdown]
 # Not always. After *miro* comes an article, *la* or *lo*, and which of the two depends on a noun that is not generated yet. Is that why it looks at other words? A map cannot say (chapter 07); hiding can. We hide one source word from the cross-attention, and count how often the right form of the article stays the likelier one.
 
-# %% tags=["fold"]
+# %% tags=["fold", "nbval-ignore-output"]
 # @title Hide a source word from the cross-attention
 ARTICLES = [task.target_vocab[word] for word in ("lo", "la")]
 
@@ -1541,6 +1541,9 @@ table(
     [[name, f"{value:.2f}", count] for name, (value, count) in hidden_words.items()]
     + [["(always the commoner form)", f"{always:.2f}", len(forms)]],
 )
+
+# %% tags=["fold"]
+# @title What the hidden word cost
 aligned = toys.cross_alignment(trained, task)["alignment"]
 claim(
     "The largest weight, mean of the heads, is on the true source word for more than 6 of 10 target words.",

@@ -391,6 +391,18 @@ def test_the_kernel_refuses_what_pythons_hook_does_not_see():
     assert "ermission" in reply["error"]
 
 
+def test_an_answer_may_import_from_the_library_and_not_from_its_checks():
+    """Fails if Python may not list the library's folder (then it finds no module in it), or finds the checks' answers."""
+    desk = Worker(seconds=30)
+    try:
+        for code in ("from course_lib.positional import sinusoidal_table", "import course_lib.cost.measure"):
+            assert desk.ask({"do": "run", "code": code, "where": "<ex>"}).get("error") is None
+        code = "import importlib, sys; del sys.modules['course_lib.exercises']\nimportlib.import_module('course_lib.exercises')"
+        assert desk.ask({"do": "run", "code": code, "where": "<ex>"})["error"]
+    finally:
+        desk.close()
+
+
 def test_the_reference_of_the_course_passes_as_text():
     """The references here are not the chapter's; fails if they are no longer right."""
     assert solution("05", "left")[:2] == pytest.approx((0.336, 0.42))
