@@ -1114,12 +1114,6 @@ for bias in (0.0, 5.0):
 # Then explain briefly. (a) In `"first"`: what must not be too small, the bias alone, or a quantity made of bias and lag? Where is the border in your runs, and is it enough to be above it?
 # (b) In `"first"`, at which value does the loss stay in the runs whose accuracy stays at chance, and why does it not fall, although an LSTM that solves the task exists? (c) What do biases of 8 and 20 spoil in `"latest"`, and why does training not repair it in 250 steps?
 
-# %% [markdown]
-# Write your answer into the last cell of this exercise. Then paste it here too, in place of the three dots: if it has 20 words or more, you are shown what a good answer contains.
-
-# %%
-ch05.how_open.compare(...)
-
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex05-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
 # (Measured with seeds 0, 1 and 2.) (a) What is left after the lag, $\sigma(b)^{\text{lag}}$. At lag 16 a bias of 0 leaves 0.00002: accuracy 0.2 in all three runs. A bias of 1 leaves 0.007: two runs reach 1.0, one stays at 0.41. A bias of 3 leaves 0.46 and works
@@ -1132,6 +1126,12 @@ ch05.how_open.compare(...)
 # (c) With biases of 0, 1 and 3 all runs reach 1.0. With 8 they reach 0.69 to 0.88, with 20 0.60 to 0.91. Here the cell must drop the old letter when a new mark comes, and that is the forget gate's work. But a gate that starts so far open gets little gradient: $\sigma'(8) \approx 3 \cdot 10^{-4}$, $\sigma'(20) \approx 2 \cdot 10^{-9}$. Adam enlarges small gradients, yet it moves a parameter by only about the learning rate at each step:
 # in 250 steps of 0.01 the gate's two biases together go down by 5 at most, from 8 to 3, and the gate is still open. The other parts must make up for it, for instance by writing the opposite of what the cell holds. Some runs manage that in part, which may be how a bias of 20 reaches 0.91; we have not looked.
 # ### END SOLUTION
+
+# %% [markdown]
+# When you have written your answer, paste it in place of the three dots; at 20 words or more you are told what a good answer contains.
+
+# %%
+ch05.how_open.compare(...)
 
 # %% [markdown]
 # ## 8 · Errors you will meet

@@ -2,6 +2,7 @@
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from tools.notebooks import build, editions
 
@@ -77,6 +78,15 @@ def test_the_students_edition_holds_stubs_and_no_solution(chapter):
     assert sources_of(student)[7] == "answer = ...\n# replace the ... above, or write your code here"
     assert sources_of(student)[8] == "*End of exercise 98.2.*\n\n---"
     assert sources_of(student)[9] == "*Write your answer here.*"
+
+
+def test_an_exercise_ends_after_what_a_good_answer_contains():
+    """Fails if the line stands between the answer and the cell that compares it, or after the text that follows."""
+    answer = new_markdown_cell("mine", metadata={"nbgrader": {"grade_id": "ex98-3-explain"}})
+    cells = [answer, new_markdown_cell("Paste it."), new_code_cell("ch98.why.compare(...)"), new_markdown_cell("## 2")]
+    assert [cell.source[:15] for cell in editions.with_ends(cells)] == [
+        "mine", "Paste it.", "ch98.why.compar", "*End of exercis", "## 2"
+    ]  # fmt: skip
 
 
 def test_one_tag_folds_a_cell_everywhere(source):

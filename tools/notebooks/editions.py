@@ -101,12 +101,14 @@ def dressed(cell):
 
 
 def with_ends(cells):
-    """Put a line after the last cell of each exercise: there it ends."""
-    last = {}
+    """Put a line after the last cell of each exercise, which may show what a good answer contains: there it ends."""
+    last, exercise = {}, None
     for place, cell in enumerate(cells):
         found = re.match(r"ex(\d\d)-(\d+)-", cell.metadata.get("nbgrader", {}).get("grade_id", ""))
         if found:
-            last[found.groups()] = place
+            exercise = found.groups()
+        if found or (exercise and re.match(rf"ch{exercise[0]}\.\w+\.compare\(", cell.source)):
+            last[exercise] = place
     ends = {place: f"{int(chapter)}.{number}" for (chapter, number), place in last.items()}
     out = []
     for place, cell in enumerate(cells):
