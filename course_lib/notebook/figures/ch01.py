@@ -8,7 +8,7 @@ SHUFFLED = "ws heo xeardtr ltteesh meehhto s eaft tf a im okert t"  # each of it
 
 
 def puzzle():
-    """Draw a line of English and the same letters shuffled, the frequent letters dark."""
+    """Draw a line of English and the same letters shuffled, each on a shade that shows how often it occurs."""
     ax = plots.axes(height=1.5)
     ax.axis("off")
     most = max(LINE.count(letter) for letter in LINE if letter != " ")
@@ -21,8 +21,10 @@ def puzzle():
     ax.set(xlim=(-1, len(LINE)), ylim=(-0.8, 2.3))
     show(
         ax,
-        alt=f"Two rows of letters. Above: {LINE}. Below: the same letters in random order.",
-        caption="Which of the two lines is more probable? The letters are the same; the more frequent, the darker.",
+        alt=f"Two rows of letters. Above: {LINE}. Below: the same letters in random order. "
+        "The most frequent letters, e and t, have the darkest background.",
+        caption="Which of the two lines is more probable? The letters are the same. The darker a letter's background, "
+        "the more often it occurs in its line; blanks have none.",
     )
 
 
@@ -67,7 +69,7 @@ def error_by_order(errors, copy_error):
         ax,
         alt="One-step error on the validation years against K: it falls from 15 at K = 1 to 11 at K = 2 and then stays "
         "nearly level, near 10. Copying the year before has 15.",
-        caption="The second year of past makes nearly the whole gain; after it the curve is almost flat.",
+        caption="The second year of past makes most of the gain; after it the curve is almost flat.",
     )
 
 
