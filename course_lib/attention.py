@@ -138,12 +138,12 @@ def split_heads(x, num_heads):
     """Cut the width into heads, and put them before the positions: (B, T, D) to (B, H, T, K), a view; K = D / H."""
     if num_heads < 1 or x.shape[-1] % num_heads:
         raise ValueError(f"num_heads must be a divisor of the width, got {num_heads} and {x.shape[-1]}")
-    return x.unflatten(-1, (num_heads, -1)).transpose(-3, -2)
+    return x.unflatten(-1, (num_heads, -1)).transpose(-3, -2)  # (B, T, D) -> (B, T, H, K) -> (B, H, T, K)
 
 
 def merge_heads(x):
     """Put the heads' vectors side by side again: (B, H, T, K) to (B, T, D)."""
-    return x.transpose(-3, -2).flatten(-2)
+    return x.transpose(-3, -2).flatten(-2)  # (B, H, T, K) -> (B, T, H, K) -> (B, T, D)
 
 
 # --- layers ---------------------------------------------------------------------
@@ -201,12 +201,13 @@ class MultiHeadAttention(nn.Module):
                 raise ValueError(f"{name} must have the width {self.d_model}, got shape {tuple(x.shape)}")
         weight, bias = self.in_proj_weight, self.in_proj_bias
         if key is None and value is None:  # one product for all three
+            # (B, T, D) -> (B, T, 3 D) -> (B, 3 H, T, K) -> three of (B, H, T, K)
             return split_heads(F.linear(query, weight, bias), 3 * self.num_heads).chunk(3, -3)
         key = query if key is None else key
         value = key if value is None else value
         biases = (None, None, None) if bias is None else bias.chunk(3)
-        parts = map(F.linear, (query, key, value), weight.chunk(3), biases)
-        return [split_heads(part, self.num_heads) for part in parts]
+        parts = map(F.linear, (query, key, value), weight.chunk(3), biases)  # (B, T, D), (B, S, D), (B, S, D)
+        return [split_heads(part, self.num_heads) for part in parts]  # (B, H, T, K), (B, H, S, K), (B, H, S, K)
 
     def place(self, q, k, v, cache=None):
         """Tell queries and keys their positions, put keys and values behind those in the cache; (q, k, v, bias)."""

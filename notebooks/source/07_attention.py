@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 07 · Attention
 #
-# Eight pairs are shown, a letter with a digit each: `c 4`, `h 0`, `a 7`, … Then one of the letters comes again. Which digit came with it? Two models are trained on this memory task. The first is a GRU with 17,162 parameters, and it gets 1,000 updates. The second has 2,346 parameters, gets 100 updates, and is little more than one new operation: *attention*. **How often will the GRU be right?**
+# Eight pairs are shown, a letter with a digit each: `c 4`, `h 0`, `a 7`, … Then one of the letters comes again. Which digit came with it? Two models are trained on this memory task. The first is a GRU with 17,162 parameters, and it gets 1,000 updates. The second has 2,346 parameters, gets 100 updates, and has no recurrence at all: it is little more than *attention*, the look back that helped a recurrent decoder in chapter 06. **How often will the GRU be right?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -195,7 +195,7 @@ for sentence, row in {"alone": x, "river": h, "savings": h_savings}.items():
 #
 # ### Three roles: query, key, value
 #
-# Two things are wrong with these scores. First, the matrix is symmetric: *river* fits *bank* exactly as well as *bank* fits *river*. Second, a word usually fits itself best, because its dot product with itself is its squared length, and only a longer vector can beat that. So *collapsed* looks at itself. But it should find out *what* collapsed, and a verb is not similar to its subject.
+# Two things are wrong with these scores. First, the matrix of scores is symmetric: *river* fits *bank* exactly as well as *bank* fits *river*. Second, a word usually fits itself best, because its dot product with itself is its squared length, and only a longer vector can beat that. So *collapsed* looks at itself. But it should find out *what* collapsed, and a verb is not similar to its subject.
 #
 # So far one vector has played three parts: it asks, it is asked, and it is what comes back. Now each word gets a vector for each part, made by a matrix of its own:
 #
@@ -231,7 +231,7 @@ print("scores", scores, "weights", weights_qk, "output", h, sep="\n")
 figures.word_maps(words, weights, weights_qk)
 
 # %% [markdown]
-# *Bank* looks at *river*. *River* has a query of zeros, asks for nothing, and so looks at all words alike: the map is no longer symmetric. And *collapsed* finds *bank*. (It gets the value that *bank* had *before* looking at *river*. To learn of the river, it would have to look again, in a second layer: section 7.)
+# *Bank* looks most at *river*, and *collapsed* finds *bank*. (It gets the value that *bank* had *before* looking at *river*. To learn of the river, it would have to look again, in a second layer: section 7.) *River* has a query of zeros, asks for nothing, and so looks at all words alike. The scores need not be symmetric any more: *bank* gives *river* 2.83, and *river* gives *bank* 0. Before, the score of two words was $x_t x_s^\top$, whoever asked; now it is $x_t W_q^\top W_k\, x_s^\top$ (divided by $\sqrt K$), in general another number when $t$ and $s$ change places.
 #
 # In one formula, with the rows stacked to matrices $\mathbf Q$, $\mathbf K$, $\mathbf V$ (Vaswani et al. 2017, equation 1):
 #
@@ -385,7 +385,7 @@ claim(
 # | to write | mix into the state | append |
 # | to read | whatever is left | weigh by the question |
 # | path length from step $i$ to $t$ | $t - i$ steps | one step |
-# | cost per read, of the order of | $D^2$ | $S D$ |
+# | cost per step, of the order of | $D^2$ | $D^2 + S D$: make $q$, $k$, $v$; look at $S$ keys |
 #
 # The second does not forget, but it grows with every word (chapter 10). And its sharpness brings a danger of its own.
 
@@ -426,7 +426,7 @@ claim(
 #
 # $$ \frac{\partial w_i}{\partial a_j} = w_i\,(\delta_{ij} - w_j), $$
 #
-# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**. Before training the choice was made by chance, and the gradient can hardly revise it. The right half of the next figure shows how long the gradient of a query is, over three seeds:
+# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**. Before training the choice was made by chance, and the gradient can hardly revise it. The right half of the next figure shows how long the gradient of a query is, in three seeds, for the simplest of losses: each of the 32 values is one random number of variance 1, and the output, their weighted mean, is itself the loss.
 
 # %%
 figures.query_gradients()
@@ -460,7 +460,7 @@ claim(
 )
 
 # %% [markdown]
-# The mean (dotted) misleads: undivided scores change $\sqrt K$ times as fast with the query, so it even grows, carried by a few large gradients. The median shows a typical query: it receives almost nothing. Divided by $\sqrt K$, the gradients of all queries are of about the same size. Now watch single queries: **at which width does the undivided softmax first give one key more than 0.99? Is it the same for all queries?**
+# The mean (dotted) misleads: undivided scores change $\sqrt K$ times as fast with the query, so it even grows, carried by a few large gradients. The median shows a typical query: at $K = 1024$ it receives almost nothing. Divided by $\sqrt K$, a typical gradient has about the same length at every width, and the quartiles stay close to it. Now watch single queries: **at which width does the undivided softmax first give one key more than 0.99? Is it the same for all queries?**
 
 # %% tags=["fold"]
 # @title Interactive: one query, with and without the root
@@ -469,7 +469,9 @@ from course_lib.notebook import interactive
 interactive.root_of_k(width=4)
 
 # %% [markdown]
-# This is about the *start*. A trained model may make its scores as large as it likes. Next we tell attention where it must *not* look. But first some work with a pencil.
+# No, the queries differ: of the 16 here, one gets there at $K = 8$, most at 64 or 128, some not before 512, and a query can fall back at the next width. If two keys compete, the better one has the weight $1 / (1 + e^{-\text{lead}})$, where the lead is the difference of their scores. That is more than 0.99 once the lead is more than $\ln 99 \approx 4.6$. Two undivided random scores differ with a standard deviation of $\sqrt{2K}$, which is 11 at $K = 64$: by then such a lead is common, but which key has it is chance.
+#
+# All this is about the *start*. A trained model may make its scores as large as it likes. Next we tell attention where it must *not* look. But first some work with a pencil.
 
 # %% [markdown]
 # ### Exercise 7.1 · Numbers by hand
@@ -659,7 +661,13 @@ class PlainMultiHead(nn.Module):
 
 
 # %% [markdown]
-# However many heads there are, the layer has $4 D^2$ weights: the same matrices, cut differently. But a loop over heads is slow. So the matrices of all heads are packed into one, and the heads become one more axis, (B, H, T, K), which torch's matrix product treats like a batch: for `q` (B, H, T, K) and `k` (B, H, S, K), `q @ k.mT` is (B, H, T, S), one matrix of scores for each head of each text.
+# However many heads there are, the layer has $4 D^2$ weights: the same matrices, cut differently. But a loop over heads is slow. So the matrices of all heads are packed into one, and the heads become one more axis, (B, H, T, K), which torch's matrix product treats like a batch: for `q` (B, H, T, K) and `k` (B, H, S, K), `q @ k.mT` is (B, H, T, S), one matrix of scores for each head of each text:
+
+# %%
+q, k = torch.randn(2, 4, 3, 6), torch.randn(2, 4, 5, 6)  # (B, H, T, K), (B, H, S, K)
+scores_of_heads = q @ k.mT  # (B, H, T, K) @ (B, H, K, S) -> (B, H, T, S)
+print(tuple(q.shape), "@", tuple(k.mT.shape), "->", tuple(scores_of_heads.shape))
+print(torch.allclose(scores_of_heads[1, 3], q[1, 3] @ k[1, 3].T))  # text 1, head 3
 
 # %%
 diagrams.show("multi_head")
@@ -762,7 +770,7 @@ ch07.multi_head(multi_head)
 # %% [markdown]
 # ### The library's layer: the same, fast and tested
 #
-# `MultiHeadAttention` has the parameters of `nn.MultiheadAttention`, so either loads the other's weights. Here is its whole way, the steps you have just put together. In self-attention all three sources are one tensor, and one product does: it is cut into $3H$ heads, and these into three groups of $H$ (`chunk(3, -3)`). (Ignore `place` and `cache` for now: they are for chapters 08 and 13.)
+# `MultiHeadAttention` has the parameters of `nn.MultiheadAttention`, so either loads the other's weights. Here is its `forward`, made of the steps you have just put together. (`p` is the dropout probability: in training each attention weight is set to 0 with this probability. Here it is 0.) In self-attention all three sources are one tensor, and one product does: it is cut into $3H$ heads, and these into three groups of $H$ (`chunk(3, -3)`). (Ignore `place` and `cache` for now: they are for chapters 08 and 13.)
 
 # %%
 show_source(MultiHeadAttention.forward, MultiHeadAttention.project)
@@ -874,6 +882,10 @@ lost[0].sum().backward()  # the empty row is not read
 claim("Filled with -inf, the gradient of all values is NaN though the empty row is not read.", leaf.grad.isnan().all())
 _, by_kind = torch_layer(y, y, y, key_padding_mask=masks["floats"])
 claim("With floats the padding keeps more than a tenth of the weight.", by_kind[0, 0, 2:].sum() > 0.1)
+claim(
+    "With the triangle at the top left, one query over five keys puts all its weight on key 0; at the bottom right, it sees all five.",
+    wrong[0, 0, 0] > 0.999 and attention(q, k, v, causal=True).min() > 0,
+)
 set_seed(0)
 first, second = torch.randn(1, 4, 6), torch.randn(1, 1, 6)
 other = torch.cat([second, first[:, 1:]], dim=1)  # position 0 differs
@@ -887,7 +899,7 @@ heard = {
     )
 }
 claim(
-    "With view, positions 2 and 3 never hear of a change at position 0; split rightly, all do.",
+    "With view, positions 2 and 3 never hear of a change at position 0; with `split_heads`, all do.",
     heard == {"view": [0, 1], "split": [0, 1, 2, 3]},
 )
 
@@ -946,7 +958,7 @@ ch07.stack_maps(stack_maps)
 # >
 # > The animal didn't cross the street because **it** was too *wide*.
 #
-# One word decides whether *it* is the animal or the street. Famous pictures show a head in which *it* looks at the right noun. But those pictures were picked. So we write thousands of such **twins** in a toy language, where we know the truth for each:
+# One word decides whether *it* is the animal or the street. Famous pictures show a head in which *it* looks at the right noun. But a picture is one example, and somebody chose it. So we write thousands of such **twins** in a toy language, where we know the truth for each:
 
 # %%
 task = coreference.coreference_task(3000, seed=0)
@@ -956,7 +968,9 @@ for sentence in task.test_sentences[:4]:
 # %% [markdown]
 # Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, none twice: say *animal* gets 3, *street* 11. For *tired* the right answer at *it* is then 3, for *wide* 11. The only way to know that number is to look there.
 #
-# The model has two layers: $h = x + \mathrm{gather}(x)$, then $y = \mathrm{read}(q = h,\ k = x,\ v = \text{tickets})$. In the first layer *it* gathers hints from the sentence. In the second it asks: what was gathered makes the query, the *words* make the keys, and the *tickets* the values. (With one layer, the query of *it* would be the same in every sentence.) The nouns of a test sentence never stood together in training. With two embeddings, `words` and `tickets`, and two multi-head layers, `gather` and `read`, the model is (`coreference.TicketReader` adds the mask for padding):
+# The model has two layers: $h = x + \mathrm{gather}(x)$, then $y = \mathrm{read}(q = h,\ k = x,\ v = \text{tickets})$. In the first layer *it* gathers hints from the sentence. In the second it asks: what was gathered makes the query, the *words* make the keys, and the *tickets* the values. (With one layer, the query of *it* would be the same in every sentence.) The nouns of a test sentence never stood together in training. `gather` has two heads, so that *it* can collect two hints without mixing them; `read` has only one, so that a single map says which ticket comes back.
+#
+# With two embeddings, `words` and `tickets`, the model is as follows (`coreference.TicketReader` adds the mask for padding). `ids` are the words' numbers and `given` holds each word's ticket, both (B, T):
 #
 # ```python
 # x = words(ids)                # (B, T, D)
@@ -1003,7 +1017,7 @@ claim(
 )
 
 # %% [markdown]
-# In both twins, *it* reads the right noun. But look at the upper rows of the first picture: there *it* hardly looked at the adjective, the very word that decides! Does a weight show what the model needs? Test it: hide the adjective from `gather` alone. Then *it* asks the same question in both twins, and between the two nouns it must choose alike: of two twins only one can be right, so about half of all answers. The question is *which* half. (`read` still sees the adjective among its keys, but that word's ticket is never the answer. In the table, *weight* is that of the gathering head that looks at the adjective more.)
+# In both twins, *it* reads the right noun. But look at the upper rows of the first picture: there, in our run, *it* hardly looked at the adjective, the very word that decides! Does a weight show what the model needs? Test it: hide the adjective from `gather` alone. Then *it* asks the same question in both twins, and between the two nouns it must choose alike: of two twins only one can be right, so about half of all answers. The question is *which* half. (`read` still sees the adjective among its keys, but that word's ticket is never the answer. In the table, *weight* is that of the gathering head that looks at the adjective more.)
 
 # %% tags=["fold", "nbval-ignore-output"]
 # @title By adjective: the weight, and hiding it
@@ -1040,7 +1054,7 @@ claim(
 )
 
 # %% [markdown]
-# Two adjectives with the same large weight can differ completely: hide one, and the answers stay right; hide the other, and nearly all become wrong. Without the adjective the model falls back on one of the two nouns. For adjectives that point to that noun it need not look at all, though it may. And not to look can be an answer: "I have *not* seen *wide*" is as good as "I have seen *tired*".
+# Two adjectives with about the same large weight can differ completely: hide one, and the answers stay right; hide the other, and nearly all become wrong. Without the adjective the model falls back on one of the two nouns. For adjectives that point to that noun it need not look at all, though it may. And not to look can be an answer: "I have *not* seen *wide*" is as good as "I have seen *tired*".
 #
 # > **What a map proves, and what it does not**
 # >
@@ -1217,7 +1231,7 @@ figures.kernel_regression(places, heights, asked, curves)
 # %% [markdown] tags=["deeper"]
 # ### Why soft, and not simply the best value?
 #
-# Call one query's weights $w$. *Hard* attention takes the best value alone: one weight is 1, the others are 0, so $\lVert w \rVert_0 = 1$. *Soft* attention asks only for $w \ge 0$ and $\lVert w \rVert_1 = 1$. Why do nearly all models use the soft kind? Move the query a little:
+# Call one query's weights $w$. *Hard* attention takes the best value alone: one weight is 1, the others are 0, so $\lVert w \rVert_0$, the number of entries that are not 0, is 1. *Soft* attention asks only for $w \ge 0$ and $\lVert w \rVert_1 = 1$. Why do nearly all models use the soft kind? Move the query a little:
 
 # %%
 set_seed(0)

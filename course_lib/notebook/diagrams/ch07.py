@@ -40,7 +40,7 @@ def memory_task():
         ax.patches[-1].set_linewidth(4.0 if heavy else 0.9)
         ax.patches[-1].set_mutation_scale(18 if heavy else 8)
     found = places[2] - 0.2
-    wire(ax, [(found, row - 0.4), (found, 0.65), (answers - 0.4, 0.65)], "value")
+    wire(ax, [(found, row - 0.4), (found, 0.65), (answers - 0.4, 0.65)], "attention")
     box(ax, answers, 0.65, "7", kind="output", w=0.75, h=0.7, size=12)
     label(ax, 1.0, top, "GRU", kind="hidden", size=10.5, weight="bold")
     label(ax, 1.15, 2.3, "attention", kind="attention", size=10.5, weight="bold")

@@ -30,7 +30,7 @@ def recall_by_updates():
         alt="Accuracy over the number of updates, on a logarithmic axis. Attention rises from 0.3 to 1 within 100 "
         "updates. The GRUs stay near 0.3, the larger one up to 2,000 updates, where its line ends, the smaller one up "
         "to 10,000; at 20,000 it is above 0.9.",
-        caption="How many updates does it take? Attention less than 100; the GRU more than 10,000 (bands: three "
+        caption="How many updates does it take? Attention fewer than 100, the GRU more than 10,000 (bands: three "
         "seeds).",
     )
 
@@ -47,8 +47,8 @@ def word_maps(words, plain, by_role):
         panels[0],
         alt="Two 4 by 4 maps of weights. Left, 'river' and 'collapsed' have most of their weight on themselves, and "
         "'bank' has its largest weight on itself. Right, 'bank' looks at 'river' and 'collapsed' looks at 'bank'.",
-        caption="Who looks at whom? Compared directly, most words fit themselves; with queries and keys *bank* looks "
-        "at *river*, and *collapsed* at *bank*.",
+        caption="Who looks at whom? Compared directly, most words fit themselves best; with queries and keys *bank* "
+        "looks most at *river*, and *collapsed* at *bank*.",
     )
 
 
@@ -65,8 +65,8 @@ def kernel_regression(keys, values, queries, answers):
         ax,
         alt="Noisy points along a wave, and three curves through them: a nearly flat line, a smooth curve that follows "
         "the wave, and a staircase that jumps from point to point.",
-        caption="What does the inverse temperature do? A small one answers with the mean of all values, a large one "
-        "with that of the nearest key; in between the answer follows the data.",
+        caption="What does the inverse temperature do? A small one answers with nearly the mean of all values, a large "
+        "one with the value of the nearest key; in between, the answer follows the data.",
     )
 
 
@@ -78,7 +78,7 @@ def lookup_map(weights, asked, pairs):
         ax,
         alt="An 8 by 8 map: rows are the questions, the letters of the pairs from the last to the first; columns are "
         "the pairs. Each row has one dark cell, and together they form the diagonal from top right to bottom left.",
-        caption="Does it look where it should? Each question has its weight on the one pair that begins with its "
+        caption="Does it look where it should? Each question has most of its weight on the pair that begins with its "
         "letter: asked in reverse order, that is the other diagonal.",
     )
 
@@ -101,7 +101,7 @@ def query_gradients():
     left.text(150, 0.66, "without\nthe root", color=plots.COLORS["gradient"], fontsize=9.5, ha="center", va="center")
     left.text(128, 0.25, "with the root", color=plots.COLORS["attention"], fontsize=9.5, ha="center", va="center")
     right.text(5, 4e-4, "line: median\nband: quartiles\ndotted: mean", fontsize=9)
-    for ax, label in ((left, "largest of 32 weights"), (right, "gradient of a query")):
+    for ax, label in ((left, "largest of 32 weights"), (right, "length of a query's gradient")):
         ax.set_xscale("log", base=4)
         ax.set_xticks(widths, widths)
         ax.set(xlabel="width K", ylabel=label)
@@ -114,8 +114,8 @@ def query_gradients():
         "1, with it it stays below a quarter. Right, the norm of a query's gradient on a logarithmic axis: with the "
         "root median, quartiles and mean stay level; without it the mean rises slowly while the median falls to a "
         "thousandth and the lower quartile below the axis.",
-        caption="What does the division by $\\sqrt K$ prevent? Without it one key takes nearly all the weight in a "
-        "wide space, and most queries get hardly any gradient while a few get a large one.",
+        caption="What does the division by $\\sqrt K$ prevent? Without it, in a wide space, one key takes nearly all "
+        "the weight, and half of the queries get almost no gradient; the mean stays high because some get a large one.",
     )
 
 
@@ -142,22 +142,7 @@ def cosines_of_random_keys(cosines):
         "needle at K = 1024. Right, over K from 4 to 1024: its standard deviation falls from one half towards 0, and "
         "the cosine of the two most similar of 1,000 keys falls from 1 to below one quarter.",
         caption="How orthogonal are random vectors? The wider, the more: the spread of the cosine falls as "
-        "$1/\\sqrt K$, and of 1,000 wide keys no two are alike.",
-    )
-
-
-def padding_and_future(weights):
-    """Two sentences' maps (2, 1, 4, 4) under a mask that hides padding and the future."""
-    panels = plots.grid(1, 2, height=2.9)[0]
-    words = (["the", "old", "cat", "sleeps"], ["birds", "sing", "·", "·"])
-    for ax, matrix, names in zip(panels, weights[:, 0], words, strict=True):
-        plots.heatmap(ax, matrix, names, names, "weight", annotate=True, xlabel="key", ylabel="query")
-    show(
-        panels[0],
-        alt="Two 4 by 4 maps of weights, lower triangles. In the second, the columns of the two paddings (dots) are "
-        "white, and the rows of the paddings look at the two words.",
-        caption="Where may each word look? Only back, and never at padding. The *rows* of padding are computed, too; "
-        "nobody reads them.",
+        "$1/\\sqrt K$, and of 1,000 keys of width 1024 even the two most similar are nearly orthogonal.",
     )
 
 
