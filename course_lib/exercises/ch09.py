@@ -367,8 +367,8 @@ def cross_attention(student):
                         "decoder asks: queries come from x, keys and values from the memory") from None  # fmt: skip
         raise
     if got.shape == memory.shape:
-        raise Wrong("the result has one vector for each place of the memory, (B, S, D): the roles are exchanged. The "
-                    "decoder asks: queries come from x")  # fmt: skip
+        raise Wrong("the result has one vector for each position of the memory, (B, S, D): the roles are exchanged. "
+                    "The decoder asks: queries come from x")  # fmt: skip
     expect_tensor(got, x.shape)
     q, k, v = x @ W_q.T, memory @ W_k.T, memory @ W_v.T
     if close(got, _cross(q, k, v, mask), precision(got)):
@@ -511,20 +511,20 @@ which_style = Written(
         "(a) For each task ask two things: is everything that may be looked at there from the start, and does one "
         "answer come out or a sequence? (b) What has position t seen in her model? (c) Which property does a low "
         "training loss put in doubt?",
-        "(a) Whole texts that are there: the encoder. Text that is still being written: the decoder. One sequence in, "
+        "(a) A text that is complete: the encoder. One that is still being written: the decoder. One sequence in, "
         "another out: both stacks, or a decoder with a prefix. (b) Think of CLS at the front, and of a word that a "
         "later word corrects. (c) The first of the four tests in section 7.",
         "(a) Pool where one vector for the whole text is asked for; where a label for each token is asked for, do not. "
         "(b) The first position of a causal model sees itself alone. (c) Change one target word and look at the logits "
-        "in front of it.",
+        "before it.",
     ),
     good_answer=(
-        "(a) duplicates: encoder, pooled to one vector, compared by cosine; code: decoder, logits of the last place; "
-        "summary: encoder-decoder, or decoder with the report as prefix, stopping at <eos>; names: encoder without "
-        "pooling, one label for each token. (b) Position t knows nothing of what follows, so no word's vector can be "
-        "corrected by a later 'not'; CLS at the front would be the mistake, since its output is the same for every "
-        "text. (c) Causality: if a later target word changes earlier logits, the mask is missing, and the low loss "
-        "comes from copying; the translations will be useless."
+        "(a) duplicates: encoder, pooled to one vector, compared by cosine; code: decoder, logits of the last "
+        "position; summary: encoder-decoder, or decoder with the report as prefix, stopping at <eos>; names: encoder "
+        "without pooling, one label for each token. (b) Position t knows nothing of what follows, so no word's "
+        "vector can be corrected by a later 'not'; CLS at the front would be the mistake, since its output is the same "
+        "for every text. (c) Causality: if a later target word changes earlier logits, the mask is missing, and the "
+        "low loss comes from copying; the translations will be useless."
     ),
 )
 
@@ -853,5 +853,5 @@ def _expect_translation(student):
     with torch.no_grad():
         got = guarded(student(weights_by_layer(model), heads).translate)(ids, SOS, EOS, 20)
     if english.decode(list(got)) != english.decode(right):
-        raise Wrong("all parts are right in small, but with the trained weights the words are "
+        raise Wrong("all parts are right on the small model, but with the trained weights the words are "
                     f"{english.decode(list(got))!r}: does your code work in float32, and with 4 heads?")  # fmt: skip
