@@ -24,7 +24,7 @@ SIZES = ((4, 5, 12, 3), (3, 11, 8, 2), (1, 7, 20, 5))
 
 @check(
     hints=(
-        "A product of (n, m) and (m, p) has n p entries, each a sum of m products: 2 n m p operations.",
+        "A product of (n, m) and (m, p) has n p entries, each a sum of m products: 2 n m p FLOPs.",
         "Six products: three projections and the output's, (B T, D) times (D, D) each; the scores, for each of B H "
         "pairs (T, K) times (K, T); the weighted mean, (T, T) times (T, K).",
         "B H (2 T K T) is 2 B T^2 D, since H K = D; the weighted mean costs the same. Add 4 (2 B T D D).",
@@ -45,14 +45,14 @@ def _operations_diagnosis(got, B, T, D, H):
     """What a wrong count of self-attention looks like."""
     projection, quadratic = 2 * B * T * D * D, 2 * B * T * T * D
     return {
-        0: "0 operations: nothing was added up",
-        2 * projection + quadratic: "a multiplication and its addition are 2 operations; you counted them as 1",
+        0: "0 FLOPs: nothing was added up",
+        2 * projection + quadratic: "a multiplication and its addition are 2 FLOPs; you counted them as 1",
         4 * projection: "the scores and the weighted mean are missing: only the projections are there",
         2 * quadratic: "the four projections are missing: they have weights, and are products too",
         3 * projection + 2 * quadratic: "one projection is missing: queries, keys, values, and the output's",
-        4 * projection + quadratic: "two products have T^2, scores and weighted mean, 2 B T^2 D operations each; "
+        4 * projection + quadratic: "two products have T^2, scores and weighted mean, 2 B T^2 D FLOPs each; "
         "one of them, or its factor 2, is missing",
-        2 * projection + 2 * quadratic: "four projections of 2 B T D^2 operations each; you have half of that",
+        2 * projection + 2 * quadratic: "four projections of 2 B T D^2 FLOPs each; you have half of that",
         4 * projection + 2 * quadratic * H: "a head has width D / H, not D: you count the quadratic part H times",
         4 * projection + 2 * quadratic // H: "there are H heads of width D / H: you count the quadratic part of one",
         4 * projection * H + 2 * quadratic: "the projections are D by D for all heads together, not for each",
@@ -109,6 +109,8 @@ def crossovers(answer):
                     raise Wrong(message)
             if near(got, wanted / D):
                 raise Wrong(f"({name}) that is T / D; put in D = {D}")
+            if got == 0:
+                raise Wrong(f"({name}) at T = 0 nothing is computed on either side; wanted is the T > 0 of equality")
             raise Wrong(f"({name}) at T = {got:g} the two sides are not equal: compute both there")
 
 
@@ -135,7 +137,7 @@ def cross_operations(student):
         bugs = (
             (4 * B * (T - S) * D * D, "keys and values are made from S vectors, not T"),
             (4 * B * T * S * D * (H - 1), "a head has width D / H: all heads together cost what one of width D does"),
-            (-2 * B * T * D * F, "in the feed-forward network a multiplication with its addition is 2 operations too"),
+            (-2 * B * T * D * F, "in the feed-forward network a multiplication with its addition is 2 FLOPs too"),
         )
         new = {
             2 * B * (S - T) * D * D: "three projections read the S vectors; only keys and values do",
@@ -295,10 +297,10 @@ when_an_rnn = Written(
         "ever, but it has D numbers, and the gradient does not go as far.",
     ),
     good_answer=(
-        "(a) What is carried on and the operations of one step more: constant for the LSTM, growing for attention with "
+        "(a) What is carried on and the FLOPs of one step more: constant for the LSTM, growing for attention with "
         "all that was heard; so the LSTM, or attention over a short, fixed window. (b) The sequential steps: the "
         "encoder layer has six at any length, the LSTM thirty; at T far below D the quadratic part hardly counts. "
-        "(c) Attention: operations and, with stored weights, memory for 10^12 pairs; the RNN: a million steps in a row "
+        "(c) Attention: FLOPs and, with stored weights, memory for 10^12 pairs; the RNN: a million steps in a row "
         "and a gradient that has vanished. Ways out: a window or a sparse pattern (a kernel that keeps no weights "
         "helps the memory only), dilated convolutions, truncation, or a recurrence computed in parallel. (d) True of "
         "the forward pass: the state may depend on all that was read, at no further cost. Not true of what is learned: "

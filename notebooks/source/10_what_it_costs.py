@@ -12,11 +12,11 @@
 # %% [markdown]
 # # 10 · What it costs
 #
-# How many parameters does a self-attention layer of width $D$ have, on a sequence of length $T$? Tables that compare the costs of layers give $T^2 D$ in one place and $D^2$ in another.
-# **Which one is right, and what is the other one?** We let the layer decide: take the same layer to ever longer sequences, and count what it has and what it does.
+# Three layers read the same text, all with vectors of $D = 512$ numbers: a recurrent layer (RNN), a convolution of kernel 3 (CNN), and self-attention with 8 heads. The text is first a sentence of 20 words, then an article of 2,000.
+# A **FLOP** is a floating-point operation: one multiplication or one addition. **Which layer needs the fewest FLOPs for the sentence, and which for the article? And when attention is trained on the article, what fills the memory: the learned matrices, the vectors of the words, or something else?**
 
 # %% tags=["fold"]
-# @title This chapter in a picture
+# @title The three layers in a picture
 from course_lib.notebook import diagrams
 
 diagrams.show("path_length")
@@ -27,6 +27,8 @@ import math
 
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
@@ -47,103 +49,234 @@ from course_lib.utils import number_of_parameters
 _ = torch.manual_seed(0)
 
 # %%
-guess_1 = predict("by which factor the parameters grow from T = 16 to T = 256", ...)
+guess_1 = predict("the layer with the fewest FLOPs for 20 words", ...)
 
 # %%
-layer = MultiHeadAttention(64, 4)
-opening = []  # T, parameters, operations, and of these for scores and weighted mean
-for T in (16, 64, 256):
-    inputs = torch.randn(1, T, 64)
-    with attention_backend("math"):  # the kernel hides its products from the counter
-        total = measure.count_operations(layer, inputs)
-        inner = measure.count_operations(lambda q: attention(q, q, q), inputs)
-    opening.append([T, number_of_parameters(layer), total, inner])
+layers = {
+    "RNN": RNN(512, 512),
+    "CNN": CausalCNN(512, 3),
+    "attention": MultiHeadAttention(512, 8),
+}
+opening = []  # layer, parameters, FLOPs (20 words), FLOPs (2,000 words), saved
+for name, each in tqdm(layers.items(), leave=False):
+    how = {"backend": "loop"} if name == "RNN" else {}
+    sentence, article = torch.randn(1, 20, 512), torch.randn(1, 2000, 512)
+    with attention_backend("math"):  # plain products, which can be counted
+        short = measure.count_operations(each, sentence, **how)
+        long = measure.count_operations(each, article, **how)
+        saved = measure.count_activations(each, article, **how)
+    opening.append([name, number_of_parameters(each), short, long, saved])
 
 # %% tags=["fold", "reveal"]
-# @title Parameters and operations by length
-guess_1.compare(opening[2][1] // opening[0][1])
-table(["T", "parameters", "operations", "of which scores and weighted mean"], opening)
+# @title The bill
+guess_1.compare(min(opening, key=lambda row: row[2])[0])
+table(["layer", "parameters", "FLOPs, 20 words", "FLOPs, 2,000 words", "numbers saved for the backward pass, 2,000 words"], opening)
+rnn_row, cnn_row, attention_row = opening
+claim(
+    "The RNN needs the fewest FLOPs, for the sentence and for the article; attention needs about twice as many, and then about six times as many.",
+    all(rnn_row[i] < min(cnn_row[i], attention_row[i]) for i in (2, 3))
+    and round(attention_row[2] / rnn_row[2]) == 2
+    and round(attention_row[3] / rnn_row[3]) == 6,
+)
+claim(
+    "For the article attention saves more than 30 times as many numbers as it has parameters, and 18 times as many as the RNN saves.",
+    attention_row[4] > 30 * attention_row[1] and attention_row[4] > 18 * rnn_row[4],
+)
+
+# %% [markdown]
+# If you guessed attention, you are in good company: *Attention Is All You Need* says that self-attention is faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. Yet here it needs twice the FLOPs. And for the article it saves 38 million numbers, none of them a parameter. What are they?
+#
+# Sections 1 to 3 count FLOPs, section 4 memory. *That is about half, and a good place for a break.* Then come time (5), whole models (6), gradients (7) and generation (8).
+#
+# ### You will be able to
+#
+# 1. count the FLOPs of an attention layer and check the count against torch's own (exercises 10.1, 10.3);
+# 2. say from which length on attention costs more than a recurrent layer (10.2);
+# 3. count the parameters of a whole Transformer by hand (10.4);
+# 4. measure which inputs an output depends on (10.5);
+# 5. decide, with numbers, when an RNN is still the better choice (10.6).
+#
+# **Letters.** `B` sequences, `T` positions (`S` keys that come from elsewhere), width `D`, `H` heads of width `K = D / H`, feed-forward width `F`, `N` layers, a convolution's kernel `k`. Papers write $n$ for our `T`, and $d$ or $d_{model}$ for `D`.
+
+# %% [markdown]
+# ## 1 · Count by hand
+#
+# Take the smallest layer that is worth counting: T = 3 words of D = 2 numbers, and attention without learned matrices, so that each word is query, key and value at once (chapter 07, section 1). The score of words 0 and 2 is a dot product:
+
+# %%
+x = torch.tensor([[1.0, 2.0], [0.0, 1.0], [3.0, 1.0]])  # (T, D)
+print("score of 0 and 2:", "1 · 3 + 2 · 1 =", (x[0] @ x[2]).item())
+
+# %% [markdown]
+# Two multiplications, one for each of the D numbers. Every pair of words has a score, so we write the matrix product with plain loops, and print each multiplication:
+
+
+# %%
+def product_by_hand(name, left, right):
+    """left @ right, every multiplication printed and counted."""
+    result, multiplications = torch.zeros(len(left), right.shape[1]), 0
+    for i in range(len(left)):
+        for j in range(right.shape[1]):
+            pairs = list(zip(left[i].tolist(), right[:, j].tolist()))
+            result[i, j] = sum(a * b for a, b in pairs)
+            multiplications += len(pairs)
+            terms = " + ".join(f"{a:.2g} · {b:.2g}" for a, b in pairs)
+            print(f"{name}[{i}, {j}] = {terms} = {result[i, j]:.2f}")
+    print(f"{tuple(left.shape)} @ {tuple(right.shape)}:", multiplications)
+    return result
+
+
+# %%
+scores = product_by_hand("scores", x, x.T)  # (T, D) @ (D, T) -> (T, T)
+
+# %% [markdown]
+# Nine scores of two multiplications each: $T \cdot T \cdot D = 18$. The softmax turns the scores into weights, without any matrix product. Then each output is the weighted mean of all three words:
+
+# %%
+weights = (scores / math.sqrt(2)).softmax(dim=-1)  # (T, T)
+h = product_by_hand("h", weights, x)  # (T, T) @ (T, D) -> (T, D)
+
+# %% [markdown]
+# Six numbers of three multiplications each: $T \cdot D \cdot T = 18$ again, so $2T^2D = 36$ in all. With each multiplication goes an addition (the first one adds to 0), so the usual count is **2 FLOPs for each multiplication**. This is the one rule that you need:
+#
+# $$ \text{FLOPs of } (\text{rows} \times \text{inner}) \text{ times } (\text{inner} \times \text{columns}) \;=\; 2 \cdot \text{rows} \cdot \text{inner} \cdot \text{columns}. $$
+#
+# Sums, softmax and norms are left out, since they are few beside the products. Now the RNN reads the same three words. Each step multiplies the input by one D × D matrix and the state by another:
+
+# %%
+torch.manual_seed(0)
+W_ih, W_hh = torch.randn(2, 2, 2)  # (D, D) each
+state, multiplications = torch.zeros(2), 0
+for t in range(3):
+    state = torch.tanh(x[t] @ W_ih.T + state @ W_hh.T)  # (D,)
+    multiplications += W_ih.numel() + W_hh.numel()  # each entry is used once
+    print(f"t = {t}: {multiplications:2} multiplications, h = {state.numpy().round(2)}")
+
+# %% [markdown]
+# T steps use the same $2D^2$ numbers: $2TD^2 = 24$ multiplications. Attention has $2T^2D$ (every word meets every word), the RNN $2TD^2$ (every word meets two matrices). Which is more depends on which of T and D is larger.
+#
+# ### A counter of our own
+#
+# All we needed were the shapes. So we can let torch run a layer, look at every product that goes by, and multiply its sizes. A `TorchDispatchMode` is called for each operation that torch carries out inside its `with` block; `args` are the tensors that go in:
+
+
+# %%
+class FlopCounter(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))  # do what was asked for
+        name = operation.overloadpacket.__name__  # mm: a matrix product, bmm: a batch
+        if name in ("mm", "bmm"):  # left @ right
+            inner = args[0].shape[-1]
+            self.flops += 2 * inner * result.numel()  # rows · columns entries
+        if name in ("addmm", "baddbmm"):  # bias + left @ right
+            inner = args[1].shape[-1]
+            self.flops += 2 * inner * result.numel()
+        return result
+
+
+# %%
+with FlopCounter() as of_attention:
+    attention(x, x, x, backend="math")
+with FlopCounter() as of_rnn:
+    RNN(2, 2)(x.unsqueeze(0), backend="loop")
+print("FLOPs of attention:", of_attention.flops, "and of the RNN:", of_rnn.flops)
+
+# %% [markdown]
+# Twice our 36 and 24. Now a real layer: four heads of multi-head attention, whose queries, keys, values and output have learned D × D matrices. What grows when the text does, and what does not?
+
+# %%
+layer_64, by_length = MultiHeadAttention(64, 4), []
+for T in (16, 64, 256):
+    inputs = torch.randn(1, T, 64)
+    with attention_backend("math"):
+        with FlopCounter() as whole:
+            layer_64(inputs)
+        with FlopCounter() as bare:  # scores and weighted mean alone
+            attention(inputs, inputs, inputs)
+        of_torch = measure.count_operations(layer_64, inputs)  # torch's own counter
+    parameters = number_of_parameters(layer_64)
+    by_length.append([T, parameters, whole.flops, bare.flops, of_torch])
+
+# %% tags=["fold"]
+# @title Parameters and FLOPs by length
+table(["T", "parameters", "FLOPs", "of which scores and weighted mean", "FLOPs, torch's counter"], by_length)
 claim(
     "The parameters do not depend on T: $4 D^2$ weights and $4 D$ biases at every length.",
-    all(parameters == 4 * 64**2 + 4 * 64 for _, parameters, _, _ in opening),
+    all(row[1] == 4 * 64**2 + 4 * 64 for row in by_length),
 )
 claim(
-    "$T^2 D$ is an operation count: scores and weighted mean take exactly $4 T^2 D$.",
-    all(inner == 4 * T**2 * 64 for T, _, _, inner in opening),
+    "Scores and weighted mean take exactly $4 T^2 D$ FLOPs, and torch's own counter finds the same totals as ours.",
+    all(bare == 4 * T**2 * 64 and ours == theirs for T, _, ours, bare, theirs in by_length),
 )
 
 # %% [markdown]
-# So $D^2$ is right for the parameters, and $T^2 D$ belongs in another column: it counts *operations*. The two are easily mixed up, because
-# attention has two kinds of matrices. One kind is learned and has the size of a vector; the other is computed and
-# has the size of the sequence. This chapter takes every entry of that table, derives it, and then measures it on a layer that runs.
+# That settles a common confusion: $T^2D$ is sometimes listed as the number of *parameters* of self-attention. It counts FLOPs. There are two kinds of matrices: the learned ones have the size of a vector, D × D, and the computed ones have the size of the text, T × T. The same rule now gives a table that half the field quotes.
+
+# %% [markdown]
+# ## 2 · The famous table, row by row
 #
-# ## You will be able to
+# Table 1 of *Attention Is All You Need* (Vaswani et al. 2017) asks three questions of each layer. **FLOPs**: how much work is it? **Sequential steps**: how many products must wait for one another, however many processors you have? **Path length**: how far is it from the first input to the last output? (A short way should make distant dependences easier to learn: section 7.) We add the parameters.
 #
-# 1. count the operations (FLOPs) of an attention layer and check the count against torch's own (exercises 10.1, 10.3);
-# 2. say from which length attention costs more than a recurrent layer, in operations and in seconds (exercise 10.2);
-# 3. count the parameters of a whole Transformer by hand (exercise 10.4);
-# 4. measure what a position depends on, and so how far a gradient can reach (exercise 10.5);
-# 5. decide, with numbers, when an RNN is still the better choice (exercise 10.6).
+# **Self-attention.** $2T^2D$ multiplications, as you counted. All queries are served at once, so the number of steps does not depend on T, and every input is one product away from every output. The projections of a real layer (left out in the paper's row) add an amount of the order of $TD^2$, and hold all of its parameters.
 #
-# `B` sequences, `T` positions (`S` for keys that come from elsewhere), width `D`, `H` heads of width `K = D / H`, feed-forward width `F`, `N` layers, a
-# convolution's kernel `k`. Papers write $n$ for our `T`, and $d$ or $d_{model}$ for `D`.
+# **Recurrent layer.** $2TD^2$ multiplications. Each step waits for the state of the one before: T steps. The first input passes through T products until it is in the last state.
+#
+# **Convolution.** Each output is made from k inputs by k matrices of D × D: $kTD^2$ multiplications. No output needs another output of its layer (neighbouring kernels share only what they *read*), so one layer is one step. But an output sees only k places, and each further layer reaches $k - 1$ places further back: to see all takes $\lceil (T-1)/(k-1) \rceil$ layers, about $T/k$. With gaps that grow by the factor k from layer to layer (*dilation*, as in WaveNet), $\lceil \log_k T \rceil$ layers are enough.
+#
+# **Restricted self-attention.** A query looks at r neighbours only: $2TrD$ multiplications. But then it shares the convolution's problem and needs about $T/r$ layers. In a few lines, causal:
+
 
 # %%
-diagrams.show("two_kinds_of_matrices")
+def restricted_attention(x, r):
+    """Each query looks at itself and the r - 1 inputs before it; x is (T, D)."""
+    near = F.pad(x, (0, 0, r - 1, 0)).unfold(0, r, 1)  # (T, D, r)
+    scores = x.unsqueeze(1) @ near / x.shape[-1] ** 0.5  # (T, 1, r)
+    return (scores.softmax(dim=-1) @ near.mT).squeeze(1)  # (T, D)
+
+
+for T in (64, 128):
+    text = torch.randn(T, 16)
+    with FlopCounter() as near_only:
+        restricted_attention(text, r=8)
+    print(f"T = {T}: {near_only.flops} FLOPs; 4 T r D is {4 * T * 8 * 16}")
 
 # %% [markdown]
-# ## 1 · The table, derived
+# (For brevity the first queries also look at padding.) In the notation that forgets constant factors:
 #
-# Three layers turn T vectors into T vectors of the same width D. Five questions to each: how many numbers does it *learn*, how many operations does it *do*, how many activations must it
-# *save* for the backward pass, how many operations must *wait* for one another, and how *far* is it from the first input to the last output? For which layer does which of the five grow with T, and for which faster than T? Make your own table before you read on; the picture at the top shows the paths.
-#
-# **RNN.** One step multiplies a vector of D numbers by $W_{ih}$ and one by $W_{hh}$, D × D both: $2D^2$ multiplications, each with an addition. T steps
-# do it with the same weights. Each step waits for the state of the one before: T sequential steps, and the first input passes T products before it is in the last state.
-#
-# **CNN.** A causal convolution with kernel k computes each output from k inputs: k matrices of D × D. No output needs another
-# output of the same layer, so a layer is **one** sequential step, whatever T is. But it sees k places only. To bring the first of T inputs to the last output, layers must be stacked.
-#
-# **Self-attention.** T queries times T keys are $T^2$ scores, each a dot product of D numbers (all heads together), and the weighted mean of the values costs the same again.
-# Everything at once, and every input one product away from every output.
-#
-# **What is counted as path length?** Vaswani et al. (2017, section 4) count the steps that a signal takes through the network, and by that count every recurrent network has T, gated or not. We count *matrix products on the shortest path*, because that can be measured. For the RNN, the CNN and attention both give the table below. For a network with gates they differ: section 2.
-
-# %% [markdown]
-# In the notation that forgets constants (Vaswani et al. 2017, table 1, with the parameters added):
-#
-# | layer | parameters | operations | sequential steps | path length |
+# | layer | parameters | FLOPs | sequential steps | path length |
 # |---|---|---|---|---|
-# | RNN | $D^2$ | $T D^2$ | $T$ | $T$ |
-# | CNN, one layer | $k D^2$ | $k T D^2$ | $1$ | (sees k places) |
-# | CNN, stacked until it sees T | $k D^2 \cdot T/k$ | $k T D^2 \cdot T/k$ | $T/k$ | $T/k$ |
-# | CNN, dilated until it sees T | $k D^2 \log_k T$ | $k T D^2 \log_k T$ | $\log_k T$ | $\log_k T$ |
 # | self-attention (with projections) | $D^2$ | $T^2 D$ (and $T D^2$) | $1$ | $1$ |
+# | recurrent | $D^2$ | $T D^2$ | $T$ | $T$ |
+# | convolution, one layer | $k D^2$ | $k T D^2$ | $1$ | (sees k places) |
+# | convolution, stacked until it sees T | $k D^2 \cdot T/k$ | $k T D^2 \cdot T/k$ | $T/k$ | $T/k$ |
+# | convolution, dilated until it sees T | $k D^2 \log_k T$ | $k T D^2 \log_k T$ | $\log_k T$ | $\log_k T$ |
+# | self-attention restricted to r, one layer | $0$ | $T r D$ | $1$ | (sees r places) |
 #
-# Must overlapping kernels wait for one another? No. They overlap in what they *read*; none reads what another of
-# its layer *writes*, so a convolution over any T is one step. What grows with T is the number of *layers*: with kernel k, $\lceil (T-1)/(k-1) \rceil$ of them, or $\lceil \log_k T \rceil$ if layer n = 0, 1, … takes every $k^n$-th place only (WaveNet's dilation).
-
-# %%
-show_source(formulas.rnn_cost, formulas.recurrent_cost)
-show_source(formulas.cnn_cost, formulas.attention_cost)
+# Two things differ from the paper's table. It gives convolutions and restricted attention the FLOPs and steps of *one* layer but the path of a *stack* ($\log_k T$, $T/r$); we keep the two apart. And **path length is defined differently**: the paper counts the steps a signal takes through the network, so every recurrent network has T, gated or not. We count *matrix products on the shortest path*, because that can be measured. For the rows above both give the same order; for a network with gates they do not.
+#
+# A table is a promise. Next we check it against layers that run.
 
 # %% [markdown]
-# Here are the constants. `operations` (FLOPs) counts a multiplication and its addition as **2**, as torch does and as most papers since 2020 do; Vaswani's table writes "$T D^2$" for our $4 B T D^2$. `activations` are the saved activations: numbers kept for the backward pass. We come to them in section 4.
-
-# %% [markdown]
-# ## 2 · ... and then measured
+# ## 3 · The table, measured
 #
-# A formula is a promise. Each of the five columns can be read off a running layer, by code that knows nothing of the formula:
+# The library holds these formulas with all constants, and measures each column on a running layer with code that knows nothing of the formula:
 #
-# - **operations:** torch's `FlopCounterMode` watches every matrix product and convolution go by and multiplies their sizes (sums, softmax and norms do not count, here and in the formulas);
-# - **activations:** a hook on every tensor that autograd saves;
+# - **FLOPs:** torch's `FlopCounterMode`, the grown-up version of our own;
+# - **saved activations:** the numbers kept for the backward pass (section 4);
 # - **sequential steps:** the longest chain of matrix products in autograd's graph;
 # - **path length:** the fewest matrix products between the first input and the last output (*Going deeper* shows how a gradient tells it).
+#
+# For the convolutions, for example (FLOPs are called `operations` in the library):
 
 # %%
-show_source(measure.measure_cost, measure.count_activations)
+show_source(formulas.cnn_cost, measure.measure_cost)
 
 # %% [markdown]
-# Seven layers on the same sequence of 27 steps, each with its formula. The stacks of convolutions are as deep as they must be for the last output to see the first input.
+# Seven layers read 27 steps. The stacks of convolutions are just deep enough for the last output to see the first input.
 
 # %%
 B, T, D, k = 2, 27, 16, 3
@@ -189,7 +322,7 @@ rows = [
     for name, both in pairs.items()
 ]
 guess_2.compare(pairs["LSTM"][1].path)
-table(["layer (formula / measured)", *formulas.Cost._fields], rows)
+table(["layer (formula / measured)", "parameters", "FLOPs", "saved activations", "sequential steps", "path length"], rows)
 claim(
     "Formula and measurement agree in every column of every layer, to the last digit.",
     all(formula == measured for formula, measured in pairs.values()),
@@ -201,49 +334,21 @@ claim(
 )
 
 # %% [markdown]
-# Two entries deserve a second look. The **multi-head layer's** path is 3: value projection, weighted mean, output projection. It is a constant, and that is all that matters. And the **LSTM's** path
-# is 1, though it takes T sequential steps! Once an input is in the cell, the additive update carries it on, past gates but through no further matrix: chapter 05's shortcut, seen from outside. The GRU's is 1 too. This is where our definition parts from the paper's: counted in steps, as there, the LSTM's path is T like the RNN's.
-# Nor does the 1 say that much arrives: the gates still multiply the signal entry by entry at each step, by numbers below 1, as section 6 will show.
+# Two entries deserve a second look. The **multi-head layer's** path is 3 (value projection, weighted mean, output projection) at every length. And the **LSTM's** path is 1, though it takes T sequential steps. Once an input is in the cell, the additive update carries it on, past gates but through no further matrix: chapter 05's shortcut, seen from outside. The GRU's is 1 too. This is where our definition parts from the paper's: counted in steps, the LSTM's path is T. Nor does a path of 1 mean that much arrives: the gates multiply the signal by numbers below 1 at each step (section 7).
 #
-# **Count before you trust a counter.** What does it say of the fast paths?
-
-# %%
-lstm, four_heads = cases["LSTM"][0], cases["attention, 4 heads"][0]
-counted = {}
-for backend in ("math", "sdpa"):
-    with attention_backend(backend), FlopCounterMode(display=False) as counter:
-        four_heads(sample)
-    counted[f"attention, {backend}"] = counter.get_total_flops()
-for backend in ("loop", "fused"):
-    with FlopCounterMode(display=False) as counter:
-        lstm(sample, backend=backend)
-    counted[f"LSTM, {backend}"] = counter.get_total_flops()
-
-# %% tags=["fold", "nbval-ignore-output"]
-# @title What the counter saw
-table(["path", "operations that the counter saw"], [[name, f"{n:,}"] for name, n in counted.items()])
+# You have counted single products. Now put a whole layer together.
 
 # %% [markdown]
-# The fast paths do the same products, inside kernels for which the counter (on a CPU) has no formula: what it does not know, it silently counts as 0 (of the attention only the projections are left). That
-# is why `measure.measure_cost` refuses such a run, and why one counts with the backends `math` and `loop` and times the fast ones. With a causal mask the products of whole matrices compute the masked half too; a kernel may skip it.
-
-# %%
-try:
-    measure.measure_cost(four_heads, sample)
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
-# ### Exercise 10.1 · Implement: the operations of self-attention
+# ### Exercise 10.1 · Implement: the FLOPs of self-attention
 #
-# Difficulty ●●○○○ · 15 minutes · needs sections 1 and 2
+# Difficulty ●●○○○ · 15 minutes · needs section 1
 #
-# Count the operations of a whole multi-head self-attention (three projections, scores, weighted mean, output projection) from its sizes. Without torch's counter and without `course_lib.cost`, do what the counter does: go from product to product and add up. The check compares with torch's counter at several sizes.
+# Count the FLOPs of a whole multi-head self-attention (three projections, scores, weighted mean, output projection) from its sizes. Do what the counter does: go from product to product and add up, but use neither torch's counter nor ours, and not `course_lib.cost`. The check compares with torch's counter at several sizes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex10-1-attention-operations", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def attention_operations(B, T, D, H):
-    """Operations of the matrix products of multi-head self-attention; a multiplication with its addition is 2.
+    """FLOPs of the matrix products of multi-head self-attention; a multiplication with its addition is 2.
 
     Args:
         B: batch.
@@ -271,17 +376,172 @@ def attention_operations(B, T, D, H):
 ch10.attention_operations(attention_operations)
 
 # %% [markdown]
-# ## 3 · Where T = D stands, and where it does not
+# ## 4 · What fills the memory
 #
-# $T^2 D$ against $T D^2$: they are equal at $T = D$. Vaswani et al. (2017, section 4) conclude that self-attention is faster than recurrence while the sequence is shorter than the width. Does that survive once constants and projections are counted? For which T does a real multi-head layer have fewer operations than an RNN of the same width? Than a GRU, than an LSTM?
-
+# In the opening, attention saved 38 million numbers for one article. Which? The backward pass needs numbers from the forward pass, which must be kept until then: the **saved activations**. Ask of each operation what its gradient needs.
+#
+# - A product $C = AB$ has $\partial L/\partial A = (\partial L/\partial C)\,B^\top$ and $\partial L/\partial B = A^\top\,(\partial L/\partial C)$: it keeps **both factors**.
+# - The slope of a softmax is made of its weights (chapter 07, section 3): it keeps **its result**.
+#
+# Line by line, for one head with its four learned matrices, again T = 3 and D = 2:
 
 # %%
-operations = {  # of one sequence of length T, at width 128
+torch.manual_seed(0)
+W_q, W_k, W_v, W_o = (nn.Parameter(torch.randn(2, 2)) for _ in range(4))
+
+
+def one_head(x):  # keeps:
+    q, k, v = x @ W_q, x @ W_k, x @ W_v  # x, once for all three: T D
+    scores = q @ k.T / math.sqrt(2)  # q and k: 2 T D
+    weights = scores.softmax(dim=-1)  # its result: T T
+    h = weights @ v  # the weights (they are there already) and v: T D
+    return h @ W_o  # h: T D (W_o exists anyway)
+
+
+# %% [markdown]
+# Together $5TD + T^2 = 30 + 9 = 39$ numbers. Does torch keep the same? It calls a function of ours, `pack`, for each tensor that it saves. Several may share a block of memory, so we count blocks, by address:
+
+# %%
+blocks = {}  # address: numbers in the block
+
+
+def pack(tensor):
+    block = tensor.untyped_storage()
+    if block.data_ptr() == W_o.untyped_storage().data_ptr():
+        note = "a parameter: exists anyway"
+    elif block.data_ptr() in blocks:
+        note = "a block that we have"
+    else:
+        blocks[block.data_ptr()] = block.nbytes() // 4  # float32: 4 bytes a number
+        note = "new"
+    print(tuple(tensor.shape), note)
+    return tensor
+
+
+with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    one_head(x)
+print("saved:", sum(blocks.values()), "numbers")
+
+# %% [markdown]
+# With H heads there are H matrices of T × T, so a layer keeps $5TD + HT^2$ numbers for each sequence. For T = 3 the weights are 9 of 39. For the article, $5TD$ is 5 million and $HT^2$ is 32 million. (The opening found 38 in all, not 37: the library's layer makes queries, keys and values in one product, and for a batch of one keeps its result whole.) **So neither the parameters nor the words' vectors fill the memory, but the attention weights**: 128 MB for one layer and one article.
+#
+# Must they be kept? A kernel can keep one number for each query and head instead (what normalises its softmax), and compute the weights again in the backward pass, block by block: FlashAttention's idea, in torch behind `scaled_dot_product_attention`. The library's recorder does what our `pack` did:
+
+# %%
+show_source(measure.count_activations)
+
+# %%
+kept = {}  # T: saved activations on the math path, and by the kernel
+four_heads_64 = MultiHeadAttention(64, 4)
+for T in (64, 256, 1024):
+    counts = []
+    for backend in ("math", "sdpa"):
+        with attention_backend(backend):
+            batch = torch.randn(2, T, 64)
+            counts.append(measure.count_activations(four_heads_64, batch))
+    kept[T] = counts
+
+# %% tags=["fold"]
+# @title Saved activations
+table(
+    ["T", "saved, math", "saved, sdpa", "ratio"],
+    [[T, plain, fused, plain / fused] for T, (plain, fused) in kept.items()],
+)
+expected = {
+    T: [formulas.multi_head_cost(2, T, 64, 4, backend=backend).activations for backend in ("math", "sdpa")] for T in kept
+}
+claim(
+    "Kept: $B H T^2$ on the math path, $B H T$ on the other, as the formulas say, to the last number.",
+    kept == expected and all(plain - fused == 2 * 4 * T * (T - 1) for T, (plain, fused) in kept.items()),
+)
+
+# %% [markdown]
+# **When does the kernel save nothing?** When the layer has dropout on its weights, or a learned bias on its scores. The same layer at T = 512:
+
+# %%
+layers_512 = {
+    "kernel": MultiHeadAttention(64, 4),
+    "kernel, dropout on the weights": MultiHeadAttention(64, 4, dropout=0.1),
+    "kernel, learned bias": MultiHeadAttention(64, 4, position=RelativeBias(4, 16)),
+}
+x512 = torch.randn(2, 512, 64)
+saved_512 = {
+    name: measure.count_activations(each, x512) for name, each in layers_512.items()
+}
+
+# %% tags=["fold", "nbval-ignore-output"]
+# @title With dropout, and with a learned bias
+table(["layer", "saved activations"], [[name, f"{found:,}"] for name, found in saved_512.items()])
+one_matrix = 2 * 4 * 512**2  # B H T^2
+claim(
+    "The kernel alone keeps less than a quarter of $B H T^2$ numbers; with attention dropout, or with a learned bias, more than $B H T^2$.",
+    saved_512["kernel"] < one_matrix / 4
+    and min(found for name, found in saved_512.items() if name != "kernel") > one_matrix,
+)
+
+# %% [markdown]
+# So with either of them, training on this CPU keeps $T^2$ numbers a head after all. (GPU kernels have conditions of their own: count.)
+#
+# That is what must be *kept*. The **peak** is higher, since scores and their gradients exist at the same time. It is measured in a fresh process:
+
+# %%
+setup = """
+from course_lib.attention import attention
+def step(backend):
+    q, k, v = torch.randn(3, 1, 4, 1024, 64).requires_grad_()
+    attention(q, k, v, backend=backend).sum().backward()
+"""
+peaks = {}
+for path in tqdm(("math", "sdpa"), leave=False):  # each in a process of its own
+    (peaks[path],) = measure.peak_memory([f"step('{path}')"], setup)
+
+# %% tags=["fold"]
+# @title The two peaks
+if None in peaks.values():
+    print("This system does not tell a process' peak memory: see the recorded curve below.")
+else:
+    claim(
+        "At T = 1024 the math path's peak is more than 3 times that of sdpa.",
+        peaks["math"] > 3 * peaks["sdpa"],
+        math=f"{peaks['math'] / 1e6:.0f} MB",
+        sdpa=f"{peaks['sdpa'] / 1e6:.0f} MB",
+    )
+
+# %%
+figures.time_and_memory("attention-time")
+
+# %% tags=["fold"]
+# @title At T = 2048, and how both grow
+time_powers = {backend: ledger.summary("attention-time", backend, "exponent") for backend in ("math", "sdpa")}
+table(
+    ["time grows like T to the power", "mean", "lowest and highest of three seeds"],
+    [[backend, mean, f"{low:.2f} to {high:.2f}"] for backend, (mean, low, high, _) in time_powers.items()],
+)
+faster = ledger.values("attention-time", "at the longest", "math_over_sdpa")
+math_peak, sdpa_peak = (
+    [run[-1] for run in ledger.values("attention-time", backend, "peak_mb")] for backend in ("math", "sdpa")
+)
+claim(
+    "On this machine, at T = 2048, sdpa is more than twice as fast, and its peak less than a tenth, in every run.",
+    min(faster) > 2 and all(10 * sdpa < plain for plain, sdpa in zip(math_peak, sdpa_peak, strict=True)),
+    times_faster=faster,
+    peak_math=f"{max(math_peak):.0f} MB",
+    peak_sdpa=f"{max(sdpa_peak):.0f} MB",
+)
+
+# %% [markdown]
+# The kernel saves time as well, although it computes the weights twice. *This is a good place for a break.* What remains of the puzzle is time: the paper says *faster*.
+
+# %% [markdown]
+# ## 5 · Which is faster?
+#
+# **By the count.** $T^2D$ against $TD^2$: equal at $T = D$. From this Vaswani et al. (section 4) conclude that self-attention is faster while T < D. Does it survive once constants and projections are counted? At D = 128, for which T does a real multi-head layer have fewer FLOPs than an RNN? Than an LSTM, which has four times the RNN's products?
+
+# %%
+flops = {  # of one sequence of length T, at width 128
     "bare attention": lambda T: formulas.attention_cost(1, T, 128, 4).operations,
     "multi-head": lambda T: formulas.multi_head_cost(1, T, 128, 4).operations,
     "RNN": lambda T: formulas.rnn_cost(1, T, 128).operations,
-    "GRU": lambda T: formulas.gru_cost(1, T, 128).operations,
     "LSTM": lambda T: formulas.lstm_cost(1, T, 128).operations,
     "CNN, kernel 3": lambda T: formulas.cnn_cost(1, T, 128, 3).operations,
     "CNN, kernel 9": lambda T: formulas.cnn_cost(1, T, 128, 9).operations,
@@ -289,48 +549,52 @@ operations = {  # of one sequence of length T, at width 128
 
 
 def crossover(left, right):
-    """First T, up to 20 D, at which the left layer has more operations; or None."""
-    of_left, of_right = operations[left], operations[right]
+    """First T, up to 20 D, at which the left layer has more FLOPs; or None."""
+    of_left, of_right = flops[left], flops[right]
     return next((T for T in range(1, 20 * 128 + 1) if of_left(T) > of_right(T)), None)
 
 
 first = {  # against each: (bare attention, multi-head)
     name: [crossover(left, name) for left in ("bare attention", "multi-head")]
-    for name in list(operations)[2:]
+    for name in list(flops)[2:]
 }
 
 # %%
-guess_3 = predict(
-    "the first T at which multi-head has more operations than the RNN", ...
-)
+guess_3 = predict("the first T at which multi-head has more FLOPs than the LSTM", ...)
 
 # %% tags=["fold", "reveal"]
 # @title Where each of them is crossed (D = 128)
-guess_3.compare(first["RNN"][1])
+guess_3.compare(first["LSTM"][1])
 table(
-    ["D = 128: more operations than", "bare attention from T =", "multi-head from T ="],
+    ["D = 128: more FLOPs than", "bare attention from T =", "multi-head from T ="],
     [[name, *found] for name, found in first.items()],
 )
-bare, whole, of_rnn = (operations[name] for name in ("bare attention", "multi-head", "RNN"))
+bare, whole, of_rnn = (flops[name] for name in ("bare attention", "multi-head", "RNN"))
 every = range(1, 20 * 128 + 1)
 claim(
-    "Bare attention has fewer operations than the RNN below T = D, as many at T = D, more above.",
+    "Bare attention has fewer FLOPs than the RNN below T = D, as many at T = D, more above.",
     all((bare(T) > of_rnn(T)) == (T > 128) for T in every) and bare(128) == of_rnn(128),
 )
 claim(
-    "With its projections, attention has more operations than the RNN at every T; it crosses the GRU after T = D and the LSTM after T = 2 D.",
-    all(whole(T) > of_rnn(T) for T in every) and (first["GRU"][1], first["LSTM"][1]) == (128 + 1, 2 * 128 + 1),
+    "With its projections, attention has more FLOPs than the RNN at every T, and more than the LSTM above T = 2 D.",
+    all(whole(T) > of_rnn(T) for T in every)
+    and all((whole(T) > flops["LSTM"](T)) == (T > 2 * 128) for T in every),
 )
 
 # %% [markdown]
-# The crossover at T = D belongs to a comparison of the *bare* products with an RNN (two D × D products a step: $4TD^2$ against $4T^2D$). The projections alone cost as much as two RNNs, $8TD^2$. Fewer operations
-# than an RNN, or more? It depends on what is counted, on the kind of RNN, and on T. What T = D does tell is *where the quadratic part begins to matter*. In a whole encoder layer with F = 4D:
+# A real layer multiplies by two kinds of matrices:
+
+# %%
+diagrams.show("two_kinds_of_matrices")
+
+# %% [markdown]
+# So T = D belongs to the *bare* products, $4T^2D$ FLOPs against the RNN's $4TD^2$. The four projections alone cost as much as two RNNs, $8TD^2$: that is why the RNN won the sentence in the opening. What T = D does tell is *where the quadratic part begins to matter*. In a whole encoder layer with F = 4D:
 #
-# $$ \text{operations} = \underbrace{8BTD^2}_{\text{projections}} + \underbrace{4BT^2D}_{\text{scores, means}} + \underbrace{16BTD^2}_{\text{feed-forward}}, \qquad
+# $$ \text{FLOPs} = \underbrace{8BTD^2}_{\text{projections}} + \underbrace{4BT^2D}_{\text{scores, means}} + \underbrace{16BTD^2}_{\text{feed-forward}}, \qquad
 #    \text{quadratic share} = \frac{T}{6D + T}. $$
 
 # %%
-quadratic = {}  # T: fraction of an encoder layer's operations, D = 256 and F = 4 D
+quadratic = {}  # T: fraction of an encoder layer's FLOPs, D = 256 and F = 4 D
 for T in [2**power for power in range(4, 14)]:
     scores_and_means = formulas.attention_cost(1, T, 256, 8).operations
     encoder_layer = formulas.encoder_layer_cost(1, T, 256, 8, 4 * 256).operations
@@ -342,76 +606,9 @@ figures.operation_shares(quadratic, D=256)
 claim("At T = D the quadratic part is one seventh of the layer.", abs(quadratic[256] - 1 / 7) < 1e-12)
 
 # %% [markdown]
-# Kaplan et al. (2020, section 2.1) draw the useful conclusion: leave the quadratic part out. A layer has about $12 D^2$ parameters (F = 4D), and each weight is used once per token, one multiplication
-# and one addition: **a forward pass costs 2 operations per parameter and token**, as long as T is well below 12 D (they count the scores alone, and so find 12 where we, with the weighted mean, find 6). The backward pass costs twice that, so training costs 6.
-
-# %% [markdown]
-# ### Exercise 10.2 · Derive: three crossovers
+# Well below T = 6D, leave the quadratic part out (Kaplan et al. 2020, section 2.1; they count the scores alone, and find 12D). Each weight is then used once per token, in one multiplication and one addition: **a forward pass costs 2 FLOPs per parameter and token**. The backward pass costs twice that, so training costs 6.
 #
-# Difficulty ●●○○○ · 15 minutes · needs section 3
-#
-# D = 512. With pencil and paper, and with all projections and the factor 2 counted, at which T are these equal?
-# (a) A multi-head attention and a GRU of the same width (three times an RNN's products). (b) *Within* a multi-head attention: the quadratic part (scores and weighted mean) and the four projections.
-# (c) Within an encoder layer with F = 2D (not 4D!): the quadratic part, and all the rest.
-
-# %% nbgrader={"grade": false, "grade_id": "ex10-2-crossovers", "locked": false, "schema_version": 3, "solution": true, "task": false}
-lengths_of_equality = ...  # (a, b, c)
-### BEGIN SOLUTION
-# (a) 8 T D^2 + 4 T^2 D = 12 T D^2: T = D.  (b) 4 T^2 D = 8 T D^2: T = 2 D.
-# (c) 4 T^2 D = 8 T D^2 + 4 T D F = 16 T D^2: T = 4 D.
-lengths_of_equality = (512, 1024, 2048)
-### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex10-2-crossovers-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-ch10.crossovers(lengths_of_equality)
-
-# %% [markdown]
-# ### Exercise 10.3 · Find the bugs: the operations of a layer with cross-attention
-#
-# Difficulty ●●●○○ · 20 minutes · needs section 3
-#
-# A colleague counts the operations of an attention from T queries to S keys, followed by a feed-forward network. The count is wrong in **three** places; each hides when T = S, or H = 1, or when only a ratio is looked at. Repair it, without torch's counter and without `course_lib.cost`.
-#
-# ```python
-# projections = 4 * (2 * B * T * D * D)
-# scores_and_mean = 2 * (2 * B * H * T * S * D)
-# feed_forward = 2 * (B * T * D * F)
-# return projections + scores_and_mean + feed_forward
-# ```
-
-
-# %% nbgrader={"grade": false, "grade_id": "ex10-3-cross-operations", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def cross_operations(B, T, S, D, H, F):
-    """Operations of a multi-head cross-attention and a feed-forward network; a multiplication with its addition is 2.
-
-    Args:
-        B: batch.
-        T: queries.
-        S: keys and values.
-        D: width.
-        H: heads.
-        F: hidden width of the feed-forward network.
-
-    Returns:
-        int.
-    """
-    ### BEGIN SOLUTION
-    queries_and_output = 2 * (2 * B * T * D * D)
-    keys_and_values = 2 * (2 * B * S * D * D)  # there are S of them, not T
-    scores_and_mean = 2 * (2 * B * H * T * S * (D // H))  # a head has width D / H: H cancels
-    feed_forward = 2 * (2 * B * T * D * F)  # the factor 2 here too
-    return queries_and_output + keys_and_values + scores_and_mean + feed_forward
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "ex10-3-cross-operations-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch10.cross_operations(cross_operations)
-
-# %% [markdown]
-# ## 4 · Time and memory, measured
-#
-# That was counting. But operations are not seconds. An RNN's T small products wait for one another, and each is too small to keep a processor busy; attention does a few large ones. And attention must do something with $T^2$ numbers a head, which do not fit
-# into a fast memory. We go from T = 128 to T = 1024, eight times as long. How many times longer do an RNN, a convolution and attention take?
+# **By the clock.** FLOPs are not seconds. An RNN's small products wait for one another; attention does a few large ones, but moves $T^2$ numbers a head in and out of memory. We make the text eight times as long, from T = 128 to 1024. How many times longer do an RNN, a convolution and attention take?
 
 # %%
 timed = {
@@ -460,12 +657,12 @@ claim(
 )
 by_count = [formulas.multi_head_cost(2, T, 64, 4).operations for T in (128, 1024)]
 claim(
-    "By the count of operations attention takes 36 times as long: its projections 8 times, its quadratic part 64 times.",
+    "By the FLOPs attention takes 36 times as long: its projections 8 times, its quadratic part 64 times.",
     by_count[1] == 36 * by_count[0],
 )
 
 # %% [markdown]
-# (The count leaves out the softmax and all traffic with the memory; the clock does not.) The whole sweep, recorded on one core of one machine (forward and backward, B = 8, D = 64). All recorded times below are of that machine; compare them with one another, not with yours:
+# (The count leaves out the softmax and all traffic with the memory; the clock does not.) The whole sweep, recorded on one core of one machine (forward and backward, B = 8, D = 64). Compare its times with one another, not with yours:
 
 # %%
 kinds = {
@@ -491,9 +688,7 @@ claim(
 )
 
 # %% [markdown]
-# The fused LSTM does four times the operations of the fused RNN, in less time. Nothing is wrong with either count: torch calls another kernel for it. A crossover in seconds is one of two *kernels*.
-#
-# Where is it, on this machine, for attention (sdpa, 4 heads)? First against each of the three recurrent runs of the figure (D = 64): the fused RNN is the *slowest* of them from T = 32 on, so it is the easiest to beat.
+# The fused LSTM does four times the FLOPs of the fused RNN, in less time. Nothing is wrong with either count: torch calls another kernel for it. So a crossover in seconds is one of two *kernels*, and attention (sdpa, 4 heads) should be compared with the best recurrent one:
 
 # %% tags=["fold"]
 # @title The crossover in time against each baseline
@@ -526,151 +721,86 @@ claim(
 )
 
 # %% [markdown]
-# The fair number is the one against the fastest of them, here the LSTM. Does the crossover move with D, as T = D says? That was recorded against the fused RNN only:
-
-# %% tags=["fold"]
-# @title The crossover with the fused RNN at three widths
-crossings = {width: ledger.values("layer-cost", f"crossover, width {width}", "crossover") for width in (32, 64, 128)}
-table(
-    ["D", "crossover with the fused RNN, three runs (T)", "T / D"],
-    [
-        [width, ", ".join(f"{T:.0f}" for T in found), f"{min(found) / width:.1f} to {max(found) / width:.1f}"]
-        for width, found in crossings.items()
-    ],
-)
-against_rnn = [
-    run for width in crossings for run in ledger.values("layer-cost", f"crossover, width {width}", "attention_over_RNN")
-]
-measured_at = ledger.values("layer-cost", "crossover, width 32", "T")[0]
-claim(
-    "On this machine, at every width and in every run, attention is ahead of the fused RNN at T = 32 and behind it at T = 512.",
-    all(run[measured_at.index(32)] < 1 < run[measured_at.index(512)] for run in against_rnn),
-)
-claim(
-    "This crossover does not follow T = D: from D = 32 to D = 128, T / D falls to less than a half.",
-    max(crossings[128]) / 128 < 0.5 * min(crossings[32]) / 32,
-)
+# Against the fastest of the three, the LSTM, attention is ahead up to about T = 97; against the slowest, the fused RNN, up to about 200 or 230. By FLOPs this attention is *never* cheaper than the RNN. By the clock of this machine it is, even on one core, while the text is short: the RNN's products come one after the other, and each step costs some time whatever its size.
+# So "faster" is a fact about machines and kernels, not about T and D alone (nor does the crossover follow D: *Going deeper*). On hardware with thousands of units in parallel, expect it much further out (not measured here), since there the waiting counts most.
 
 # %% [markdown]
-# By operations this attention is *never* cheaper than the RNN (section 3). By the clock of this machine it is, even on one core, as long as the sequence is short: the RNN's products are small and come one after the other, and each step costs some time whatever its size.
-# So the clock's crossover is a fact about a machine and its kernels, not about T and D alone. On hardware with thousands of units in parallel expect it much further out (it is not measured here), for there the steps that must wait count most. Measure on yours.
+# ### Exercise 10.2 · Derive: three crossovers
 #
-# ### The memory of T² numbers a head
+# Difficulty ●●○○○ · 15 minutes · needs section 5
 #
-# For the backward pass the math path keeps $BHT^2$ weights, beside $5BTD$ numbers for input, queries, keys, values and outputs. The kernel, in a layer without dropout on the weights and without a learned bias on the scores, keeps one number for each query and head, from which it computes the weights again, block by block (FlashAttention's idea).
+# D = 512. With pencil and paper, and with all projections and the factor 2 counted, at which T are these equal?
+# (a) A multi-head attention and a GRU of the same width (three times an RNN's products). (b) *Within* a multi-head attention: the quadratic part (scores and weighted mean) and the four projections.
+# (c) Within an encoder layer with F = 2D (not 4D!): the quadratic part, and all the rest.
 
-# %%
-kept = {}  # T: saved activations on the math path, and by the kernel
-four_heads_64 = MultiHeadAttention(64, 4)
-for T in (64, 256, 1024):
-    counts = []
-    for backend in ("math", "sdpa"):
-        with attention_backend(backend):
-            batch = torch.randn(2, T, 64)
-            counts.append(measure.count_activations(four_heads_64, batch))
-    kept[T] = counts
+# %% nbgrader={"grade": false, "grade_id": "ex10-2-crossovers", "locked": false, "schema_version": 3, "solution": true, "task": false}
+lengths_of_equality = ...  # (a, b, c)
+### BEGIN SOLUTION
+# (a) 8 T D^2 + 4 T^2 D = 12 T D^2: T = D.  (b) 4 T^2 D = 8 T D^2: T = 2 D.
+# (c) 4 T^2 D = 8 T D^2 + 4 T D F = 16 T D^2: T = 4 D.
+lengths_of_equality = (512, 1024, 2048)
+### END SOLUTION
 
-# %% tags=["fold"]
-# @title Saved activations
-table(
-    ["T", "saved, math", "saved, sdpa", "ratio"],
-    [[T, plain, fused, plain / fused] for T, (plain, fused) in kept.items()],
-)
-expected = {
-    T: [formulas.multi_head_cost(2, T, 64, 4, backend=backend).activations for backend in ("math", "sdpa")] for T in kept
-}
-claim(
-    "Kept: $B H T^2$ on the math path, $B H T$ on the other, as the formulas say, to the last number.",
-    kept == expected and all(plain - fused == 2 * 4 * T * (T - 1) for T, (plain, fused) in kept.items()),
-)
+# %% nbgrader={"grade": true, "grade_id": "ex10-2-crossovers-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch10.crossovers(lengths_of_equality)
 
 # %% [markdown]
-# **When does the kernel save nothing?** These two conditions are no detail. The same layer at T = 512, on this CPU:
+# ### Exercise 10.3 · Find the bugs: the FLOPs of a layer with cross-attention
+#
+# Difficulty ●●●○○ · 20 minutes · needs exercise 10.1
+#
+# A colleague counts the FLOPs of an attention from T queries to S keys, followed by a feed-forward network. The count is wrong in **three** places; each hides when T = S, or H = 1, or when only a ratio is looked at. Fix it, without torch's counter and without `course_lib.cost`.
+#
+# ```python
+# projections = 4 * (2 * B * T * D * D)
+# scores_and_mean = 2 * (2 * B * H * T * S * D)
+# feed_forward = 2 * (B * T * D * F)
+# return projections + scores_and_mean + feed_forward
+# ```
 
-# %%
-layers_512 = {
-    "kernel": MultiHeadAttention(64, 4),
-    "kernel, dropout on the weights": MultiHeadAttention(64, 4, dropout=0.1),
-    "kernel, learned bias": MultiHeadAttention(64, 4, position=RelativeBias(4, 16)),
-}
-x512 = torch.randn(2, 512, 64)
-saved = {
-    name: measure.count_activations(each, x512) for name, each in layers_512.items()
-}
 
-# %% tags=["fold", "nbval-ignore-output"]
-# @title With dropout, and with a learned bias
-table(["layer", "saved activations"], [[name, f"{found:,}"] for name, found in saved.items()])
-one_matrix = 2 * 4 * 512**2  # B H T^2
-claim(
-    "The kernel alone keeps less than a quarter of $B H T^2$ numbers; with attention dropout, or with a learned bias, more than $B H T^2$.",
-    saved["kernel"] < one_matrix / 4
-    and min(found for name, found in saved.items() if name != "kernel") > one_matrix,
-)
+# %% nbgrader={"grade": false, "grade_id": "ex10-3-cross-operations", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def cross_operations(B, T, S, D, H, F):
+    """FLOPs of a multi-head cross-attention and a feed-forward network; a multiplication with its addition is 2.
+
+    Args:
+        B: batch.
+        T: queries.
+        S: keys and values.
+        D: width.
+        H: heads.
+        F: hidden width of the feed-forward network.
+
+    Returns:
+        int.
+    """
+    ### BEGIN SOLUTION
+    queries_and_output = 2 * (2 * B * T * D * D)
+    keys_and_values = 2 * (2 * B * S * D * D)  # there are S of them, not T
+    scores_and_mean = 2 * (2 * B * H * T * S * (D // H))  # a head has width D / H: H cancels
+    feed_forward = 2 * (2 * B * T * D * F)  # the factor 2 here too
+    return queries_and_output + keys_and_values + scores_and_mean + feed_forward
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex10-3-cross-operations-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch10.cross_operations(cross_operations)
 
 # %% [markdown]
-# With either of them, training on this CPU keeps T² numbers a head after all. (Other kernels, such as those of GPUs, have conditions of their own: count.)
+# ## 6 · The parameters of a whole Transformer
 #
-# That is what must be *kept*. The peak is higher, since scores and their gradients exist at the same time. It is measured in a fresh process:
+# From one layer to a whole model: four kinds of parts have parameters, and nothing else. They are linear maps with their biases, norms with a gain and a shift for each of D numbers, tables of embeddings, and (perhaps) positions. Two of them, for D = 32 and F = 128:
 
 # %%
-setup = """
-from course_lib.attention import attention
-def step(backend):
-    q, k, v = torch.randn(3, 1, 4, 1024, 64).requires_grad_()
-    attention(q, k, v, backend=backend).sum().backward()
-"""
-peaks = {}
-for path in tqdm(("math", "sdpa"), leave=False):  # each in a process of its own
-    (peaks[path],) = measure.peak_memory([f"step('{path}')"], setup)
-
-# %% tags=["fold"]
-# @title The two peaks
-if None in peaks.values():
-    print("This system does not tell a process' peak memory: see the recorded curve below.")
-else:
-    claim(
-        "At T = 1024 the math path's peak is more than 3 times that of sdpa.",
-        peaks["math"] > 3 * peaks["sdpa"],
-        math=f"{peaks['math'] / 1e6:.0f} MB",
-        sdpa=f"{peaks['sdpa'] / 1e6:.0f} MB",
-    )
-
-# %%
-figures.time_and_memory("attention-time")
-
-# %% tags=["fold"]
-# @title At T = 2048, and how both grow
-time_powers = {backend: ledger.summary("attention-time", backend, "exponent") for backend in ("math", "sdpa")}
-table(
-    ["time grows like T to the power", "mean", "lowest and highest of three seeds"],
-    [[backend, mean, f"{low:.2f} to {high:.2f}"] for backend, (mean, low, high, _) in time_powers.items()],
-)
-faster = ledger.values("attention-time", "at the longest", "math_over_sdpa")
-math_peak, sdpa_peak = (
-    [run[-1] for run in ledger.values("attention-time", backend, "peak_mb")] for backend in ("math", "sdpa")
-)
-claim(
-    "On this machine, at T = 2048, sdpa is more than twice as fast, and its peak less than a tenth, in every run.",
-    min(faster) > 2 and all(10 * sdpa < plain for plain, sdpa in zip(math_peak, sdpa_peak, strict=True)),
-    times_faster=faster,
-    peak_math=f"{max(math_peak):.0f} MB",
-    peak_sdpa=f"{max(sdpa_peak):.0f} MB",
-)
-
-# %% [markdown]
-# ## 5 · The parameters of a whole Transformer
-#
-# A Transformer is put together from four kinds of parts, and nothing else has parameters: linear maps with their biases, norms with a gain and a shift for each of D numbers, tables of embeddings, and (perhaps) positions.
-
-# %%
-show_source(formulas.multi_head_cost, formulas.feed_forward_cost)
-show_source(formulas.encoder_layer_cost)
+D, F_width = 32, 128
+feed_forward = D * F_width + F_width + F_width * D + D  # two linear maps with biases
+norm = 2 * D  # gain and shift
+print("feed-forward:", feed_forward, "parameters; norm:", norm)
 
 # %% [markdown]
 # ### Exercise 10.4 · Derive: the original model, by hand
 #
-# Difficulty ●●●○○ · 25 minutes · needs section 5
+# Difficulty ●●●○○ · 25 minutes · needs section 6
 #
 # The base model of Vaswani et al. (2017): D = 512, H = 8, F = 2048, 6 encoder and 6 decoder layers, Post-LN, no norm at the end. Every linear map has a bias. With paper and pencil (or Python as a pocket calculator) find the parameters of
 # (a) one encoder layer, (b) one decoder layer, (c) all twelve layers, (d) the whole model with **one** table of embeddings for 37,000 subwords, which serves the encoder's input, the decoder's input and, transposed, the output layer, whose bias is left out.
@@ -728,35 +858,14 @@ claim(
 )
 
 # %% [markdown]
-# The paper says "about 37,000" and not what its table counts, so the last 3 % stay open; that it has one table and not three does not.
+# The paper says "about 37,000" and not what its table counts, so the last 3 % stay open; that it has one table and not three does not. (Where do the parameters of a small classifier sit? Nearly all in its table of words: *Going deeper*.)
 #
-# Small vocabularies of subwords and shared tables are no detail. Take a classifier of film reviews: one encoder layer of width 32, and a table of 50,002 words.
-
-# %%
-of_tutorial = {"B": 128, "T": 200, "D": 32, "H": 2, "F": 128}
-whole_classifier = formulas.classifier_cost(**of_tutorial, V=50_002, N=1)
-one_layer = formulas.encoder_layer_cost(**of_tutorial)
-
-# %% tags=["fold"]
-# @title The classifier, and its encoder layer
-table(
-    ["part", "parameters", "operations per batch", "saved activations (math)"],
-    [
-        [name, cost.parameters, cost.operations, cost.activations]
-        for name, cost in {"whole classifier": whole_classifier, "its encoder layer": one_layer}.items()
-    ],
-)
-claim(
-    "Less than 1 % of the classifier's parameters, but more than 99 % of its operations, are in the encoder layer.",
-    one_layer.parameters < 0.01 * whole_classifier.parameters
-    and one_layer.operations > 0.99 * whole_classifier.operations,
-)
+# FLOPs, memory, time, parameters: that is the price. What does attention buy for it? The last column of the table, the short path.
 
 # %% [markdown]
-# ## 6 · Gradient against distance
+# ## 7 · Gradient against distance
 #
-# Path length is a count. Does it matter? The gradient of the last output with respect to each input tells how much the output would be moved by what stood d steps before: one norm for each d, measured with autograd. Four untrained layers of equal width: RNN, LSTM, CNN, attention.
-# Sketch the four curves: where is each at d = 10, where at d = 60?
+# Path length is a count. Does it matter? Change one word slightly, d words before the end: by how much does the last output move? That is the gradient of the last output with respect to this input: one norm for each d, measured with autograd. Four untrained layers of equal width: RNN, LSTM, CNN, attention. Where is each at d = 10, where at d = 60?
 
 # %%
 torch.manual_seed(0)
@@ -800,9 +909,9 @@ claim(
 )
 
 # %% [markdown]
-# Why is $d = 0$ left out? The last input is a key and a value like the others, but also the *query*, which moves all weights at once. So it counts several times as much (*Going deeper*: without the query's gradient the step is gone).
+# Why is $d = 0$ left out? The last input is a key and a value like the others, but also the *query*, which moves all weights at once. So it counts several times as much (*Going deeper* tests this).
 #
-# The same for a longer sequence, three seeds, D = 64 and 128 steps:
+# The same for three seeds, D = 64 and 128 steps. The norms are shown as they are, not divided by the largest:
 
 # %%
 by_seed = {"RNN": [], "LSTM": [], "CNN, 8 layers": [], "attention": []}
@@ -826,28 +935,26 @@ claim(
 )
 
 # %% [markdown]
-# (The CNN is strongest in the middle of its window, since most paths through eight layers lead there.)
-#
 # **Level is not the same as large.** Look at the height of attention's line. In an untrained layer the weights are nearly equal, $1/T$ each, so every input gets its share of *one* output. What happens to the gradient from an earlier input as the sequence gets longer?
 
 # %%
-by_length = {}  # T: mean norm over all earlier inputs, d = 0 left out
+by_length_T = {}  # T: mean norm over all earlier inputs, d = 0 left out
 for T in (16, 64, 256, 1024):
     torch.manual_seed(0)
-    attention_layer = MultiHeadAttention(32, 4)
-    norms = measure.gradient_by_distance(attention_layer, torch.randn(8, T, 32))
-    by_length[T] = norms[1:].mean().item()
+    attention_layer = MultiHeadAttention(64, 4)
+    norms = measure.gradient_by_distance(attention_layer, torch.randn(8, T, 64))
+    by_length_T[T] = norms[1:].mean().item()
 
 # %% tags=["fold"]
 # @title An earlier input's gradient by length
 table(
     ["T", "mean gradient from an earlier input", "times T"],
-    [[T, f"{norm:.2g}", f"{T * norm:.1f}"] for T, norm in by_length.items()],
+    [[T, f"{norm:.2g}", f"{T * norm:.1f}"] for T, norm in by_length_T.items()],
 )
-times_T = [T * norm for T, norm in by_length.items()]
+times_T = [T * norm for T, norm in by_length_T.items()]
 claim(
-    "In this untrained attention layer an earlier input's gradient falls like 1 / T: times T it stays the same within a quarter, from T = 16 to 1024.",
-    max(times_T) < 1.25 * min(times_T),
+    "In this untrained attention layer (D = 64) an earlier input's gradient falls like 1 / T: it is 4 / T within a quarter, from T = 16 to 1024.",
+    all(3 < each < 5 for each in times_T),
 )
 rnn_runs, attention_runs = by_seed["RNN"], by_seed["attention"]
 claim(
@@ -856,16 +963,15 @@ claim(
 )
 
 # %% [markdown]
-# So attention's gradient does not fade with the *distance*, but it is divided among all T inputs. So from near, the plain RNN passes on far more than attention does; from far, far less. Training can undo attention's division: a softmax that has learned where to look gives one input nearly all the weight, however far away it stands.
-
-# %% [markdown]
-# The LSTM is a warning against counting alone: its shortest path holds one product, and yet its gradient fades, because fresh gates stand near one half and the cell is halved at each step. The difference is that gates can *learn* to be 1
-# (chapter 05), while a tanh network has no such way out. Attention's gradient does not fade *along the sequence*, within one layer (as long as its softmax is not saturated: chapter 07). Along the depth, from layer to layer, a Transformer's gradients have troubles of their own: chapter 11.
+# So attention's gradient does not fade with *distance*, but is divided among all T inputs. From near, the plain RNN passes on far more than attention; from far, far less. Training can undo attention's division: a softmax that has learned where to look gives one input nearly all the weight, however far away it is.
+#
+# The LSTM is a warning against counting alone: its shortest path holds one product, and yet its gradient fades, because fresh gates stand near one half and the cell is halved at each step. But gates can *learn* to be 1 (chapter 05), while a tanh network has no such way out.
+# And attention's gradient does not fade *along the sequence*, within one layer (while its softmax is not saturated: chapter 07). From layer to layer there are other troubles: chapter 11.
 
 # %% [markdown]
 # ### Exercise 10.5 · Implement: what does the last output depend on?
 #
-# Difficulty ●●●○○ · 20 minutes · needs section 6
+# Difficulty ●●●○○ · 20 minutes · needs section 7
 #
 # Measure the window of any model: for which positions of the input is there any dependence at all? Use autograd. A batch of random inputs is given, since a ReLU may be closed for one of them and open for another; a small gradient is a gradient.
 
@@ -895,15 +1001,15 @@ def positions_seen(model, x):
 ch10.positions_seen(positions_seen)
 
 # %% [markdown]
-# The library's measurement of this section does nearly the same, but keeps the size of the gradient:
+# The library's measurement does nearly the same, but keeps the size of the gradient:
 
 # %%
 show_source(measure.gradient_by_distance)
 
 # %% [markdown]
-# ## 7 · Steps: training, generation, chunks
+# ## 8 · A free lunch? Almost
 #
-# In training all targets are known, so a Transformer of N layers takes 6N sequential products at any length (four in each attention, two in each feed-forward network), and the RNN takes T a layer. Both now *generate* a text of 256 tokens. How many steps does each take?
+# In training all targets are known, so a Transformer of N layers takes 6N sequential products at any length (four in each attention, two in each feed-forward network), and the RNN takes T a layer. Now both *generate* a text of 256 tokens. How many steps does each take?
 
 # %%
 def encoder_of_4(T, D=64, H=4, N=4):
@@ -921,7 +1027,7 @@ guess_6 = predict("sequential steps of the 4-layer Transformer for 256 tokens", 
 # @title Training and generation
 guess_6.compare(256 * one_pass.steps)
 table(
-    ["256 tokens", "sequential steps", "operations"],
+    ["256 tokens", "sequential steps", "FLOPs"],
     [
         ["Transformer (4 layers), training", one_pass.steps, one_pass.operations],
         ["Transformer (4 layers), generation, all anew for each token", 256 * one_pass.steps, all_anew],
@@ -930,19 +1036,15 @@ table(
     ],
 )
 claim(
-    "Generating 256 tokens, each from the whole text so far, takes over 100 times the operations of one training pass.",
+    "Generating 256 tokens, each from the whole text so far, takes over 100 times the FLOPs of one training pass.",
     all_anew > 100 * one_pass.operations,
     times=all_anew / one_pass.operations,
 )
 
 # %% [markdown]
-# Generation is sequential for both: token t + 1 cannot be computed before token t is chosen. Parallelism over time is an advantage in *training*. And while the RNN goes on from its state, the Transformer as we
-# have it reads everything again. Keys and values of earlier tokens do not change, since no position sees a later one. Keep them, and each token costs one position instead of t: the *key-value cache* of chapter 13. It brings the total back to about one pass, and holds $2NTD$ numbers for it.
-
-# %% [markdown]
-# ## 8 · A free lunch? Almost
+# Generation is sequential for both: token t + 1 cannot be computed before token t is chosen. Parallelism over time is an advantage in *training*. And while the RNN goes on from its state, our Transformer reads everything again. But keys and values of earlier tokens do not change, since no position sees a later one. The *key-value cache* of chapter 13 keeps them: the total is then about one pass again, for $2NTD$ numbers of memory.
 #
-# Attention gave up something that the RNN has. An RNN's state has D numbers after ten steps and after ten million: it can read a stream for ever, and what it needs does not grow. Attention has only what is in front of it. Both layers now read a sequence of 64 in chunks of 16. Which outputs change?
+# **What attention gave up.** An RNN's state has D numbers after ten steps and after ten million. Attention has only what is in front of it. Both layers now read a sequence of 64 in chunks of 16. Which outputs change?
 
 # %%
 torch.manual_seed(0)
@@ -972,13 +1074,13 @@ table(
 )
 
 # %% [markdown]
-# So why "almost"? Because the RNN's unbounded memory is seldom *learned*: truncation (chapter 04) takes the gradient at the edge of each chunk, and vanishing has taken it before. Both are taught within a chunk; attention uses all of it. The whole bill:
+# Is the RNN's the better bargain, then? Its unbounded memory is seldom *learned*: truncation (chapter 04) cuts the gradient at the edge of each chunk, and vanishing has taken it before. The whole bill:
 #
 # | | RNN | self-attention |
 # |---|---|---|
 # | waits, in training | T steps a layer | a constant number a layer |
 # | gradient over distance d | fades (gates can learn to hold it) | does not fade with d; shared among T inputs, about 1/T each before training |
-# | operations a token | constant | grow with T |
+# | cost per read (FLOPs for one more token) | constant | grows with T |
 # | saved activations | grow like T | like T², or T with a kernel that recomputes (no attention dropout, no learned bias) |
 # | order of the inputs | built in | must be added (chapter 08) |
 # | texts longer than in training | runs; how well is another matter | depends on the scheme of positions |
@@ -987,67 +1089,97 @@ table(
 # %% [markdown]
 # ## 9 · Errors you will meet
 #
-# **Mistake 1 · "more heads, more cost".** H heads are H times as many, but each is 1/H as wide.
+# The first four give plausible numbers. Only the last raises an exception.
+#
+# **1 · FLOPs or multiply-adds?** One tool reports half of what another does: [fvcore](https://github.com/facebookresearch/fvcore/blob/main/fvcore/nn/flop_count.py) counts a multiplication and its addition as *one* FLOP, torch as two. Test a tool on a layer that you can count by hand:
 
 # %%
-costs_by_heads = {H: formulas.multi_head_cost(2, 50, 64, H) for H in (2, 4, 8, 16)}
-
-# %% tags=["fold"]
-# @title Cost by number of heads
-table(
-    ["heads", "parameters", "operations", "saved activations (math)"],
-    [[H, cost.parameters, cost.operations, cost.activations] for H, cost in costs_by_heads.items()],
-)
-claim(
-    "Heads change neither parameters nor operations; what they multiply is the weights that are kept.",
-    len({(cost.parameters, cost.operations) for cost in costs_by_heads.values()}) == 1
-    and costs_by_heads[16].activations - costs_by_heads[2].activations == 14 * 2 * 50**2,
-)
+with FlopCounterMode(display=False) as of_linear:
+    nn.Linear(3, 5, bias=False)(torch.randn(7, 3))
+print("multiply-adds:", 7 * 3 * 5, "FLOPs by torch:", of_linear.get_total_flops())
 
 # %% [markdown]
-# **Mistake 2 · counting views.** The hook sees every saved tensor. Some are views of one storage, some are parameters, which exist anyway. Add up what passes by, and the layer seems to keep far more than it does.
+# **2 · The counter does not see the fast path.** A fused kernel does the same products inside one operation. If the counter has no formula for it, as here on a CPU, it silently counts 0. Count with the backends `math` and `loop`; time the fast ones.
+
+# %% tags=["nbval-ignore-output"]
+lstm, four_heads = cases["LSTM"][0], cases["attention, 4 heads"][0]
+for backend in ("sdpa", "math"):
+    with attention_backend(backend), FlopCounterMode(display=False) as counter:
+        four_heads(sample)
+    print(f"attention, {backend:5} {counter.get_total_flops():8,} FLOPs")
+for backend in ("fused", "loop"):
+    with FlopCounterMode(display=False) as counter:
+        lstm(sample, backend=backend)
+    print(f"LSTM,      {backend:5} {counter.get_total_flops():8,} FLOPs")
+
+# %% [markdown]
+# The library's `measure_cost` refuses such a run:
 
 # %%
-watched, short_input, seen = MultiHeadAttention(64, 4), torch.randn(2, 50, 64), []
+try:
+    measure.measure_cost(four_heads, sample)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# **3 · "More heads, more FLOPs."** There are H times as many heads, but each is 1/H as wide. What H multiplies is the weights that are kept:
+
+# %%
+for H in (2, 16):
+    counted = formulas.multi_head_cost(2, 50, 64, H)
+    wrong = 8 * 2 * 50 * 64**2 + H * (4 * 2 * 50**2 * 64)  # each head as wide as D
+    print(f"H = {H:2}: wrong {wrong:,} FLOPs, right {counted.operations:,}", end="; ")
+    print(f"saved activations {counted.activations:,}")
+
+# %% [markdown]
+# **4 · Counting a block twice.** The hook of section 4 sees every saved tensor, also views of one block, and parameters. Add up all that passes, and the layer seems to keep far more than it does:
+
+# %%
+seen, short_input = [], torch.randn(2, 50, 64)
 
 
-def pack(tensor):
-    seen.append(tensor.untyped_storage().nbytes() // 4)  # the mistake: all that passes
+def pack_all(tensor):
+    seen.append(tensor.untyped_storage().nbytes() // 4)  # the error: all that passes
     return tensor
 
 
-with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-    watched(short_input)
-each_once = measure.count_activations(watched, short_input)  # no views, no parameters
+with torch.autograd.graph.saved_tensors_hooks(pack_all, lambda tensor: tensor):
+    four_heads_64(short_input)
+each_once = measure.count_activations(four_heads_64, short_input)
+print(f"wrong: {sum(seen):,}; right, each block once, no parameters: {each_once:,}")
 
 # %% tags=["fold"]
-# @title Added up, and counted right
+# @title Errors 2 to 4 as claims
+with attention_backend("math"):
+    plain_count = measure.count_operations(four_heads, sample)
 claim(
-    "Adding up what passes the hook gives more than one and a half times what is kept.",
-    sum(seen) > 1.5 * each_once,
-    added_up=sum(seen),
-    kept=each_once,
+    "On the plain path torch's counter finds what the formula says.",
+    plain_count == formulas.multi_head_cost(2, 27, 16, 4).operations,
+)
+costs_by_heads = {H: formulas.multi_head_cost(2, 50, 64, H) for H in (2, 4, 8, 16)}
+claim(
+    "From 2 heads to 16, parameters and FLOPs stay as they are; 14 more matrices of weights are kept for each sequence.",
+    len({(cost.parameters, cost.operations) for cost in costs_by_heads.values()}) == 1
+    and costs_by_heads[16].activations - costs_by_heads[2].activations == 14 * 2 * 50**2,
 )
 claim(
-    "Fixed, each storage once and no parameters: the formula's number.",
-    each_once == formulas.multi_head_cost(2, 50, 64, 4, backend="sdpa").activations,
+    "Adding up what passes the hook gives more than one and a half times what is kept; each block once gives the formula's number.",
+    sum(seen) > 1.5 * each_once and each_once == formulas.multi_head_cost(2, 50, 64, 4, backend="sdpa").activations,
 )
 
 # %% [markdown]
-# **Mistake 3 · one position more than the table holds.** No parameter of attention depends on T, but a learned table of positions ends:
+# **5 · One position more than the table holds.** No parameter of attention depends on T, but a learned table of positions ends:
 
 # %% tags=["raises-exception"]
 LearnedPositions(64, 50).add(torch.zeros(1, 51, 64))
 
-# %% tags=["fold"]
-# @title Fixed: a table as long as the longest sequence
-long_enough = LearnedPositions(64, 51).add(torch.zeros(1, 51, 64))
-claim("A table of 51 rows takes 51 positions.", long_enough.shape == (1, 51, 64))
+# %%
+print(tuple(LearnedPositions(64, 51).add(torch.zeros(1, 51, 64)).shape))  # fixed
 
 # %% [markdown]
 # ### Exercise 10.6 · Explore and explain: when would you still choose an RNN?
 #
-# Difficulty ●●●○○ · 25 minutes · needs sections 4, 7 and 8
+# Difficulty ●●●○○ · 25 minutes · needs sections 4, 5 and 8
 #
 # The cell compares an LSTM and an encoder layer of the same width at your sizes. Change them: a hearing aid that must answer after each of 16,000 samples a second; sentences of 30 words; a genome of a million letters.
 
@@ -1058,10 +1190,11 @@ costs = {
     "LSTM": formulas.lstm_cost(B, T, D),
     "encoder layer (sdpa)": formulas.encoder_layer_cost(B, T, D, H, 4 * D, **how),
 }
-rows = [[name, *pair] for name, *pair in zip(formulas.Cost._fields, *costs.values())]
+names = "parameters", "FLOPs", "saved activations", "sequential steps", "path length"
+rows = [[name, *pair] for name, *pair in zip(names, *costs.values())]
 rows.append(["numbers carried on to the next step", 2 * B * D, 2 * B * T * D])
 one_more = formulas.lstm_cost(B, 1, D).operations, B * (24 * D * D + 4 * T * D)
-rows.append(["operations of one step more", *one_more])
+rows.append(["cost per read (FLOPs of one step more)", *one_more])
 table(["", *costs], rows)
 
 # %% [markdown]
@@ -1074,11 +1207,11 @@ table(["", *costs], rows)
 # *Your answer:*
 #
 # ### BEGIN SOLUTION
-# (a) What is carried on, and the operations of one step more: for the LSTM both are constant, for attention both grow with all that was heard. The time for one sample is fixed, so only a cost that does not grow will do: the LSTM, or attention over a short, fixed window.
+# (a) What is carried on, and the FLOPs of one step more: for the LSTM both are constant, for attention both grow with all that was heard. The time for one sample is fixed, so only a cost that does not grow will do: the LSTM, or attention over a short, fixed window.
 #
 # (b) The sequential steps. In training all positions are known; the encoder layer's six products serve all of them at once, the LSTM waits thirty times a layer. T is far below D, so the quadratic part hardly counts.
 #
-# (c) Attention: the operations and, on the math path, the memory for $10^{12}$ pairs. The RNN: a million steps in a row, and a gradient that has vanished long before. Ways out: for attention a window or another sparse pattern (a kernel that keeps no weights helps the memory only); dilated convolutions with log T layers; for the RNN truncation, at the price of its bias, or a recurrence that can be computed in parallel.
+# (c) Attention: the FLOPs and, on the math path, the memory for $10^{12}$ pairs. The RNN: a million steps in a row, and a gradient that has vanished long before. Ways out: for attention a window or another sparse pattern (a kernel that keeps no weights helps the memory only); dilated convolutions with log T layers; for the RNN truncation, at the price of its bias, or a recurrence that can be computed in parallel.
 #
 # (d) True of the forward pass: the state may depend on everything read before, and costs nothing more to carry. Not true of what is learned: the state has D numbers, the gradient fades, and truncation cuts it at the edge of the chunk. Attention sees T, but all of it equally well.
 # ### END SOLUTION
@@ -1092,23 +1225,22 @@ ch10.when_an_rnn.compare(...)
 # %% [markdown]
 # ## Summary
 #
-# 1. Parameters sit in learned matrices of D × D ($4D^2$ in attention); $T^2 D$ counts operations, and $HT^2$ the numbers that exist in between. No parameter depends on T, but for a learned table of positions.
-# 2. Bare attention and an RNN have equal operations at T = D exactly. With its projections attention never has fewer than the RNN; the quadratic part is half of an encoder layer at T = 6D.
-# 3. Sequential steps: T for the RNN, one for a convolution, a constant for attention. That holds in training; generation waits for every token, in every model.
+# 1. A product costs 2 · rows · inner · columns FLOPs. Attention's parameters are $4D^2$ and some biases; $T^2 D$ counts FLOPs, and $HT^2$ the weights that fill the memory.
+# 2. Bare attention and an RNN have equal FLOPs at T = D. With its projections attention never has fewer; the quadratic part is half of an encoder layer at T = 6D. In seconds the kernel decides, so compare with the best one.
+# 3. Sequential steps in training: T for the RNN, one for a convolution, a constant for attention. Generation waits for every token, in every model.
 # 4. The shortest path is T products (RNN), about T/k or log T layers (CNN), a constant (attention). A plain RNN's gradient fades along it; attention's does not fade with distance, but before training each of T inputs gets only about 1/T.
-# 5. A fused kernel does the same operations in less time and, without attention dropout and without a learned bias, keeps BHT numbers instead of BHT². Count on the plain path, time the fast one, measure memory in a fresh process.
+# 5. A fused kernel takes less time and, without attention dropout or a learned bias, keeps BHT numbers instead of BHT². Count on the plain path, time the fast one.
 #
 # ## Where next
 #
-# *Chapter 11* turns to the distance that attention does not shorten: the depth, where deep Transformers need tricks to be trained at all. *Chapter 12* re-derives BERT's 110 and 340 million with this chapter's counter; *chapter 13* builds the cache.
+# *Chapter 11* turns to depth, the distance that attention does not shorten. *Chapter 12* re-derives BERT's 110 and 340 million with this chapter's formulas; *chapter 13* builds the cache.
 #
 # ## References
 #
-# - A. Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, arXiv 1706.03762: section 4 and table 1 (operations, sequential steps, path length), table 3 (65 and 213 million parameters), sections 3.4 and 5.1 (shared table, about 37,000 tokens).
-# - J. Kaplan et al., *Scaling Laws for Neural Language Models*, 2020, arXiv 2001.08361: section 2.1 and table 1 (parameters and operations of each part; 2N operations a token, 6N in training).
+# - A. Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, arXiv 1706.03762: section 4 and table 1 (FLOPs, sequential steps, path length), table 3 (65 and 213 million parameters), sections 3.4 and 5.1 (shared table, about 37,000 tokens).
+# - J. Kaplan et al., *Scaling Laws for Neural Language Models*, 2020, arXiv 2001.08361: section 2.1 and table 1 (parameters and FLOPs of each part; 2N FLOPs a token, 6N in training, where their N is the number of parameters).
 # - A. van den Oord et al., *WaveNet*, 2016, arXiv 1609.03499: section 2.1 and figure 3 (dilated causal convolutions). N. Kalchbrenner et al., *Neural Machine Translation in Linear Time*, 2016, arXiv 1610.10099: path lengths of convolutions and recurrences.
 # - T. Dao et al., *FlashAttention*, NeurIPS 2022, arXiv 2205.14135: section 3.1, algorithm 1 (tiles, recomputation, the kept normalisers). M. Rabe, C. Staats, *Self-attention Does Not Need O(n²) Memory*, 2021, arXiv 2112.05682.
-# - R. Williams, J. Peng, Neural Computation 2, 1990: truncated backpropagation (chapter 04).
 # - Video: *LSTM is dead. Long live Transformers!*, https://www.youtube.com/watch?v=S27pHKBEp30: recurrence and attention compared.
 
 # %% [markdown]
@@ -1117,8 +1249,9 @@ ch10.when_an_rnn.compare(...)
 # Nothing later in the course needs these parts.
 #
 # - *How can one measure a path length?*
+# - *Does the clock's crossover move with the width?*
 # - *Why does d = 0 stand out in attention?*
-# - *Do the formulas hold for whole models?*
+# - *Where are the parameters of a small model, and where are its FLOPs?*
 # - *What is T on a long text?* The length of a chunk.
 
 # %% [markdown] tags=["deeper"]
@@ -1130,10 +1263,37 @@ ch10.when_an_rnn.compare(...)
 show_source(measure.sequential_steps, measure.path_length)
 
 # %% [markdown] tags=["deeper"]
+# ### Does the clock's crossover move with the width?
+#
+# By the count, the crossover of bare attention with the RNN is T = D, so it would move with the width. In seconds this was recorded at three widths, against the fused RNN only (the slowest of section 5's three baselines):
+
+# %% tags=["fold"]
+# @title The crossover with the fused RNN at three widths
+crossings = {width: ledger.values("layer-cost", f"crossover, width {width}", "crossover") for width in (32, 64, 128)}
+table(
+    ["D", "crossover with the fused RNN, three runs (T)", "T / D"],
+    [
+        [width, ", ".join(f"{T:.0f}" for T in found), f"{min(found) / width:.1f} to {max(found) / width:.1f}"]
+        for width, found in crossings.items()
+    ],
+)
+against_rnn = [
+    run for width in crossings for run in ledger.values("layer-cost", f"crossover, width {width}", "attention_over_RNN")
+]
+measured_at = ledger.values("layer-cost", "crossover, width 32", "T")[0]
+claim(
+    "On this machine, at every width and in every run, attention is ahead of the fused RNN at T = 32 and behind it at T = 512.",
+    all(run[measured_at.index(32)] < 1 < run[measured_at.index(512)] for run in against_rnn),
+)
+claim(
+    "This crossover does not follow T = D: from D = 32 to D = 128, T / D falls to less than a half.",
+    max(crossings[128]) / 128 < 0.5 * min(crossings[32]) / 32,
+)
+
+# %% [markdown] tags=["deeper"]
 # ### Why does d = 0 stand out in attention?
 #
 # The last input is also the query, which moves all weights at once. Stop the gradient there, and the step is gone:
-
 
 # %%
 torch.manual_seed(0)
@@ -1160,21 +1320,32 @@ claim(
 )
 
 # %% [markdown] tags=["deeper"]
-# ### Do the formulas hold for whole models?
+# ### Where are the parameters of a small model, and where are its FLOPs?
 #
-# Two more models whose parameters can be counted. First torch's own Transformer:
+# Take a classifier of film reviews as in chapter 09: one encoder layer of width 32, and a table of 50,002 words.
+
+# %%
+of_tutorial = {"B": 128, "T": 200, "D": 32, "H": 2, "F": 128}
+whole_classifier = formulas.classifier_cost(**of_tutorial, V=50_002, N=1)
+one_layer = formulas.encoder_layer_cost(**of_tutorial)
 
 # %% tags=["fold"]
-# @title The formula beside nn.Transformer
-of_torch = number_of_parameters(nn.Transformer(12, 4, 2, 2, 20, batch_first=True))
+# @title The classifier, and its encoder layer
+table(
+    ["part", "parameters", "FLOPs per batch", "saved activations (math)"],
+    [
+        [name, cost.parameters, cost.operations, cost.activations]
+        for name, cost in {"whole classifier": whole_classifier, "its encoder layer": one_layer}.items()
+    ],
+)
 claim(
-    "torch's `nn.Transformer` has the formula's parameters, and one norm more at the end of each stack.",
-    of_torch == formulas.transformer_cost(1, 1, 1, 12, 4, 20, 2).parameters + 2 * (2 * 12),
-    parameters=of_torch,
+    "Less than 1 % of the classifier's parameters, but more than 99 % of its FLOPs, are in the encoder layer.",
+    one_layer.parameters < 0.01 * whole_classifier.parameters
+    and one_layer.operations > 0.99 * whole_classifier.operations,
 )
 
 # %% [markdown]
-# Then a classifier. None of attention's parameters depends on T, but a learned table of positions has a row for each:
+# A learned table of positions adds a row of D numbers for each position it can hold. And torch's own Transformer has the formula's parameters, but for two norms:
 
 # %%
 classifier_sizes = []
@@ -1184,12 +1355,18 @@ for position in (None, LearnedPositions(32, 200), LearnedPositions(32, 400)):
     classifier_sizes.append(number_of_parameters(classifier))
 
 # %% tags=["fold"]
-# @title The same classifier, with positions and without
+# @title With and without positions; nn.Transformer
 kinds_of_position = ["none, or any scheme without weights", "learned, up to 200", "learned, up to 400"]
 table(["positions", "parameters of the classifier"], list(map(list, zip(kinds_of_position, classifier_sizes, strict=True))))
 claim(
     "A learned table adds D parameters for each position it can hold.",
     [size - classifier_sizes[0] for size in classifier_sizes] == [0, 200 * 32, 400 * 32],
+)
+of_torch_model = number_of_parameters(nn.Transformer(12, 4, 2, 2, 20, batch_first=True))
+claim(
+    "torch's `nn.Transformer` has the formula's parameters, and one norm more at the end of each stack.",
+    of_torch_model == formulas.transformer_cost(1, 1, 1, 12, 4, 20, 2).parameters + 2 * (2 * 12),
+    parameters=of_torch_model,
 )
 
 # %% [markdown] tags=["deeper"]
@@ -1207,15 +1384,15 @@ deepest = max(N for N, cost in encoders.items() if cost.steps <= chunk_rnn.steps
 # %% tags=["fold"]
 # @title On a chunk of 64 tokens at width 256
 claim(
-    "On such a chunk, bare attention has a quarter of the RNN's operations: T / D.",
+    "On such a chunk, bare attention has a quarter of the RNN's FLOPs: T / D.",
     chunk_attention.operations / chunk_rnn.operations == 0.25,
 )
 claim(
     "In the 64 sequential steps of one RNN layer fit 10 encoder layers, with 60 times its parameters.",
     (deepest, round(encoders[deepest].parameters / chunk_rnn.parameters)) == (10, 60),
     parameters=encoders[deepest].parameters,
-    times_the_operations=encoders[deepest].operations / chunk_rnn.operations,
+    times_the_flops=encoders[deepest].operations / chunk_rnn.operations,
 )
 
 # %% [markdown]
-# That is the bargain that changed the field: where parallel hardware is plentiful, the *same waiting time* buys a far bigger model, or more data. The operations are paid for all the same, in machines and in energy.
+# That is the bargain that changed the field: where parallel hardware is plentiful, the *same waiting time* buys a far bigger model, or more data. The FLOPs are paid for all the same, in machines and in energy.

@@ -18,7 +18,7 @@ def operation_shares(quadratic, D):
         plots.axes(height=3.1),
         {name: (lengths, percent) for name, (percent, _) in parts.items()},
         "length T (positions, log scale)",
-        "share of the operations (%)",
+        "share of the FLOPs (%)",
         colors={name: color for name, (_, color) in parts.items()},
         direct=True,
         marker="o",
@@ -31,10 +31,10 @@ def operation_shares(quadratic, D):
         ax.annotate(name, (T, 93), xytext=(4, 0), textcoords="offset points", fontsize=9)
     show(
         ax,
-        alt="Shares of an encoder layer's operations against T from 16 to 8192 at D = 256. The quadratic part is "
+        alt="Shares of an encoder layer's FLOPs against T from 16 to 8192 at D = 256. The quadratic part is "
         "near 0 at the left, 14 % at T = D, 50 % at T = 6 D and 84 % at the right; feed-forward and projections "
         "fall, always two to one.",
-        caption="Which part of an encoder layer does the work (D = 256, F = 4D)? Up to T = 4D mostly the "
+        caption="Which part of an encoder layer takes the FLOPs (D = 256, F = 4D)? Up to T = 4D mostly the "
         "feed-forward network, beyond it the quadratic part, which reaches a half at T = 6D.",
     )
 
@@ -56,9 +56,9 @@ def gradient_by_distance(by_seed):
         "1e-9 within 25 to 40 steps; the CNN of 8 layers rises, falls and ends at 16 steps; attention drops from 0.3 "
         "at d = 0 to 0.03 at d = 1 and stays level to 127.",
         caption="How much arrives from d steps back in an untrained layer? From near, most in the RNN and the LSTM; "
-        "but they forget exponentially, the CNN's window ends at 8 (3 - 1) = 16 steps, and attention is level: little "
-        "from each of the 128 inputs, but from far no less than from near. (The attention layer has no positions, so "
-        "it cannot even tell them apart: chapter 08.)",
+        "but they forget exponentially, the CNN's window ends at 8 (3 - 1) = 16 steps (most paths lead to its middle), "
+        "and attention is level: little from each of the 128 inputs, but from far no less than from near. (The "
+        "attention layer has no positions, so it cannot even tell them apart: chapter 08.)",
     )
 
 
