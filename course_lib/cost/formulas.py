@@ -146,17 +146,17 @@ def multi_head_cost(B, T, D, H, S=None, *, causal=False, backend="math"):
     and after masking) and two masks. The number of heads changes nothing else. S keys come from another sequence.
 
     >>> multi_head_cost(B=1, T=10, D=4, H=2)
-    Cost(parameters=80, operations=2880, activations=400, steps=4, path=3)
+    Cost(parameters=80, operations=2880, activations=440, steps=4, path=3)
 
     Source: Vaswani et al. (2017), section 3.2.2.
     """
     keys = T if S is None else S
     check_heads(D, H, B=B, T=T, S=keys)
     kept = 5 * B * T * D if S is None else 3 * B * (T + S) * D
-    if S is None and H == 1 and backend == "math":
-        kept += B * T * D  # keys and values are then views of the packed projection: kept whole
+    if S is None and 1 in (B, H) and backend == "math":
+        kept += B * T * D  # queries, keys and values are then views of the packed projection: kept whole
     kept += B * H * T * kept_per_query(keys, backend)
-    if causal and backend == "math":
+    if causal and T > 1 and backend == "math":  # a single query, the last, sees every key: no mask is made
         kept += (B * H + 2) * T * keys
     return Cost(
         parameters=4 * D * D + 4 * D,
@@ -210,7 +210,7 @@ def encoder_layer_cost(B, T, D, H, F, *, causal=False, backend="math"):
     feed-forward network, so the path is the attention's.
 
     >>> encoder_layer_cost(B=1, T=10, D=4, H=2, F=16)
-    Cost(parameters=244, operations=5440, activations=720, steps=6, path=3)
+    Cost(parameters=244, operations=5440, activations=760, steps=6, path=3)
 
     Source: Kaplan et al. (2020), "Scaling Laws for Neural Language Models", arXiv:2001.08361, section 2.1, table 1.
     """

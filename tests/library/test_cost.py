@@ -134,12 +134,15 @@ def test_multi_head_attention(case, causal):
     assert kept == formulas.multi_head_cost(B, T, D, H, causal=causal, backend="sdpa").activations
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", ["math", "sdpa"])
-def test_one_head_keeps_the_packed_projection(backend):
-    """Fails if the formula forgets that views of one head keep the whole projection."""
+@pytest.mark.parametrize(("B", "T", "H"), [(2, 5, 1), (1, 5, 3), (1, 5, 1), (1, 1, 3), (2, 1, 3)])
+def test_sizes_of_one(B, T, H, backend, causal):
+    """Fails if views of one head or one text do not keep the whole projection, or if one query is masked."""
+    D = 4 * H
     with attention_backend(backend):
-        found = measure.count_activations(MultiHeadAttention(7, 1), draw(2, 5, 7))
-    assert found == formulas.multi_head_cost(2, 5, 7, 1, backend=backend).activations
+        found = measure.count_activations(MultiHeadAttention(D, H), draw(B, T, D), causal=causal)
+    assert found == formulas.multi_head_cost(B, T, D, H, causal=causal, backend=backend).activations
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -80,7 +80,7 @@ def path_length():
     "the scores, T by T; the weights, T by T, times the values, T by D, are the outputs, T by D. T by T matrices have "
     "the colour of attention: none of them is learned.",
     caption="Two kinds of matrices. Purple is learned: D × D numbers, whatever the length. Blue is computed: T × T "
-    "numbers for each head, which cost operations and memory, and of which none is a parameter.",
+    "numbers for each head, which cost FLOPs and memory, and of which none is a parameter.",
 )
 def two_kinds_of_matrices():
     """Draw the projections above, scores and weighted mean below."""
@@ -98,7 +98,7 @@ def two_kinds_of_matrices():
     matrix(5.1, y, "$W^Q$", "D × D", "weight", wide, wide)
     label(ax, 6.7, y, "=", size=13)
     matrix(8.2, y, "$Q$", "T × D", "hidden", wide, long)
-    label(ax, 9.6, y + 0.35, "$2TD^2$ operations", align="left", size=10.5)
+    label(ax, 9.6, y + 0.35, "$2TD^2$ FLOPs", align="left", size=10.5)
     label(ax, 9.6, y - 0.35, "$D^2$ parameters", align="left", size=10.5, kind="weight")
     y = 2.3
     label(ax, 0.3, 4.4, "computed: these two, for the heads together", align="left", weight="bold")
@@ -113,5 +113,5 @@ def two_kinds_of_matrices():
     matrix(14.45, y, "$V$", "T × D", "hidden", wide, long)
     label(ax, 15.6, y, "=", size=13)
     matrix(16.75, y, "out", "T × D", "output", wide, long)
-    label(ax, 9.6, 4.4, "$4T^2D$ operations, 0 parameters", align="left", size=10.5)
+    label(ax, 9.6, 4.4, "$4T^2D$ FLOPs, 0 parameters", align="left", size=10.5)
     return ax
