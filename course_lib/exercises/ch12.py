@@ -9,7 +9,17 @@ import math
 import torch
 import torch.nn.functional as F
 
-from course_lib.exercises import Wrong, check, close, expect_number, expect_numbers, expect_tensor, expect_type, near
+from course_lib.exercises import (
+    Written,
+    Wrong,
+    check,
+    close,
+    expect_number,
+    expect_numbers,
+    expect_tensor,
+    expect_type,
+    near,
+)
 
 
 def _two(answer, names):
@@ -278,6 +288,32 @@ def blank_loss(student):
         if close(got, wrong):
             raise Wrong(message)
     raise Wrong(f"got {got:.4f}, wanted {wanted:.4f}: the mean of -log softmax at the targets, where they are not -100")
+
+
+# --- exercise 12.6: in words -------------------------------------------------------------------
+
+what_tuning_adds = Written(
+    hints=(
+        "(a) Which two facts about an adjective make the verdict? (b) Which of the two does the verdict need? (c) "
+        "Change one thing at a time, and try more than one seed. (d) Compared with what?",
+        "(a) How many good and how many bad adjectives has a review, and what is left of them in a mean? (b) Probe "
+        "the network before and after. (c) steps=950, learning_rate=0.001 and 0.003, seed=0, 1, 2. (d) The controls "
+        "of the probing part.",
+        "(a) Held good and denied bad are both praise: a product of role and polarity, which no linear layer computes "
+        "from a mean. (b) Nobody asks for the thing. (c) Compare with the pre-trained network's 800 + 150 steps. (d) "
+        "An untrained network, a control task, a linear probe.",
+    ),
+    good_answer=(
+        "(a) Role and polarity enter as a product (exclusive or), while the mean of a review always holds one good and "
+        "one bad adjective, one held and one denied; each factor is linearly readable, the product is not. (b) Your "
+        "own numbers: the role stays readable, the thing stays absent, since the verdict does not depend on it; "
+        "fine-tuning mostly combines what is there and moves it to where the new layer reads. (c) Your own numbers, "
+        "best of several seeds: with as many steps in all the gap is smaller, and differs much between seeds; so "
+        "pre-training saves steps on each new task, and here some labels too. (d) The same probe on an untrained "
+        "network and on the embeddings; its score on a control task (selectivity); a linear probe, a majority "
+        "baseline, held-out sentences."
+    ),
+)
 
 
 # --- exercise 12.7: parameters --------------------------------------------------------------

@@ -12,13 +12,13 @@
 # %% [markdown]
 # # 12 · BERT
 #
-# One hundred labelled film reviews, and 3,608 that nobody has judged. A small Transformer that learns from the hundred alone is often wrong. **How much can it gain from the reviews without a label?**
+# One hundred labelled film reviews, and 3,608 more that nobody has labelled. A small Transformer that learns from the hundred alone is often wrong. **How much can it gain by first reading the 3,608?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
 from course_lib.notebook import diagrams
 
-diagrams.show("pretraining_directions")
+diagrams.show("pretrain_finetune")
 
 # %% tags=["setup", "fold"]
 # @title Imports
@@ -29,20 +29,18 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from course_lib import text
-from course_lib.attention import attention_weights
+from course_lib.attention import MultiHeadAttention, attention_weights
 from course_lib.bert import (
     BERT,
     IGNORE,
     BERTConfig,
-    BERTEmbedding,
     BERTForPreTraining,
-    BERTForSequenceClassification,
     join_pair,
     mask_tokens,
-    masked_lm_loss,
     pretraining_loss,
     sentence_pairs,
 )
@@ -69,6 +67,7 @@ set_seed(0)
 # %%
 task = toys.review_task(seed=0)
 vocab, V = task.vocab, len(task.vocab)
+hundred = task.labelled[:100]
 for review in task.reviews[:3]:
     print("+" if review.label else "-", " ".join(review.words))
 
@@ -78,12 +77,9 @@ guess_1 = predict("the share of new reviews judged right after reading the 3,608
 # %%
 untrained = toys.small_bert(task)
 model = copy.deepcopy(untrained)
-history = toys.pretrain(model, task, seed=0)  # no label is read here
-
-# %%
-hundred = task.labelled[:100]
-scratch_model = toys.finetune(untrained.bert, hundred)
-tuned_model = toys.finetune(model.bert, hundred)
+toys.pretrain(model, task, seed=0)  # 800 steps; no label is read here
+scratch_model = toys.finetune(untrained.bert, hundred)  # 150 steps
+tuned_model = toys.finetune(model.bert, hundred)  # the same 150 steps
 
 # %% tags=["reveal"]
 scratch = toys.accuracy(scratch_model, task.test)
@@ -119,28 +115,103 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, same 150 steps on them. The difference is a game played before: words were hidden, and the network had to guess them. (It took 800 steps of its own; section 7 comes back to that.) This chapter is about that game and what comes of it.
+# Same network, same hundred labels, the same 150 steps on them. The difference is what happened before: words were hidden from the network, and it had to guess them. (That took 800 steps of its own. What a network from scratch reaches with *more* steps is another question; section 7 returns to it.) In this chapter you play that game by hand, build a BERT that learns it, and make a classifier of it. *Sections 1 to 4 take about an hour and a half with their exercises, and end with your own pre-trained BERT; the rest can wait for a second sitting.*
 #
-# ## You will be able to
+# ### You will be able to
 #
 # 1. hide tokens as BERT does, and say what each of the three fates is for (exercises 12.1, 12.2);
-# 2. build BERT's input from pairs of texts, and its loss, without the usual mistakes (exercises 12.3, 12.4);
-# 3. cut words into WordPieces (exercise 12.5);
-# 4. compare fine-tuning with frozen features, and read a probe with its controls (exercise 12.6);
-# 5. derive the number of parameters of BERT-base and BERT-large (exercise 12.7).
+# 2. build BERT's input from pairs of texts, and its loss, without the usual mistakes (12.3, 12.4);
+# 3. cut words into WordPieces (12.5);
+# 4. fine-tune a classifier, and compare it fairly with frozen features and with no pre-training (12.6);
+# 5. derive the number of parameters of BERT-base and BERT-large (12.7).
 #
-# Letters: `B` sequences, `T` tokens, `D` width, `H` heads, `F` width of the feed-forward network, `V` vocabulary, `N` layers, $L$ the most tokens of a sequence.
+# **Letters.** `B` sequences, `T` tokens, `D` width, `H` heads, `F` width of the feed-forward network, `V` vocabulary, `N` layers, `L` maximum sequence length.
 
 # %% [markdown]
-# ## 1 · What may see what
+# ## 1 · One sentence, masked by hand
 #
-# Text without labels is cheap, labels are not. So: *pre-train* once on a task that the text itself sets, with as much text as there is (all of Wikipedia), then *fine-tune* for each task with its few labels. What should the text ask? A word's meaning depends on both sides of it. The picture at the head of the chapter shows three ways to get there:
+# *The ___ was not dull, it was superb.* You can say something about the missing word at once, because you know how people write about films. A test for readers is built on this, the *cloze* (Taylor 1953). For training it has a great advantage: nobody needs to label anything. Hide words of any text, and the text itself is the answer key.
 #
-# - **ELMo** (Peters et al. 2018) trains two language models, one reading forwards and one backwards, each an LSTM, and joins their states. It sees both sides, but *shallowly*: no layer can weigh left against right context, since each half was computed in ignorance of the other. Its vectors are then fed, as features, to a network made for the task.
-# - **GPT** (Radford et al. 2018) trains one deep causal Transformer, and fine-tunes it as a whole. *Deep*, but each position sees the left side only.
-# - **BERT** (Devlin et al. 2019) is *deep and bidirectional*: every layer sees both sides. Fine-tuned as a whole, with one small layer for each task.
+# We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it (section 5 says what for).
+
+# %%
+words = "the plot was not dull , it was superb .".split()
+ids = torch.tensor([[CLS, *(vocab.stoi[word] for word in words), SEP]])
+print("tokens", *(vocab.itos[i] for i in ids[0]))
+print("ids   ", tuple(ids.shape), ids[0].tolist())  # (B, T)
+
+# %% [markdown]
+# **Hide two words.** In the input the tokens 2 and 8 become `[MASK]`. The labels hold the old token at these two positions and -100 everywhere else: "nothing is asked here".
+
+# %%
+asked = [2, 8]
+inputs, labels = ids.clone(), torch.full_like(ids, -100)
+labels[0, asked] = ids[0, asked]
+inputs[0, asked] = MASK
+print("inputs", *(vocab.itos[i] for i in inputs[0]))
+print("labels", labels[0].tolist())  # (B, T)
+
+# %% [markdown]
+# **Predict.** The network of the first screen reads the input. It returns logits for *every* position, V = 45 numbers each, though only two positions are asked. (Its second output belongs to section 5.)
+
+# %% tags=["nbval-ignore-output"]
+with torch.no_grad():
+    logits, _ = model(inputs)  # (B, T, V)
+print("logits", tuple(logits.shape))
+for t in asked:
+    probs = logits[0, t].softmax(dim=-1)  # (V,)
+    best = [f"{vocab.itos[i]} {probs[i]:.2f}" for i in probs.topk(4).indices]
+    print(f"token {t}:", ", ".join(best))
+
+# %% [markdown]
+# At token 8 there is no doubt. At token 2 a *thing* is wanted, but which one? In this little language nothing tells, and the eight things share the probability.
 #
-# How much is the other side worth? Our language is small enough to count. Take every review that it has, and every place in it: how uncertain is the word, given nothing, the left side, or both?
+# **The loss** is the negative log-probability of the old token, averaged over the asked positions alone. The other ten positions show their own answer, so they prove nothing.
+
+# %% tags=["nbval-ignore-output"]
+for name, network in {"pre-trained": model, "untrained": untrained}.items():
+    with torch.no_grad():
+        log_probs = network(inputs)[0].log_softmax(dim=-1)  # (B, T, V)
+    each = [-log_probs[0, t, labels[0, t]].item() for t in asked]
+    print(f"{name:11} {each[0]:.2f} and {each[1]:.2f}: mean {sum(each) / 2:.2f} nats")
+print(f"guessing blindly: ln V = {math.log(V):.2f} nats")
+
+# %% tags=["fold"]
+# @title Checked: what it knows about the two words
+things, good, bad = (
+    torch.tensor([vocab.stoi[word] for word in words_of_kind])
+    for words_of_kind in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
+)
+at_thing, at_verb = logits[0, asked].softmax(dim=-1)
+claim("The verb is found.", vocab.itos[at_verb.argmax()] == "was", probability=at_verb.max())
+claim(
+    "At the other mask it knows that a thing is wanted, and not which.",
+    at_thing[things].sum() > 0.95 and at_thing.max() < 0.4,
+    all_things=at_thing[things].sum(),
+    likeliest=at_thing.max(),
+)
+
+# %% [markdown]
+# In one formula, with $C$ the set of asked positions and $\tilde x$ for what is read:
+#
+# $$ \text{loss} = -\frac{1}{|C|} \sum_{t \in C} \log p(x_t \mid \tilde x), $$
+#
+# in **nats per masked token**. This is a **masked language model**. But why hide words, when a language model could predict the *next* word, as in all chapters so far?
+
+# %% [markdown]
+# ## 2 · Why both sides, and why hide?
+#
+# *She struck a match*; *they lost the match*. Here the left side tells which kind of match. *The match was lit*; *the match was lost*: here it is the right side. Whoever wants one vector for a word in its sentence must look both ways. Three models, three ways to look:
+
+# %%
+diagrams.show("pretraining_directions")
+
+# %% [markdown]
+# - **ELMo** (Peters et al. 2018) trains two LSTM language models, one reading forwards and one backwards, and joins their states. It sees both sides, but *shallowly*: neither half knew of the other while it was computed.
+# - **GPT** (Radford et al. 2018) trains one deep causal Transformer: every layer sees the left side only.
+# - **BERT** (Devlin et al. 2019) is *deep and bidirectional*: every layer sees both sides.
+#
+# How much is the other side worth? Our language is small enough to count. Take every review that it has and every place in it: how uncertain is the word, given nothing, the left side, or both?
 
 # %%
 def uncertainty(context):
@@ -165,7 +236,7 @@ floors = {
 # %% tags=["fold", "reveal"]
 # @title How uncertain is a word?
 table(
-    ["given", "nats a word", "effective number of choices"],
+    ["given", "nats per word", "effective number of choices"],
     [[name, nats, math.exp(nats)] for name, nats in floors.items()],
 )
 claim(
@@ -174,15 +245,14 @@ claim(
 )
 
 # %% [markdown]
-# These are floors: no model can do better on average. A causal model is bound to the second row, whatever its size.
-
-# %% [markdown]
-# ## 2 · Why not predict the next word from both sides?
+# No model that sees the left side alone can get below the second row on average, whatever its size.
 #
-# Because the next word *is* on the right side. Take tokens drawn at random, 50 kinds; nobody can foresee them. A blind guess costs $\ln 50 = 3.9$ nats. One attention head, set by hand, without a single learned number, is asked for the next token at every place, with both sides open.
+# ### Then why not predict the next word from both sides?
+#
+# Because the next word *is* on the right side. Take tokens drawn at random, 50 kinds, which nobody can foresee: a blind guess costs $\ln 50 = 3.9$ nats. One attention head, set by hand, without a single learned number, is asked for the next token at every place, with both sides open.
 
 # %%
-guess_2 = predict("its loss in nats a token", ...)
+guess_2 = predict("its loss in nats per token", ...)
 
 # %%
 noise = torch.randint(50, (8, 12), generator=torch.Generator().manual_seed(0))
@@ -191,7 +261,7 @@ to_the_right = 20.0 * torch.diag(torch.ones(11).double(), 1)  # (T, T) scores
 
 
 def loss_of_head(visible):
-    """Nats a token of the head that looks one place to the right, if it may."""
+    """Nats per token of the head that looks one place to the right, if it may."""
     copied = attention_weights(to_the_right.expand(8, -1, -1), visible) @ one_hot
     logits = 20 * copied[:, :-1]  # (B, T - 1, V): of the next token
     return F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
@@ -201,9 +271,9 @@ sees_both, sees_left = loss_of_head(None), loss_of_head(causal_mask(12))
 guess_2.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
 
 # %% tags=["fold", "reveal"]
-# @title What the head has understood
+# @title What the head has learned
 claim(
-    "With both sides open the head foretells random tokens without a mistake; it has understood nothing.",
+    "With both sides open the head predicts random tokens without a mistake; it has learned nothing about them.",
     sees_both < 1e-5,
 )
 claim(
@@ -214,78 +284,26 @@ claim(
 )
 
 # %% [markdown]
-# The low loss is a copy from one place to the right: a loss that can be had in this way asks for nothing else. When the text is to be continued, there is nothing to copy. A causal mask in the first layer alone would not help: in the next, word $t + 1$ is read at its own place. So: either hide the future in every layer (GPT), or hide the *word itself*.
+# The low loss is a copy from one place to the right; a network that can cheat learns nothing else. (A causal mask in the first layer alone would not help: in the second, word $t + 1$ can be read at its own place.) So either hide the future in every layer, as GPT does, or hide the *word itself*, as BERT does. Then both sides can stay open. It remains to decide how to hide.
 
 # %% [markdown]
-# ## 3 · The masked language model
+# ## 3 · How to hide
 #
-# Choose a set $C$ of places at random, 15 % of the tokens. Replace them, and ask for the old tokens, at these places only. With $\tilde x$ for what is read:
+# How many words? If few are asked, a pass teaches little; if many, too little context is left. BERT asks **15 %** of the tokens, chosen at random.
 #
-# $$ \text{loss} = -\frac{1}{|C|} \sum_{t \in C} \log p(x_t \mid \tilde x). $$
+# Should they all become `[MASK]`? After pre-training BERT will read real texts, in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So a chosen token has one of three fates:
 #
-# A place in $C$ cannot see its own word, so both sides can be open to every layer. The idea is an old test for readers, the *cloze* (Taylor 1953).
-
-# %%
-show_source(mask_tokens, masked_lm_loss)
-
-# %% [markdown]
-# ### 80, 10, 10
+# - **80 % become `[MASK]`:** the gap to be filled.
+# - **10 % become a random token:** a visible word may be wrong, so *every* word must be checked against its context.
+# - **10 % stay as they are:** the vector of a visible word must still say which word it is.
 #
-# What would a network learn about the words that it can see, if all chosen tokens became `[MASK]`? And what would it see in fine-tuning? So a chosen token has one of three fates:
-#
-# - **80 % become `[MASK]`:** the blank.
-# - **10 % become a random token:** so a word that shows may be wrong, and the network must check *every* word against its context.
-# - **10 % stay as they are:** so that the vector of a visible word is asked to say which word it is. In fine-tuning all words are visible and there is no `[MASK]`.
-#
-# These are the paper's reasons (appendix A.1). Its ablation (C.2) says how much they matter: fine-tuned results hardly depend on the shares; frozen features suffer if all chosen tokens are masked.
-
-# %%
-test_ids, test_real = text.pad_batch([row for row, _ in task.test])
-maskable = test_real & (test_ids >= FIRST)  # real, and no special token
-
-
-def blanks(seed):
-    """What is read and what is asked for, with blanks of this seed."""
-    draws = torch.Generator().manual_seed(seed)
-    return mask_tokens(test_ids, maskable, V, MASK, draws, first_regular_id=FIRST)
-
-
-for name, row in zip(("read", "asked"), blanks(seed=0), strict=True):
-    print(f"{name:5}", " ".join("." if i == IGNORE else vocab.itos[i] for i in row[0]))
-
-# %%
-fates = Counter()
-for seed in range(100):
-    shown, asked_for = blanks(seed)
-    chosen, replaced = asked_for != IGNORE, shown != test_ids
-    fates["tokens"] += maskable.sum().item()
-    fates["chosen"] += chosen.sum().item()
-    fates["`[MASK]`"] += (shown == MASK).sum().item()
-    fates["another token"] += (chosen & replaced & (shown != MASK)).sum().item()
-    fates["as it was"] += (chosen & ~replaced).sum().item()
-
-# %% tags=["fold"]
-# @title The three fates, counted over 100 draws
-shares = {fate: fates[fate] / fates["chosen"] for fate in ("`[MASK]`", "another token", "as it was")}
-table(["fate of a chosen token", "share"], [[fate, f"{s:.1%}"] for fate, s in shares.items()])
-claim(
-    "15 % are chosen; of these 80 % become the mask.",
-    abs(fates["chosen"] / fates["tokens"] - 0.15) < 0.002 and abs(shares["`[MASK]`"] - 0.8) < 0.004,
-)
-claim(
-    "A little less than 10 % become another token: one random draw in V - 5 gives the old one.",
-    shares["another token"] < 0.1 < shares["as it was"],
-)
-
-# %% [markdown]
-# (In the paper exactly 15 % of a sequence's tokens are chosen; here each with probability 0.15. Whole words instead of pieces, or spans, are later variants.)
+# All of them are asked, and the labels hold the old token in each case. These are the paper's reasons (appendix A.1). How much do the shares matter? In its ablation (C.2) fine-tuned results hardly depend on them; frozen features suffer if all chosen tokens are masked.
 #
 # ### Exercise 12.1 · Hide
 #
 # Difficulty ●●○○○ · 20 minutes · needs section 3
 #
 # The draws are given, so that the result is determined. `others` holds the random tokens.
-
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-1-hide", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def hide(ids, maskable, choose, fate, others, mask_id):
@@ -310,7 +328,6 @@ def hide(ids, maskable, choose, fate, others, mask_id):
     return inputs, torch.where(chosen, ids, -100)
     ### END SOLUTION
 
-
 # %% nbgrader={"grade": true, "grade_id": "ex12-1-hide-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 ch12.hide(hide)
 
@@ -334,63 +351,65 @@ changed_and_suspect = (
 ch12.shares(changed_and_suspect)
 
 # %% [markdown]
-# ### Common mistakes
+# ### The library's version
 #
-# **Blanks in special tokens and padding.** With `maskable = mask`, or everything, the network is asked for `[CLS]`, `[SEP]` and padding, which are always the same. The loss looks better, and nothing was learned:
+# The same, with its own draws. It hides words of all 400 test reviews here; `maskable` is True at real words, and not at padding or special tokens.
 
 # %%
-draws = torch.Generator().manual_seed(1)
-_, careless = mask_tokens(test_ids, torch.ones_like(test_real), V, MASK, draws)
-where_asked = careless != IGNORE
-empty = (where_asked & ~maskable).sum() / where_asked.sum()
+show_source(mask_tokens)
+
+# %%
+test_ids, test_real = text.pad_batch([row for row, _ in task.test])
+maskable = test_real & (test_ids >= FIRST)  # real, and no special token
+
+
+def blanks(seed):
+    """What is read, and the labels, with masks drawn from this seed."""
+    draws = torch.Generator().manual_seed(seed)
+    return mask_tokens(test_ids, maskable, V, MASK, draws, first_regular_id=FIRST)
+
+
+for name, row in zip(("read", "asked"), blanks(seed=0), strict=True):
+    print(f"{name:5}", " ".join("." if i == IGNORE else vocab.itos[i] for i in row[0]))
 
 # %% tags=["fold"]
-# @title How many blanks are wasted
+# @title The three fates, counted over 100 draws
+fates = Counter()
+for seed in range(100):
+    shown, asked_for = blanks(seed)
+    chosen, replaced = asked_for != IGNORE, shown != test_ids
+    fates["tokens"] += maskable.sum().item()
+    fates["chosen"] += chosen.sum().item()
+    fates["`[MASK]`"] += (shown == MASK).sum().item()
+    fates["another token"] += (chosen & replaced & (shown != MASK)).sum().item()
+    fates["as it was"] += (chosen & ~replaced).sum().item()
+shares = {fate: fates[fate] / fates["chosen"] for fate in ("`[MASK]`", "another token", "as it was")}
+table(["fate of a chosen token", "share"], [[fate, f"{s:.1%}"] for fate, s in shares.items()])
 claim(
-    "Choosing from everything spends more than a third of the blanks on places that need no reading.",
-    empty > 1 / 3,
-    share=empty,
+    "15 % are chosen; of these 80 % become the mask.",
+    abs(fates["chosen"] / fates["tokens"] - 0.15) < 0.002 and abs(shares["`[MASK]`"] - 0.8) < 0.004,
+)
+claim(
+    "A little less than 10 % become another token: one random draw in V - 5 gives the old one.",
+    shares["another token"] < 0.1 < shares["as it was"],
 )
 
 # %% [markdown]
-# **The loss over all places.** Then most of the answers stand in the question. Take a reader that copies what shows, and at a `[MASK]` knows only how often each word occurs. It has understood nothing; what is its loss?
-
-# %%
-shown, asked_for = blanks(seed=2)
-often = torch.bincount(test_ids[maskable], minlength=V) + 1e-3
-copied = 0.99 * F.one_hot(shown, V) + 0.01 / V  # (B, T, V) probabilities
-answers = torch.where((shown == MASK)[..., None], often / often.sum(), copied)
-each = -answers.gather(2, test_ids[..., None]).log()[..., 0]  # (B, T) nats
-everywhere, at_blanks = each[maskable].mean(), each[asked_for != IGNORE].mean()
-
-# %% tags=["fold", "reveal"]
-# @title Its loss, averaged in two ways
-claim(
-    "Averaged over all words its loss seems small, less than a fifth of what it is at the chosen places.",
-    everywhere < 0.2 * at_blanks,
-    everywhere=f"{everywhere:.2f} nats",
-    chosen=f"{at_blanks:.2f} nats",
-)
-
-# %% [markdown]
-# **The same blanks in every epoch.** BERT's first code masked its text once (ten different ways, for 40 epochs): *static* masking. Drawing anew for each batch costs nothing and asks for every word in the end:
-
-# %%
-asked = torch.zeros_like(test_real)
-for epoch in range(20):
-    new_blanks = blanks(seed=100 + epoch)[1] != IGNORE
-    asked |= new_blanks
-dynamic = (asked.sum() / maskable.sum()).item()
-static = (new_blanks.sum() / maskable.sum()).item()  # one draw, for all epochs
+# (In the paper exactly 15 % of a sequence's tokens are chosen, here each with probability 0.15. Whole words instead of pieces, or spans, came later.)
+#
+# **Draw anew in every epoch?** BERT's first code prepared its text beforehand, with ten different maskings for 40 epochs: *static* masking. RoBERTa draws for each batch: *dynamic* masking. Which words have ever been asked after 40 epochs?
 
 # %% tags=["fold"]
-# @title The share of the words that were ever asked for
+# @title Words ever asked, after 40 epochs
+drawn = torch.stack([blanks(seed=100 + epoch)[1] != IGNORE for epoch in range(40)])  # (40, R, T)
+ever = {n: (drawn[:n].any(0).sum() / maskable.sum()).item() for n in (1, 10, 40)}
+table(
+    ["different maskings", "words ever asked", "expected"],
+    [[n, f"{share:.1%}", f"{1 - 0.85**n:.1%}"] for n, share in ever.items()],
+)
 claim(
-    "In 20 epochs of dynamic masking more than 95 % of the words were asked for, with static masking 15 %.",
-    dynamic > 0.95 and static < 0.17,
-    dynamic=dynamic,
-    expected=1 - 0.85**20,
-    static=static,
+    "One masking asks for 15 % of the words in all, BERT's ten for 80 %, a new one in each of 40 epochs for more than 99 %.",
+    abs(ever[1] - 0.15) < 0.02 and abs(ever[10] - 0.8) < 0.02 and ever[40] > 0.99,
 )
 
 # %% [markdown]
@@ -401,23 +420,22 @@ claim(
 # A colleague's loss falls within a minute to a tenth of yours. Find two mistakes, and write it right.
 #
 # ```python
-# def blank_loss(logits, targets):  # (B, T, V), (B, T) with -100 outside the blanks
+# def blank_loss(logits, targets):  # (B, T, V), (B, T) with -100 where nothing is asked
 #     targets = targets.clamp(min=0)  # -100 is not a token
 #     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 #     return loss / targets.numel()
 # ```
 
-
 # %% nbgrader={"grade": false, "grade_id": "ex12-3-blank-loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def blank_loss(logits, targets):
-    """Mean cross-entropy over the blanks.
+    """Mean cross-entropy over the masked tokens.
 
     Args:
         logits: (B, T, V).
         targets: (B, T) int64, -100 where nothing is asked; at least one place is asked.
 
     Returns:
-        scalar tensor, nats a blank.
+        scalar tensor, nats per masked token.
     """
     ### BEGIN SOLUTION
     asked = targets != -100
@@ -425,72 +443,330 @@ def blank_loss(logits, targets):
     return -log_probs.gather(1, targets[asked][:, None]).mean()
     ### END SOLUTION
 
-
 # %% nbgrader={"grade": true, "grade_id": "ex12-3-blank-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 ch12.blank_loss(blank_loss)
 
 # %% [markdown]
-# ## 4 · What BERT reads
-#
-# Many tasks compare two texts: question and answer, claim and evidence. So BERT reads pairs, and pre-training has a second game, **next sentence prediction** (NSP): in half of the pairs B followed A in the text, in the other half B comes from elsewhere. The answer is read at a token that stands for nothing else, `[CLS]`: its vector must sum up the whole input, as the masked words make each other vector speak of its token in this context.
-
-# %%
-diagrams.show("mlm_nsp")
+# You can make a batch and its loss. Next comes a network that learns from them.
 
 # %% [markdown]
-# Each place has the sum of three vectors: which token, at which place (a learned table, chapter 08), in which of the two texts. Then a LayerNorm, so that the three arrive with one size:
+# ## 4 · A whole BERT in fifty lines
+#
+# It is chapter 09's encoder with four small differences: GELU, learned places, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
+
+# %%
+class Block(nn.Module):
+    def __init__(self, D, H):
+        super().__init__()
+        self.attend = MultiHeadAttention(D, H)  # chapter 07
+        self.think = nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
+        self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
+
+    def forward(self, x, mask):  # (B, T, D), (B, 1, 1, T): True = a real token
+        x = self.norm1(x + self.attend(x, mask=mask))  # no causal mask: both sides
+        return self.norm2(x + self.think(x))
+
+# %% [markdown]
+# Each token enters as the sum of three *learned* vectors: which token it is, at which place it stands, and in which of two texts (its *segment*; a single text is all segment 0). A LayerNorm brings the sum to one size:
 #
 # $$ x_t = \mathrm{LayerNorm}(E[\text{id}_t] + P[t] + S[\text{segment}_t]). $$
 
 # %%
-show_source(BERTEmbedding.forward, join_pair, BERT.pool)
+class PlainBERT(nn.Module):
+    def __init__(self, V, D=64, H=4, N=2, L=32):
+        super().__init__()
+        self.token = nn.Embedding(V, D)  # E
+        self.place = nn.Embedding(L, D)  # P
+        self.segment = nn.Embedding(2, D)  # S
+        self.norm = nn.LayerNorm(D)
+        self.blocks = nn.ModuleList(Block(D, H) for _ in range(N))
 
-# %%
-two_texts = "the plot was dull", "we left early"
-ids_of_both = (text.numericalize(part.split(), vocab) for part in two_texts)
-joined, segments = join_pair(*ids_of_both, CLS, SEP)
-print(*(f"{vocab.itos[i]}" for i in joined))
-print(*segments)
-
-# %% tags=["fold"]
-# @title Which text the first separator belongs to
-claim("The first `[SEP]` belongs to the first text.", segments == [0] * 6 + [1] * 4)
+    def forward(self, ids, real, segments=None):  # (B, T) each
+        segments = torch.zeros_like(ids) if segments is None else segments
+        places = torch.arange(ids.shape[1])  # (T,)
+        x = self.token(ids) + self.place(places) + self.segment(segments)
+        x = self.norm(x)  # (B, T, D)
+        for block in self.blocks:
+            x = block(x, real[:, None, None])  # nobody looks at padding
+        return x  # (B, T, D)
 
 # %% [markdown]
-# (`left` and `early` do not occur in our language, so they are `<unk>`; section 5 is about that.) Pairs for the second game come from documents. Here a document is a longer toy review, cut into its sentences:
+# On top stands the **head** of the game. A small layer prepares each vector, then it is compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. All matrices start small, as in the paper: with torch's usual table of standard deviation 1, the logits would be far too large.
 
 # %%
-def ids_of(words):
-    """Their numbers in the vocabulary."""
-    return text.numericalize(words, vocab)
+class MaskedLM(nn.Module):
+    def __init__(self, bert):
+        super().__init__()
+        V, D = bert.token.weight.shape
+        self.bert = bert
+        self.prepare = nn.Sequential(nn.Linear(D, D), nn.GELU(), nn.LayerNorm(D))
+        self.bias = nn.Parameter(torch.zeros(V))
+        for parameter in self.parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, ids, real):  # (B, T) each
+        x = self.prepare(self.bert(ids, real))  # (B, T, D)
+        return x @ self.bert.token.weight.T + self.bias  # (B, T, V)
+
+# %%
+set_seed(0)
+plain = MaskedLM(PlainBERT(V))
+real = torch.ones_like(inputs, dtype=torch.bool)
+print("ids", tuple(inputs.shape), "-> vectors", tuple(plain.bert(inputs, real).shape))
+print("-> logits", tuple(plain(inputs, real).shape))
+print("parameters", number_of_parameters(plain))
+
+# %% [markdown]
+# **Pre-training** is now an ordinary loop. No label is read: `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch. `F.cross_entropy` leaves out every target that is -100. To watch it learn, we keep the first guess for one gap after each epoch.
+
+# %% tags=["nbval-ignore-output"]
+def fill(network, sentence):
+    """Probabilities (n, V) at the n gaps `_` of a sentence."""
+    words = [MASK if word == "_" else vocab.stoi[word] for word in sentence.split()]
+    ids = torch.tensor([[CLS, *words, SEP]])
+    with torch.no_grad():
+        out = network(ids, torch.ones_like(ids, dtype=torch.bool))
+    logits = out[0] if isinstance(out, tuple) else out  # the library's has two outputs
+    return logits[ids == MASK].softmax(dim=-1)
 
 
+def best_three(probs):  # (V,)
+    return ", ".join(f"{vocab.itos[i]} {probs[i]:.2f}" for i in probs.topk(3).indices)
+
+
+gap = "i found the plot superb , _ critics called it dull ."
+print(f"{gap}\nbefore training:    ", best_three(fill(plain, gap)[0]))
+
+# %% tags=["nbval-ignore-output"]
+draws = torch.Generator().manual_seed(0)
+optimizer = torch.optim.AdamW(plain.parameters(), lr=0.002)
+rows, losses = task.unlabelled, []
+for epoch in range(4):
+    for ids, real, _ in text.batches(rows, [0] * len(rows), 32, generator=draws):
+        regular = real & (ids >= FIRST)
+        inputs, targets = mask_tokens(
+            ids, regular, V, MASK, draws, first_regular_id=FIRST
+        )
+        logits = plain(inputs, real)  # (B, T, V)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    recent = sum(losses[-50:]) / 50
+    print(f"epoch {epoch + 1}, loss {recent:.2f}:", best_three(fill(plain, gap)[0]))
+
+# %% [markdown]
+# Before training every word is about equally likely; at the end the network is nearly sure. (*But* would be good English too; in this language critics who come second come with *although*.)
+#
+# **Is the loss low?** A loss says little alone. Lines to compare it with: a network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2; and there is a *floor* that no network can beat on average. It lies a little below the 0.44 nats of "both sides", since one asked word in ten stays visible. Where would you draw your network's curve?
+
+# %% tags=["fold"]
+# @title The floor of this game
+def floor_of_the_game(shown_as_it_is=0.1, shown_as_another=0.1):
+    """The least mean loss at one asked word, everything else being visible; by Bayes' rule, over all reviews."""
+    seen = defaultdict(Counter)
+    for review in toys.review_text():
+        for t, word in enumerate(review.words):
+            seen[*review.words[:t], None, *review.words[t + 1 :]][word] += 1
+    n = V - FIRST  # regular words, from which a random one is drawn
+    total = places = 0.0
+    for counts in seen.values():
+        p = {word: count / counts.total() for word, count in counts.items()}
+        nats = (1 - shown_as_it_is - shown_as_another) * sum(q * -math.log(q) for q in p.values())  # [MASK]
+        for word, q in p.items():
+            nats += q * shown_as_another * (n - len(p)) / n * -math.log(q)  # a word that cannot stand there
+            for read in p:  # one that can
+                joint = q * (shown_as_it_is * (read == word) + shown_as_another / n)
+                seen_there = p[read] * shown_as_it_is + shown_as_another / n
+                nats += joint * math.log(seen_there / joint) if joint else 0
+        total, places = total + counts.total() * nats, places + counts.total()
+    return total / places
+
+
+levels = {
+    "log V": math.log(V),
+    "unigram": floors["nothing (unigram)"],
+    "floor": floor_of_the_game(),
+}
+curve = [
+    {"step": step, "loss": sum(losses[step - 50 : step]) / 50}
+    for step in range(50, len(losses) + 1, 50)
+]
+
+# %% tags=["reveal"]
+figures.loss_at_blanks(curve, levels)
+
+# %% tags=["fold", "reveal"]
+# @title Checked: the floor, and unseen reviews
+claim(
+    "Without random and kept words the floor would be the 0.444 nats of both sides; with them it is 0.408.",
+    abs(floor_of_the_game(0, 0) - floors["both sides"]) < 1e-9 and abs(levels["floor"] - 0.408) < 0.001,
+)
+scores = toys.masked_scores(model, task)
+claim(
+    "In unseen reviews the first screen's network, 800 steps old, is below a quarter of the unigram entropy and above the floor.",
+    levels["floor"] < scores["loss"] < levels["unigram"] / 4,
+    loss=f"{scores['loss']:.2f} nats",
+    accuracy=scores["accuracy"],
+)
+
+# %% [markdown]
+# ### The library's BERT: the same, fast and tested
+#
+# `course_lib.bert` has the same parameters in the same order, and dropout, checks and more heads besides. So your weights fit:
+
+# %%
+sizes = {"d_model": 64, "num_layers": 2, "num_heads": 4, "dim_feedforward": 256}
+sizes["layer_norm_eps"] = 1e-5  # torch's; BERT's own is 1e-12
+config = BERTConfig(V, max_len=32, dropout=0.0, **sizes)
+library = BERTForPreTraining(BERT(config, pooler=False))
+with torch.no_grad():
+    for theirs, ours in zip(library.parameters(), plain.parameters(), strict=True):
+        theirs.copy_(ours)
+    library_logits, _ = library(test_ids, test_real)
+    plain_logits = plain(test_ids, test_real)
+print("logits", tuple(library_logits.shape), tuple(plain_logits.shape))
+
+# %% tags=["fold"]
+# @title Checked: the page against the library
+claim(
+    "With the same weights all logits at real tokens agree, for 400 padded reviews.",
+    torch.allclose(library_logits[test_real], plain_logits[test_real], atol=1e-3),
+    largest_difference=(library_logits - plain_logits)[test_real].abs().max(),
+)
+
+# %% [markdown]
+# ### What has it learned?
+#
+# Below, the first screen's network fills three gaps. In the first two, words of the same kinds stand around the gap. First write down your own three words for each.
+
+# %% tags=["nbval-ignore-output", "reveal"]
+sentences = (
+    gap,
+    "critics called the plot dull , _ i found it superb .",
+    "the plot was not dull , it _ superb .",
+)
+filled = [fill(model, sentence)[0] for sentence in sentences]
+print("The three likeliest words for each gap:")
+for sentence, probs in zip(sentences, filled):
+    print(f"{sentence:52}  {best_three(probs)}")
+
+# %% [markdown]
+# A harder one: "the plot was not _ , it was superb". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does our network give to *good* ones?
+
+# %%
+guess_3 = predict("the probability of good adjectives, from 0 to 1", ...)
+
+# %%
+harder = fill(model, "the plot was not _ , it was superb .")[0]  # (V,)
+given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
+
+# %% tags=["fold", "reveal"]
+# @title What it knows, and what not
+guess_3.compare(f"{given_to_good:.2f}")
+claim(
+    "It predicts *although*, *but* and *was* where they belong.",
+    [vocab.itos[probs.argmax()] for probs in filled] == ["although", "but", "was"],
+)
+claim(
+    "In the harder gap it knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
+    given_to_good + given_to_bad > 0.95 and abs(given_to_good - given_to_bad) < 0.4,
+    likeliest=best_three(harder),
+)
+
+# %% [markdown]
+# In 800 steps the network has learned the *forms* of the reviews, but not what the adjectives mean: which of them go together is a fact about pairs of words and needs many examples of each. So what it brought to the first screen was the grammar; good and bad it learned from the hundred labels.
+#
+# Where does it look when it fills a gap? In one review below the gap stands late, in the other early. Switch heads on and off. Then press *causal mask*, the view that GPT would have: **in which of the two reviews is anything left that tells the verb?**
+
+# %% tags=["fold"]
+# @title The pre-trained network on any review
+from course_lib.notebook.recorder import explore_sentence
+
+
+def tokens_and_ids(review):
+    """The tokens of a review, with [MASK] at each gap _, and what the network is called with, their ids."""
+    unknown = sorted(set(review.split()) - set(vocab.itos) - {"_"})
+    if unknown:
+        raise ValueError(f"not in this language: {', '.join(unknown)}; see vocab.itos")
+    words = [MASK if word == "_" else vocab.stoi[word] for word in review.split()]
+    blank_ids = [CLS, *words, SEP]
+    return [vocab.itos[i] for i in blank_ids], torch.tensor([blank_ids])
+
+
+def explore_blanks(*reviews):
+    """Fill the gaps of reviews of your own, and show where the network looks."""
+    for review in reviews:
+        _, blank_ids = tokens_and_ids(review)
+        with torch.no_grad():
+            best = model(blank_ids)[0][0].argmax(-1)[1:-1]
+        filled = [f"[{vocab.itos[i]}]" if w == "_" else w for w, i in zip(review.split(), best.tolist(), strict=True)]
+        print("filled:", " ".join(filled))
+    return explore_sentence(
+        model,
+        tokens_and_ids,
+        *reviews,
+        title="A small BERT, pre-trained on toy reviews",
+        alt="Attention maps of two layers with four heads each, over two reviews with a hidden verb. Every token may "
+        "attend to every token, on both sides.",
+        caption="No triangle: every place reads *both* sides, and so does the gap.",
+        layer=1,
+        head="all",
+        query="[MASK]",
+    )
+
+# %%
+explore_blanks(
+    "critics called the plot dull , but i _ it superb .",
+    "i _ the plot superb , although critics called it dull .",
+)
+
+# %% [markdown]
+# *A good place to stop. You have built and pre-trained a BERT.*
+#
+# ---
+
+# %% [markdown]
+# ## 5 · Two texts at once
+#
+# Many tasks compare two texts: a question and a passage, a claim and its evidence. So BERT can read pairs, `[CLS] A [SEP] B [SEP]`, and its segments say which text a token belongs to:
+
+# %%
+ids_of_both = (
+    text.numericalize(part.split(), vocab)
+    for part in ("the plot was dull", "we left early")
+)
+joined, segments = join_pair(*ids_of_both, CLS, SEP)
+print("tokens  ", *(vocab.itos[i] for i in joined))
+print("segments", *segments)
+
+# %% [markdown]
+# (*left* and *early* do not occur in our language, so they became `<unk>`; section 6 is about that.) The first `[SEP]` belongs to the first text.
+#
+# In pre-training BERT plays a second game on pairs, **next sentence prediction** (NSP). In half of the pairs B followed A in the text, in the other half it comes from another document. The answer is read at a token that stands for no word, `[CLS]`: a layer with tanh, the *pooler*, and a linear layer turn its vector into two logits. The two losses are added.
+
+# %%
+diagrams.show("mlm_nsp")
+
+# %% tags=["fold"]
+# @title Both games before training, on 64 pairs
 documents = [
-    [f"{part} .".split() for part in review.removesuffix(" .").split(" . ")]
+    [text.numericalize(f"{part} .".split(), vocab) for part in review.removesuffix(" .").split(" . ")]
     for review, _ in synthetic.reviews(400, seed=5)
 ]
 pairs = sentence_pairs(documents, torch.Generator().manual_seed(0))
-for first, second, neighbours in pairs[:3]:
-    print("neighbours:" if neighbours else "strangers: ", *first, "|", *second)
-
-# %%
-rows = [
-    (*join_pair(ids_of(a), ids_of(b), CLS, SEP), follows) for a, b, follows in pairs
-]
-rows = [row for row in rows if len(row[0]) <= 32][:64]
-pair_ids, pair_real = text.pad_batch([ids for ids, _, _ in rows])
+joined_pairs = [(*join_pair(a, b, CLS, SEP), follows) for a, b, follows in pairs]
+joined_pairs = [row for row in joined_pairs if len(row[0]) <= 32][:64]
+pair_ids, pair_real = text.pad_batch([row for row, _, _ in joined_pairs])
 pair_segments = torch.zeros_like(pair_ids)
-pair_segments[pair_real] = torch.tensor([s for _, row, _ in rows for s in row])
-strangers = torch.tensor([0 if follows else 1 for _, _, follows in rows])
-regular = pair_real & (pair_ids >= FIRST)
+pair_segments[pair_real] = torch.tensor([s for _, row, _ in joined_pairs for s in row])
+strangers = torch.tensor([0 if follows else 1 for _, _, follows in joined_pairs])
 options = {"generator": torch.Generator().manual_seed(0), "first_regular_id": FIRST}
-shown, asked_for = mask_tokens(pair_ids, regular, V, MASK, **options)
+shown, asked_for = mask_tokens(pair_ids, pair_real & (pair_ids >= FIRST), V, MASK, **options)
 with torch.no_grad():
-    batch = shown, pair_real, pair_segments, asked_for, strangers
-    sums = pretraining_loss(untrained, batch)
-
-# %% tags=["fold"]
-# @title The two games before training
+    sums = pretraining_loss(untrained, (shown, pair_real, pair_segments, asked_for, strangers))
 neighbours = sum(follows for _, _, follows in pairs) / len(pairs)
 claim("About half of the pairs are neighbours.", 0.4 < neighbours < 0.6, share=neighbours)
 claim(
@@ -501,71 +777,12 @@ claim(
 )
 
 # %% [markdown]
-# NSP is easy when the stranger comes from a document about something else: the topic tells. RoBERTa (Liu et al. 2019) dropped it, with results as good or better; ALBERT (Lan et al. 2020) asks for the *order* of two neighbours instead. Our small BERT plays the first game alone.
-#
-# ### Common mistakes
-#
-# **Padding without a mask.** A batch pads its short rows. If the mask is not passed, the same text gets other logits in longer company:
-
-# %%
-row = task.test[0][0]
-alone = torch.tensor([row])
-padded, padded_real = text.pad_batch([row], length=30)
-with torch.no_grad():
-    by_itself = tuned_model(alone, torch.ones_like(alone).bool())
-    forgotten = tuned_model(padded, torch.ones_like(padded_real))
-    masked = tuned_model(padded, padded_real)
-
-# %% tags=["fold"]
-# @title The same review, three times
-claim(
-    "Without the mask padding changes the logits; with it nothing changes.",
-    not torch.allclose(by_itself, forgotten, atol=1e-3)
-    and torch.allclose(by_itself, masked, atol=1e-4),
-    change_without=(by_itself - forgotten).abs().max(),
-    change_with=(by_itself - masked).abs().max(),
-)
-
-# %% [markdown]
-# **A mean that counts padding.** The outputs at padding are 0, so the sum is right, and the mean is not: it shrinks with the longest row of the batch.
-
-# %%
-with torch.no_grad():
-    vectors = model.bert(padded, padded_real)  # (1, 30, D)
-wrong = vectors.mean(1)
-right = vectors.sum(1) / padded_real.sum(1, keepdim=True)
-
-# %% tags=["fold"]
-# @title The careless mean
-claim(
-    "The careless mean is the right one, shrunk by the share of real tokens.",
-    torch.allclose(wrong, right * padded_real.float().mean(), atol=1e-5),
-    shrunk_to=padded_real.float().mean(),
-)
-
-# %% [markdown]
-# **The second text's segments left at 0.** Nothing fails: the code runs, the loss falls. But the network was made to read the second text with $S_B$ added to each of its vectors:
-
-# %%
-set_seed(3)
-pair_reader = toys.small_bert(task).bert
-with torch.no_grad():
-    given = pair_reader.embedding(pair_ids, pair_segments)
-    left_out = pair_reader.embedding(pair_ids)
-
-# %% tags=["fold"]
-# @title Which vectors differ
-claim(
-    "Exactly the vectors of the second text differ.",
-    torch.equal((given != left_out).any(-1), pair_segments == 1),
-    largest_difference=(given - left_out).abs().max(),
-)
+# NSP is easy when the other document is about something else: the topic tells. RoBERTa (Liu et al. 2019) dropped it, with results as good or better; ALBERT (Lan et al. 2020) asks for the *order* of two neighbours instead. Our small BERT plays the first game alone.
 
 # %% [markdown]
 # ### Exercise 12.4 · A batch of pairs
 #
-# Difficulty ●●○○○ · 20 minutes · needs section 4
-
+# Difficulty ●●○○○ · 20 minutes · needs section 5
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-4-pair-batch", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def pair_batch(pairs, cls_id, sep_id, pad_id):
@@ -593,16 +810,17 @@ def pair_batch(pairs, cls_id, sep_id, pad_id):
     return ids, mask, segments
     ### END SOLUTION
 
-
 # %% nbgrader={"grade": true, "grade_id": "ex12-4-pair-batch-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 ch12.pair_batch(pair_batch)
 
 # %% [markdown]
-# ## 5 · WordPieces
+# ## 6 · Published models: pieces of words, and a folder
 #
-# A vocabulary of words always lacks some: `left` became `<unk>` above. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word is written with `##` and is another entry than the same letters at a word's start.
+# Few people pre-train a BERT; most take a published one. It brings two things: its way to cut text into tokens, and its weights.
 #
-# The vocabulary is found by merging, like BPE (chapter 02), but merges are ranked by how much they raise the likelihood of the text. To cut a word, take the **longest known piece from the left**, then the longest that goes on, until the end. If no piece fits, the whole word is `[UNK]`. The real tokenizer reads a file with one piece a line; here is one with eleven:
+# **Tokens.** A vocabulary of whole words always lacks some, as *left* above. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word is written with `##`; it is another entry than the same letters at a word's start. The vocabulary is found by merging, like BPE (chapter 02), but merges are ranked by how much they raise the likelihood of the text.
+#
+# To cut a word, take the **longest known piece from the left**, then the longest that continues it, until the end. If no piece fits, the whole word is `[UNK]`. The real tokenizer reads a file with one piece a line; here is one with eleven:
 
 # %%
 pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
@@ -627,10 +845,9 @@ claim(
 #
 # ### Exercise 12.5 · Greedy, longest first
 #
-# Difficulty ●●●○○ · 20 minutes · needs section 5
+# Difficulty ●●●○○ · 20 minutes · needs section 6
 #
 # Write the loop yourself, without any library's tokenizer.
-
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-5-wordpiece", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def wordpiece(word, vocab):
@@ -655,136 +872,105 @@ def wordpiece(word, vocab):
     return found
     ### END SOLUTION
 
-
 # %% nbgrader={"grade": true, "grade_id": "ex12-5-wordpiece-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 ch12.wordpiece(wordpiece)
 
 # %% [markdown]
-# ## 6 · Pre-training a small one
+# **Weights.** A published model is a folder: a `config.json` with the sizes, the tokenizer's files, and `model.safetensors`, a table of names and numbers. (Older files, `pytorch_model.bin`, are pickles; opening a pickle can run any program, and the library refuses them.) Many are on the [Hugging Face hub](https://huggingface.co/models). With a network connection:
 #
-# Two layers, width 64, four heads; AdamW with warm-up and linear decay (chapter 11); 3,608 reviews of one judgement each, no labels. It ran in the first screen; this was its loss. Where would you draw the lines of a network that knows nothing, of one that knows only how often each word occurs, and of one that cannot be beaten?
+# ```python
+# model = BERTForPreTraining.from_pretrained("bert-base-uncased")  # 440 MB, once
+# tokenizer = huggingface.tokenizer("bert-base-uncased")
+# encoded = tokenizer.encode("The plot was [MASK].")
+# ```
+#
+# Our BERT reads and writes the same names, so the round trip can be made here, with the first screen's network:
 
 # %%
-show_source(toys.masked_batches, toys.pretrain)
-
-# %%
-levels = {
-    "log V": math.log(V),
-    "unigram": floors["nothing (unigram)"],
-    "both sides": floors["both sides"],
-}
-
-# %% tags=["reveal"]
-figures.loss_at_blanks(history, levels)
-
-# %% tags=["fold", "reveal"]
-# @title The loss on unseen reviews
-scores = toys.masked_scores(model, task)
-claim(
-    "On blanks in unseen reviews the loss is less than a quarter of the unigram entropy, and above the floor for one blank.",
-    floors["both sides"] < scores["loss"] < floors["nothing (unigram)"] / 4,
-    loss=f"{scores['loss']:.2f} nats",
-    accuracy=scores["accuracy"],
-)
-
-# %% [markdown]
-# **Common mistake · other blanks, or dropout, at evaluation.** The loss depends on which words are hidden. Two draws of the same reviews differ by more than many an improvement that one would like to report. Draw the blanks once, with a seed of their own, and call `eval()`:
-
-# %%
-six_draws = [toys.masked_scores(model, task, draws=1, seed=seed) for seed in range(6)]
-six_losses = [draw["loss"] for draw in six_draws]
-again = toys.masked_scores(model, task)["loss"]
+some_ids, some_real = text.pad_batch([row for row, _ in task.test[:20]])
+with tempfile.TemporaryDirectory() as folder:
+    model.save_pretrained(folder)
+    returned = BERTForPreTraining.from_pretrained(folder)
+    files = sorted(path.name for path in Path(folder).iterdir())
+    config, tensors = huggingface.read(folder)
+with torch.no_grad():
+    ours, theirs = model(some_ids, some_real), returned(some_ids, some_real)
 
 # %% tags=["fold"]
-# @title Six draws of the blanks
+# @title Some of the names, and the logits compared
+shown_names = [n for n in sorted(tensors) if ".layer.1" not in n and n.endswith("weight")]
+table(["name in the file", "shape"], [[f"`{n}`", tuple(tensors[n].shape)] for n in shown_names])
 claim(
-    "Six draws of blanks on the same 400 reviews differ by more than 5 % of the loss; the same draw gives the same number.",
-    max(six_losses) - min(six_losses) > 0.05 * scores["loss"] and again == scores["loss"],
-    least=f"{min(six_losses):.3f} nats",
-    greatest=f"{max(six_losses):.3f} nats",
+    "The folder holds `config.json` and `model.safetensors`, and the loaded network gives the same logits, bit by bit.",
+    files == ["config.json", "model.safetensors"]
+    and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)),
 )
 
 # %% [markdown]
-# ### Fill in the blank
+# The names are those of Hugging Face's `BertForPreTraining`. (There query, key and value are three matrices, in the library one; it cuts and joins. The course's tests compare the logits with those of `transformers`.) However a BERT came to its weights, the next step is the same: give it a task.
+
+# %% [markdown]
+# ## 7 · Fine-tuning: a classifier from end to end
 #
-# The blank's neighbours on the left are the same in the first two sentences below. Write down your own first three words for each of the five blanks; then see the network's.
+# The task is that of the first screen: is a review positive? Each example is a row of ids and a label, 0 or 1. The head of the masked language model goes, and one new linear layer takes its place. It needs *one* vector for the whole review. BERT's authors take the one at `[CLS]`, which NSP has trained to speak for the whole text. Our game has never asked `[CLS]` for anything, so we take the mean over the real tokens.
 
 # %%
-def fill(sentence):
-    """Probabilities (V,) at each `_` of a sentence."""
-    words = [MASK if word == "_" else vocab.stoi[word] for word in sentence.split()]
-    ids = torch.tensor([[CLS, *words, SEP]])
+class Classifier(nn.Module):
+    def __init__(self, bert, classes, D=64):
+        super().__init__()
+        self.bert = copy.deepcopy(bert)  # the one given stays as it is
+        self.output = nn.Linear(D, classes)  # new, random
+
+    def forward(self, ids, real):  # (B, T) each
+        x = self.bert(ids, real) * real[..., None]  # (B, T, D), 0 at padding
+        mean = x.sum(dim=1) / real.sum(dim=1, keepdim=True)  # (B, D)
+        return self.output(mean)  # (B, classes)
+
+
+def share_right(classifier, pairs):
+    rows, wanted = zip(*pairs)
+    ids, real = text.pad_batch(rows)
     with torch.no_grad():
-        logits, _ = model(ids)
-    return logits[ids == MASK].softmax(-1)
-
-
-sentences = (
-    "i found the plot superb , _ critics called it dull .",
-    "critics called the plot dull , _ i found it superb .",
-    "the plot was not dull , it _ superb .",
-    "the _ was not dull , it was superb .",
-    "the plot was not _ , it was superb .",
-)
-
-# %% tags=["nbval-ignore-output", "reveal"]
-filled = {sentence: fill(sentence)[0] for sentence in sentences}
-print("The three likeliest words for each blank:")
-for sentence, probs in filled.items():
-    best = zip(*probs.topk(3), strict=True)
-    words = ", ".join(f"{vocab.itos[i]} {p:.2f}" for p, i in best)
-    print(f"{sentence:52}  {words}")
-
-# %%
-things, good, bad = (
-    torch.tensor([vocab.stoi[word] for word in words])
-    for words in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
-)
-
-# %% tags=["fold", "reveal"]
-# @title What it knows
-top = [vocab.itos[probs.argmax()] for probs in filled.values()]
-claim(
-    "'although' and 'but' are told apart, and the verb is found.",
-    top[:3] == ["although", "but", "was"],
-)
-claim(
-    "Where any thing fits, the network knows that a thing is wanted, and not which.",
-    filled[sentences[3]][things].sum() > 0.95 and filled[sentences[3]].max() < 0.4,
-    all_things=filled[sentences[3]][things].sum(),
-    likeliest=filled[sentences[3]].max(),
-)
+        said = classifier(ids, real).argmax(dim=1)
+    return (said == torch.tensor(wanted)).float().mean().item()
 
 # %% [markdown]
-# And the last sentence? In this language one of the two adjectives is good and the other bad, so after "it was superb" the blank must be one of six. A perfect network would know. How much of the probability does ours give to good adjectives there?
+# Then train *everything*, the new layer and the old ones, gently: the weights are already good, and large steps would destroy them. In the paper: batches of 16 or 32, learning rates of 2e-5 to 5e-5, 2 to 4 epochs. Our network is much smaller and takes 1e-3, half the rate of its pre-training. This is your own BERT of section 4:
 
-# %%
-last_blank = filled[sentences[4]]  # (V,)
-judged = last_blank[good].sum() + last_blank[bad].sum()
-share_good = last_blank[good].sum() / judged
+# %% tags=["nbval-ignore-output"]
+set_seed(0)
+classifier = Classifier(plain.bert, classes=2)
+draws = torch.Generator().manual_seed(0)
+optimizer = torch.optim.AdamW(classifier.parameters(), lr=0.001)  # all of them
+rows, wanted_labels = zip(*hundred)
+print(f"before    new reviews {share_right(classifier, task.test):.2f}")
+for epoch in range(1, 21):
+    for ids, real, wanted in text.batches(rows, wanted_labels, 16, generator=draws):
+        loss = F.cross_entropy(classifier(ids, real), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if epoch % 5 == 0:
+        new, old = share_right(classifier, task.test), share_right(classifier, hundred)
+        print(f"epoch {epoch:2}  new reviews {new:.2f}, the hundred {old:.2f}")
 
-# %% tags=["fold", "reveal"]
-# @title Good and bad
-claim(
-    "It knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
-    judged > 0.95 and abs(share_good - 0.5) < 0.2,
-    adjectives=judged,
-    good=share_good,
-)
+# %% tags=["nbval-ignore-output"]
+for review in (
+    "the plot was not dull , it was superb .",
+    "the plot was dull , it was not superb .",
+    "critics called the music lovely , but i found it awful .",
+):
+    ids = torch.tensor([[CLS, *text.numericalize(review.split(), vocab), SEP]])
+    with torch.no_grad():
+        logits = classifier(ids, torch.ones_like(ids, dtype=torch.bool))  # (1, 2)
+    print(f"positive: {logits.softmax(dim=-1)[0, 1]:.2f}  {review}")
 
 # %% [markdown]
-# So the forms of the reviews were learned in these 800 steps, and the meaning of the adjectives was not: which go together is a fact about *pairs* of words, and needs many examples of each. What pre-training gave to the classifier of the first screen is the grammar; good and bad it learned from the hundred labels.
-
-# %% [markdown]
-# ## 7 · Fine-tuning
+# The first two hold the same words and mean the opposite. The library's `BERTForSequenceClassification` is this class with dropout; it reads `[CLS]` or the mean.
 #
-# Take the pre-trained encoder, put one new linear layer on top, and train *everything* on the labels, gently. In the paper: batches of 16 or 32, learning rates 2e-5 to 5e-5, 2 to 4 epochs. The new layer reads `[CLS]`, or, as ours does, the mean over the tokens.
-
-# %%
-show_source(BERTForSequenceClassification.forward, toys.finetune)
-
-# %% [markdown]
-# The other way is ELMo's, **feature extraction**: the encoder stays frozen, and only the new layer is trained. It is cheap: each text is encoded once. With 20, 50, 100 and 200 labels: fine-tuned, frozen, from scratch. Which order?
+# ### Fine-tuned, frozen, or from scratch?
+#
+# The other way to use a pre-trained network is ELMo's, **feature extraction**: the encoder stays *frozen*, and only the new layer is trained. That is cheap, since each text is encoded once. With 20, 50, 100 and 200 labels, and 150 steps on them for both networks that are trained as a whole: which order do you expect?
 
 # %% tags=["reveal"]
 ways = ("pre-trained", "from scratch", "frozen")
@@ -797,83 +983,64 @@ def recorded(way, n):
     return ledger.summary("bert-toy", f"{way}, {n} labels", "accuracy")[0]
 
 
+def by_seed(way, n):
+    """Accuracy of each seed."""
+    return ledger.values("bert-toy", f"{way}, {n} labels", "accuracy")
+
+
 table(
     ["accuracy, mean of three seeds", *(f"{n} labels" for n in toys.LABELS)],
     [[way, *(recorded(way, n) for n in toys.LABELS)] for way in ways],
 )
 claim(
-    "With 20 labels no way is far from a coin; with 100 and with 200 pre-training gains more than 20 points over starting from scratch, on average over the seeds.",
-    all(abs(recorded(way, 20) - 0.5) < 0.12 for way in ways)
-    and all(recorded("pre-trained", n) > recorded("from scratch", n) + 0.2 for n in (100, 200)),
+    "With 20 labels no way is far from a coin. With 50, 100 and 200, after the same 150 steps on them, the pre-trained network is ahead of the one from scratch in each of three seeds.",
+    all(abs(value - 0.5) < 0.12 for way in ways for value in by_seed(way, 20))
+    and all(
+        ours > theirs
+        for n in (50, 100, 200)
+        for ours, theirs in zip(by_seed("pre-trained", n), by_seed("from scratch", n), strict=True)
+    ),
 )
 claim(
-    "A linear layer on the frozen network is more than 20 points behind fine-tuning at 200 labels.",
+    "A linear layer on the frozen network is more than 20 points behind fine-tuning at 200 labels, on average.",
     recorded("frozen", 200) < recorded("pre-trained", 200) - 0.2,
 )
 
 # %% [markdown]
-# (`python -m course_lib.experiments bert-toy` records this again.) Is it fair? Both have the same labels and the same 150 steps with them, but one had 800 steps before. The figure says what reading saves later, not how far a network from scratch can get with patience: exercise 12.6 gives it as many steps, and a larger rate. Reading has to be done only once, for all tasks to come.
+# **Is it fair?** Equal labels and equal steps on them, but one network had 800 steps before, and 150 steps are too few for the other: its curve says what it reaches *in that time*, not what it can reach with patience. In exercise 12.6 (c) you give it as many steps in all. What pre-training surely saves is time on every new task: it has to be done only once.
 #
-# Frozen features do poorly *here*: the verdict is right only if "which adjective" and "held or denied" are combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they do well: for named entities the paper puts a two-layer LSTM on the last four layers of a frozen BERT-base, and reports 0.3 F1 less than with fine-tuning (table 7). Which is better is a question to the task.
+# Frozen features do poorly *here*. The verdict is right only if "which adjective" and "held or denied" are combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they do well: for named entities the paper reports 0.3 F1 less than with fine-tuning (table 7, a two-layer LSTM on four frozen layers).
 #
-# **Common mistake · too large a rate in fine-tuning.** At thirty times the rate not even the hundred reviews that it trains on are learned:
+# ### One encoder, four heads
+#
+# Nearly all tasks for an encoder are of four kinds. They differ in what the new layer reads:
 
 # %%
-hasty = toys.finetune(model.bert, hundred, learning_rate=0.03)
-known, new = toys.accuracy(hasty, hundred), toys.accuracy(hasty, task.test)
+figures.four_heads()
 
-# %% tags=["fold"]
-# @title The hasty network
-claim(
-    "At a rate of 0.03 in place of 0.001 the pre-training is wasted: fewer than 7 in 10 of its own hundred are right, and of new reviews about as many as a coin gets.",
-    known < 0.7 and new < 0.6,
-    its_own_hundred=known,
-    new_reviews=new,
-    **{"new reviews, rate 0.001": tuned},
-)
+# %%
+x = plain.bert(test_ids[:8], test_real[:8])  # (B, T, D)
+print("encoder      ", tuple(x.shape))
+print("one text     ", tuple(nn.Linear(64, 2)(x[:, 0]).shape))  # positive or not
+print("two texts    ", tuple(nn.Linear(64, 3)(x[:, 0]).shape))  # A implies B, or ...
+print("each token   ", tuple(nn.Linear(64, 5)(x).shape))  # person, place, ...
+start, end = nn.Linear(64, 2)(x).unbind(dim=-1)  # question and passage
+print("span         ", tuple(start.shape), tuple(end.shape))  # softmax over T, each
 
 # %% [markdown]
+# The loss is always a cross-entropy: over the classes for the first two; over the classes of every real token for the third; over the T places, once for the start and once for the end, for the fourth.
+#
 # ### The same on real reviews
 #
-# IMDB has 25,000 labelled training reviews and 50,000 more without labels (chapter 02). A small BERT, two layers of width 128, was pre-trained on the text of these 75,000 (400 of them kept out to measure it), never on that of the test reviews, and then fine-tuned on the labels; beside it stands the same network from scratch. Three departures make more of a processor's hour: rare words are chosen more often than frequent ones, heads look at near words first (ALiBi, chapter 08), and there is no NSP. `python -m course_lib.experiments imdb-bert` records it again. First the pre-training:
+# IMDB has 25,000 labelled training reviews and 50,000 more without labels (chapter 02). A BERT of two layers and width 128 was pre-trained on the text of these 75,000 (400 of them kept out to measure it), never on that of the test reviews, then fine-tuned on the labels; beside it stands the same network from scratch: two epochs on the labels each, the rate set beforehand for each, one seed.
+#
+# It departs from BERT in many ways, to make more of half an hour on one processor core. *The game:* 25 % of the words are asked, rare ones more often than frequent ones, and only the 8,000 most frequent can be the answer; no NSP. *The input:* whole words, 30,000 of them, in windows of 128 without `[CLS]`. *The network:* Pre-LN, ALiBi (chapter 08) beside the learned positions, larger initial weights, no dropout in pre-training. *Fine-tuning:* the mean of all vectors instead of `[CLS]`, the last 256 words of a review, a fifth of them masked at random.
 
 # %%
-figures.reading_imdb("imdb-bert")
+guess_4 = predict("the test accuracy of the pre-trained network, in percent", ...)
 
 # %% tags=["fold"]
-# @title How much it read, and how long that took
-reading = ledger.load("imdb-bert")["runs"]
-entries = [run["history"]["pre-training"] for run in reading]
-claim(
-    "The loss still falls: each of the last three points is lower than the one before.",
-    all(
-        last["valid_loss"] < before["valid_loss"]
-        for points in entries
-        for before, last in zip(points[-4:], points[-3:], strict=False)
-    ),
-)
-pretraining_seconds = [sum(entry["seconds"] for entry in points) for points in entries]
-tuning_seconds = ledger.values("imdb-bert", "pre-trained", "train_seconds")
-scratch_seconds = ledger.values("imdb-bert", "from scratch", "train_seconds")
-together = sum(pretraining_seconds + tuning_seconds) / sum(scratch_seconds)
-words_read = max(points[-1]["tokens"] for points in entries)
-claim(
-    "It read 12 million words in less than half an hour of one processor core; with the fine-tuning that is more than three times as long as training from scratch.",
-    12e6 < words_read < 13e6 and max(pretraining_seconds) < 1800 and together > 3,
-    **{
-        "pre-training": f"{max(pretraining_seconds) / 60:.0f} minutes",
-        "all together": f"{together:.1f} times as long",
-    },
-)
-
-# %% [markdown]
-# Is it ahead of the same network from scratch? Of chapter 09's best Transformer? Of a bag of word pairs? (*Vote*: the scores of BERT and of a bag are added up. *Trained once more*: a bag that was also given the unlabelled reviews whose label the vote was sure of.)
-
-# %%
-guess_3 = predict("the test accuracy of the pre-trained network, in percent", ...)
-
-# %% tags=["fold"]
-# @title The ledger: nine models on IMDB's test reviews
+# @title The ledger: IMDB's test reviews
 SOURCES = {
     "from scratch": ("imdb-bert", "from scratch"),
     "chapter 09, all fixes": ("imdb-transformer", "mended"),
@@ -887,16 +1054,21 @@ SOURCES = {
 }
 imdb = {name: ledger.values(*where, "accuracy") for name, where in SOURCES.items()}
 average = {name: sum(values) / len(values) for name, values in imdb.items()}
+alone = list(SOURCES)[:5]
 
 # %% tags=["reveal"]
-figures.imdb_models(imdb)
-guess_3.compare(f"{100 * average['pre-trained']:.1f} percent")
+figures.imdb_models(
+    {name: imdb[name] for name in alone},
+    "Where does the small BERT stand? Ahead of the networks that see single words "
+    "and had no pre-training, behind both models that see pairs of words.",
+)
+guess_4.compare(f"{100 * average['pre-trained']:.1f} percent")
 
 # %% tags=["fold", "reveal"]
 # @title Ahead of whom, behind whom
 in_percent = {name: f"{100 * value:.1f} %" for name, value in average.items()}
 claim(
-    "Pre-training gains more than 2 points over the same network from scratch; it is ahead of chapter 09's Transformer with all fixes, too.",
+    "In this run the pre-trained network is more than 2 points ahead of the same network after two epochs from scratch, and more than half a point ahead of chapter 09's smaller Transformer with all fixes.",
     average["pre-trained"] > average["from scratch"] + 0.02
     and average["pre-trained"] > average["chapter 09, all fixes"] + 0.005,
     **{name: in_percent[name] for name in ("pre-trained", "from scratch", "chapter 09, all fixes")},
@@ -908,23 +1080,7 @@ claim(
 )
 
 # %% [markdown]
-# And the two together? Two votes and a bag trained once more stand in the figure.
-
-# %% tags=["fold", "reveal"]
-# @title What BERT adds to a bag
-claim(
-    "Where BERT and a bag vote together, BERT adds less than half a point to the bag, if anything.",
-    average["pre-trained and this bag vote"] < average["another bag of pairs"] + 0.005,
-    added=f"{100 * (average['pre-trained and this bag vote'] - average['another bag of pairs']):.2f} points",
-)
-claim(
-    "Trained once more, with the unlabelled reviews that the vote was sure of, the bag changes by less than half a point.",
-    abs(average["bag, trained once more"] - average["another bag of pairs"]) < 0.005,
-    gain=f"{100 * (average['bag, trained once more'] - average['another bag of pairs']):.2f} points",
-)
-
-# %% [markdown]
-# And with fewer labels? Both networks again, on 100, 400 and 1,600 labelled reviews; which ones is drawn anew for each seed, the pre-training is one and the same. Each has as many passes over them as the other. Where is the gain largest?
+# The network from scratch was stopped while its validation accuracy still rose, and chapter 09's, with ten epochs, is better although it is smaller. So the lead over it after two epochs is not what pre-training is worth in the end. And with fewer labels? Both networks again on 100, 400 and 1,600 labelled reviews, with equally many passes over them. Which reviews is drawn anew for each of three seeds; the pre-training is one and the same. Where is the gain largest?
 
 # %% tags=["reveal"]
 figures.imdb_by_labels("imdb-bert-curves", (100, 400, 1600))
@@ -963,10 +1119,285 @@ claim(
 )
 
 # %% [markdown]
-# So reading helps the network that reads, and does not make it the best model here. It is little reading: not one pass over the text, where BERT-base made 40 over 3,300 million words, with a network 25 times as large. And most verdicts can be told from single words and pairs of them, which a bag learns from the labels alone. (Where the table says one seed, half a point says nothing.)
+# So the same steps go further from a pre-trained start, most of all with few labels. But this network is not the best model: most reviews can be judged by single words and pairs of them, which a bag learns from the labels alone. And it has read little: less than one pass over the text, where BERT-base made 40 over 3,300 million words, with a network 25 times as large.
 
 # %% [markdown]
-# ## 8 · Probing: what do the layers know?
+# ## 8 · Errors you will meet
+#
+# None of these five raises an error, and all shapes fit.
+#
+# **1 · Masks on special tokens and padding.** With `maskable` everywhere the network is asked for `[CLS]`, `[SEP]` and padding, which are always the same. The loss looks better, and nothing was learned:
+
+# %%
+wasted = {}
+for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.items():
+    draws = torch.Generator().manual_seed(1)
+    _, targets = mask_tokens(test_ids, where, V, MASK, draws)
+    wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
+    print(f"{name}: {wasted[name]:.0%} of the asked tokens are no words")
+
+# %% [markdown]
+# **2 · The loss over all positions.** Most of the answers stand in the question. Take a reader that copies what it sees, and at `[MASK]` knows only how often each word occurs:
+
+# %%
+shown, targets = blanks(seed=2)
+often = torch.bincount(test_ids[maskable], minlength=V) + 1e-3
+copying = 0.99 * F.one_hot(shown, V) + 0.01 / V  # (B, T, V) probabilities
+answers = torch.where((shown == MASK)[..., None], often / often.sum(), copying)
+each = -answers.gather(2, test_ids[..., None]).log()[..., 0]  # (B, T) nats
+everywhere, at_asked = each[maskable].mean(), each[targets != IGNORE].mean()
+print(f"wrong: {everywhere:.2f} nats, fixed: {at_asked:.2f} nats per masked token")
+
+# %% [markdown]
+# **3 · Padding that is read.** Without the mask, the same review gets other logits in longer company. And a mean over all T places shrinks with the padding:
+
+# %% tags=["nbval-ignore-output"]
+row = task.test[0][0]
+alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
+ids, real = padded
+with torch.no_grad():
+    by_itself = tuned_model(alone_ids, torch.ones_like(alone_ids).bool())
+    wrong = tuned_model(ids, torch.ones_like(real)) - by_itself
+    fixed = tuned_model(ids, real) - by_itself
+    vectors = model.bert(ids, real)  # (1, 30, D), 0 at padding
+mean_wrong = vectors.mean(dim=1)
+mean_fixed = vectors.sum(dim=1) / real.sum(dim=1, keepdim=True)
+changes = wrong.abs().max(), fixed.abs().max()
+print(f"logits change, wrong: {changes[0]:.3f}, fixed: {changes[1]:.3f}")
+print(f"length of the mean, wrong / fixed: {mean_wrong.norm() / mean_fixed.norm():.2f}")
+
+# %% [markdown]
+# **4 · Other masks, or dropout, at each evaluation.** The loss depends on which words are hidden, and two draws differ by more than many an improvement that one would like to report. Draw the masks once, with a seed of their own, and call `eval()`.
+
+# %% tags=["nbval-ignore-output"]
+six = [toys.masked_scores(model, task, draws=1, seed=seed)["loss"] for seed in range(6)]
+print("wrong:", *(f"{loss:.3f}" for loss in six))
+again = [toys.masked_scores(model, task)["loss"] for _ in range(2)]
+print("fixed:", *(f"{loss:.3f}" for loss in again))
+
+# %% [markdown]
+# **5 · Too large a rate in fine-tuning.** At thirty times the rate not even the hundred reviews that it trains on are learned:
+
+# %%
+hasty = toys.finetune(model.bert, hundred, learning_rate=0.03)
+known, new = toys.accuracy(hasty, hundred), toys.accuracy(hasty, task.test)
+
+# %% tags=["fold"]
+# @title The five errors as claims
+claim(
+    "1: choosing from everything spends more than a third of the asked places on tokens that need no reading.",
+    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
+)
+claim(
+    "2: averaged over all words the loss of the copying reader is less than a fifth of that at the asked places.",
+    everywhere < 0.2 * at_asked,
+)
+claim(
+    "3: padding changes the logits only without the mask; the careless mean is the right one, times the share of real tokens.",
+    wrong.abs().max() > 1e-3
+    and fixed.abs().max() < 1e-4
+    and torch.allclose(mean_wrong, mean_fixed * real.float().mean(), atol=1e-5),
+)
+claim(
+    "4: six draws of masks on the same 400 reviews differ by more than 5 % of the loss; the same draw gives the same number.",
+    max(six) - min(six) > 0.05 * scores["loss"] and again[0] == again[1] == scores["loss"],
+)
+claim(
+    "5: at a rate of 0.03 in place of 0.001 the pre-training is wasted: fewer than 7 in 10 of its own hundred are right, and of new reviews about as many as a coin gets.",
+    known < 0.7 and new < 0.6,
+    its_own_hundred=known,
+    new_reviews=new,
+    **{"new reviews, rate 0.001": tuned},
+)
+
+# %% [markdown]
+# ### Exercise 12.6 · Explore and explain
+#
+# Difficulty ●●●○○ · 50 minutes · needs section 7, and the first part of *Going deeper* (probes)
+#
+# A *probe* is a linear classifier fitted to frozen vectors. Change the cell below: other numbers of labels and steps (`steps=`), the rate (`learning_rate=`), the untrained network, `toys.frozen_accuracy(bert, pairs, task.test)`, probes with `toys.probe_layers(bert, task)`. Then answer in words:
+#
+# (a) The role is read off layer 2 by a linear probe almost without a mistake, yet the linear layer on frozen features does poorly on the verdict. How can both be true?
+#
+# (b) After fine-tuning, what do you expect of the probe for "role" on `tuned_model.bert`, and for "thing"? Test it. What does the result say about what fine-tuning adds?
+#
+# (c) Give the network from scratch, `untrained.bert`, all 950 steps on the hundred labels, at the rates 0.001 and 0.003. What is left of the gap in the first screen? What, then, does pre-training save here?
+#
+# (d) A colleague shows that a two-layer probe reads syntax trees off BERT with 90 %, and concludes that BERT "knows syntax". Which three numbers do you ask for?
+
+# %% tags=["nbval-ignore-output"]
+explored = toys.finetune(model.bert, task.labelled[:50], steps=50)
+print("accuracy", round(toys.accuracy(explored, task.test), 2))
+for name, row in toys.probe_layers(explored.bert, task).items():
+    print(name, [round(a, 2) for a in row])
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "ex12-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# *Your answer:*
+#
+# ### BEGIN SOLUTION
+# (a) The verdict is positive if a good adjective is held *or* a bad one denied: role and polarity enter as a product (exclusive or), which no linear layer computes from a mean in which every review has one good and one bad adjective, one held and one denied. Each factor may be linearly readable at its own token; the product needs a nonlinear step at that token, which fine-tuning learns in the layers.
+#
+# (b) The role stays readable (fine-tuning needs it and starts from it); the thing stays absent, since the verdict does not depend on it. Fine-tuning adds little knowledge; it combines what is there and moves it to where the new layer reads. A good answer shows the numbers of its own run.
+#
+# (c) On one machine, for seeds 0, 1, 2, the network from scratch came to 0.91, 0.63, 0.80 at the rate 0.001 and to 0.92, 0.70, 0.83 at 0.003 (other numbers of threads gave up to 0.97), the pre-trained one after 150 steps to 0.97, 0.88, 1.00. So with a hundred labels the gap is smaller, it differs much between seeds, and part of it stays. With 200 labels and 950 steps at 0.003 it is gone: 1.00, 1.00, 0.99. Here pre-training saves steps on each new task, and some labels; with enough of both it need not raise what can be reached, since the toy's grammar can be learned from 200 reviews by repeating them. In a real language a few hundred texts do not hold the grammar.
+#
+# (d) The same probe on an untrained network and on the embeddings alone; on a control task (random answers by word), whose gap to the real task is the selectivity; and a linear probe, or one of limited size. Also good: accuracy on held-out sentences, a majority baseline.
+# ### END SOLUTION
+
+# %% [markdown]
+# Paste your answer in place of the three dots; at 20 words or more you are told what a good answer contains.
+
+# %%
+ch12.what_tuning_adds.compare(...)
+
+# %% [markdown]
+# ## 9 · How large is BERT?
+#
+# The published models: **BERT-base** with $N = 12$, $D = 768$, $H = 12$, and **BERT-large** with $N = 24$, $D = 1024$, $H = 16$; $F = 4D$, $V = 30522$, $L = 512$. The paper says 110 and 340 million parameters. On torch's device `meta` tensors have shapes and no numbers, so both can be built without any memory:
+
+# %%
+published = {}
+for name in ("bert-base-uncased", "bert-large-uncased"):
+    with torch.device("meta"):
+        published[name] = BERT(BERTConfig.from_name(name))
+totals = [number_of_parameters(bert) for bert in published.values()]
+
+# %% tags=["fold"]
+# @title Where the parameters are
+def parts_of(bert):
+    """Number of parameters of each part."""
+    n, layer = number_of_parameters, bert.encoder.layers[0]
+    attention = bert.config.num_layers * n(layer.self_attn)
+    return {
+        "token table": n(bert.embedding.token),
+        "places, segments, norm": n(bert.embedding) - n(bert.embedding.token),
+        "attention": attention,
+        "feed-forward and norms": n(bert.encoder) - attention,
+        "pooler": n(bert.pooler),
+    }
+
+
+def by_formula(c):
+    """Parameters of the encoder, by chapter 10."""
+    layout = c.d_model, c.num_heads, c.dim_feedforward, c.num_layers
+    return formulas.encoder_cost(1, 1, *layout).parameters
+
+
+base, large = (parts_of(bert) for bert in published.values())
+table(
+    ["part", "BERT-base", "share", "BERT-large", "share"],
+    [
+        *(
+            [part, n, f"{n / totals[0]:.1%}", large[part], f"{large[part] / totals[1]:.1%}"]
+            for part, n in base.items()
+        ),
+        ["all", totals[0], "100 %", totals[1], "100 %"],
+    ],
+)
+claim(
+    "109,482,240 and 335,141,888 parameters.",
+    totals == [109_482_240, 335_141_888] and [sum(base.values()), sum(large.values())] == totals,
+)
+claim(
+    "Chapter 10's formula counts both encoders.",
+    all(by_formula(b.config) == number_of_parameters(b.encoder) for b in published.values()),
+)
+
+# %% [markdown]
+# The paper rounds generously: 109.5 and 335.1 million, with the pooler and without the heads of pre-training. (These add little, since the output layer *is* the token table; *Going deeper* counts them.)
+#
+# Both were pre-trained, says the paper (sections 3.1 and A.2), on BooksCorpus (800 million words) and English Wikipedia (2,500 million): batches of 256 sequences, a million steps, about 40 epochs. Nine tenths of the steps had sequences of 128 tokens and the rest 512, because attention grows with $T^2$ (chapter 10). It took four days on 4 Cloud TPUs (16 chips) for the base and on 16 (64 chips) for the large model.
+#
+# ### Exercise 12.7 · Count
+#
+# Difficulty ●●●○○ · 25 minutes · needs sections 4 and 9, chapter 10
+#
+# From the sizes alone, without building a model: with two segments, the pooler, and no heads.
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-7-bert-parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def bert_parameters(V, L, D, N, F):
+    """Number of parameters of a BERT with its pooler and without heads.
+
+    Args:
+        V: vocabulary.
+        L: most tokens of a sequence.
+        D: width.
+        N: layers.
+        F: feed-forward width.
+
+    Returns:
+        int.
+    """
+    ### BEGIN SOLUTION
+    embeddings = (V + L + 2) * D + 2 * D
+    attention = 4 * (D * D + D)
+    feed_forward = D * F + F + F * D + D
+    norms = 2 * 2 * D
+    return embeddings + N * (attention + feed_forward + norms) + D * D + D
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-7-bert-parameters-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch12.bert_parameters(bert_parameters)
+
+# %% [markdown]
+# ## 10 · What BERT cannot do
+#
+# It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now both are hidden, and each is drawn from its own probabilities.
+
+# %%
+guess_5 = predict("how often the result breaks the rule, as a share", ...)
+
+# %%
+both = fill(model, "the plot was not _ , it was _ .")  # (2, V)
+p_good, p_bad = both[:, good].sum(1), both[:, bad].sum(1)
+p = p_good / (p_good + p_bad)  # each gap is good
+
+# %% tags=["fold", "reveal"]
+# @title How often both are good, or both bad
+broken = (p.prod() + (1 - p).prod()).item()
+guess_5.compare(f"{broken:.2f} of the time")
+claim(
+    "Two gaps filled independently are both good or both bad about half of the time; in the language never.",
+    abs(broken - 0.5) < 0.1,
+    share=broken,
+)
+
+# %% [markdown]
+# So it is no generator: there is no order in which a text's probability would be the product of its answers, as with chapter 01's chain rule. One can fill gaps one after the other, but BERT was not trained for that: the tokens it had to guess were 15 %, at random, not all that come after. For generation take a causal model (chapter 13). For classifying, searching and labelling texts that are there as a whole, both sides help, and BERT's descendants (*Going deeper*) do that today.
+
+# %% [markdown]
+# ## Summary
+#
+# 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone, drawn anew each time.
+# 2. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word cannot be trained to predict it; so BERT hides words.
+# 3. BERT is an encoder whose input is a sum of token, place and segment; pairs are `[CLS] A [SEP] B [SEP]`, words are cut into WordPieces.
+# 4. Fine-tuning adds one layer and trains everything, gently. After the same few steps on the same labels a pre-trained network gets further than one from scratch; given more steps, the gap shrinks.
+# 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts; it does not write them.
+#
+# ## Where next
+#
+# *Chapter 13*: the other branch, GPT, which generates text, and does tasks when prompted.
+#
+# ## References
+#
+# - J. Devlin, M.-W. Chang, K. Lee, K. Toutanova, *BERT: pre-training of deep bidirectional transformers for language understanding*, NAACL 2019, arXiv:1810.04805: section 3 and figure 2 (input), 3.1 (both tasks), 5.3 and table 7 (features), appendix A.2 (training), C.2 (masking).
+# - M. Peters et al., *Deep contextualized word representations* (ELMo), NAACL 2018, arXiv:1802.05365: section 3.
+# - A. Radford, K. Narasimhan, T. Salimans, I. Sutskever, *Improving language understanding by generative pre-training* (GPT), 2018: section 3.
+# - W. L. Taylor, *"Cloze procedure": a new tool for measuring readability*, Journalism Quarterly 30, 1953.
+# - Y. Wu et al., *Google's neural machine translation system*, 2016, arXiv:1609.08144: section 4.1 (WordPiece).
+# - Y. Liu et al., *RoBERTa: a robustly optimized BERT pretraining approach*, 2019, arXiv:1907.11692: section 4 (dynamic masking, NSP, data).
+# - V. Sanh, L. Debut, J. Chaumond, T. Wolf, *DistilBERT, a distilled version of BERT*, 2019, arXiv:1910.01108: tables 1 and 3.
+# - Z. Lan et al., *ALBERT: a lite BERT*, ICLR 2020, arXiv:1909.11942: section 3.1. K. Clark et al., *ELECTRA*, ICLR 2020, arXiv:2003.10555: section 2.
+# - J. Hewitt, P. Liang, *Designing and interpreting probes with control tasks*, EMNLP 2019, arXiv:1909.03368: section 2. I. Tenney, D. Das, E. Pavlick, *BERT rediscovers the classical NLP pipeline*, ACL 2019, arXiv:1905.05950.
+# - Video: *BERT Explained!*, https://www.youtube.com/watch?v=OR0wfP2FD3c, both pre-training tasks and the input. J. Alammar, *The illustrated BERT, ELMo, and co.*, http://jalammar.github.io/illustrated-bert/.
+
+# %% [markdown]
+# ## Going deeper
+#
+# Nothing later in the course needs these parts; each answers one question. (Exercise 12.6 uses the first.)
+
+# %% [markdown] tags=["deeper"]
+# ### What do the layers know? Probing
 #
 # A **probe** is a small classifier on frozen vectors. If a linear probe reads a property off one token's vector, the property is there, in an easily readable form. Our grammar knows two things about every adjective:
 #
@@ -974,9 +1405,6 @@ claim(
 # - the **thing** that it is said of: film, plot, acting, ... eight of them.
 #
 # Which of the two can be read off the adjective's vector, and from which layer on?
-
-# %%
-show_source(toys.probe)
 
 # %% tags=["reveal"]
 figures.probes("bert-toy", dict(zip(toys.QUESTIONS, (1 / 2, 1 / 8), strict=True)))
@@ -1000,7 +1428,7 @@ claim(
 )
 
 # %% [markdown]
-# The curves need their **controls**:
+# The curves need **controls**:
 #
 # - The *embeddings* already give three quarters on "role". They hold the place, and in some forms of review the held adjective comes early, in others late. So only what lies *above* that is due to context.
 # - The *untrained* network has the same architecture and mixes all tokens too. It adds nothing here: its weights start so small (0.02) that its layers hardly change what they read. On other tasks random networks are surprisingly good, and a probe on a trained one must be compared with them.
@@ -1020,9 +1448,12 @@ claim(
 )
 
 # %% [markdown]
-# And a property may be absent because nobody asked for it. In this language every thing goes with every adjective, so knowing the thing helps to fill no blank. A network learns what its loss pays for.
+# And a property may be absent because it was never needed. In this language every thing goes with every adjective, so knowing the thing helps to fill no gap. A network learns what its loss pays for.
+
+# %% [markdown] tags=["deeper"]
+# ### Can a probe know too much itself?
 #
-# **Common mistake · a probe that learns the task itself.** Give the probe not one vector but those of the neighbours too, *of the untrained embeddings*. And score it on the examples that it was fitted to:
+# Give the probe not one vector but those of the neighbours too, *of the untrained embeddings*. And score it on the examples that it was fitted to:
 
 # %%
 layers, adjective_answers = toys.adjectives(untrained.bert, task)
@@ -1062,235 +1493,87 @@ claim(
     new=heart["accuracy"],
 )
 
-# %% [markdown]
-# ### Where does it look?
-#
-# The maps of the pre-trained network, opened at the blank: all heads of its last layer at once, a colour for each. (A picture stands here where scripts do not run.)
-#
-# **Question.** In one review the blank stands late, in the other early. At which words do the heads look, and on which side of the blank? Switch heads off to see the others, in both layers. Then press *causal mask*, the view that GPT would have: in which of the two reviews is anything left that tells the verb?
+# %% [markdown] tags=["deeper"]
+# ### How long did the small BERT read IMDB, and was it finished?
+
+# %%
+figures.reading_imdb("imdb-bert")
 
 # %% tags=["fold"]
-# @title The pre-trained network on any review
-from course_lib.notebook.recorder import explore_sentence
-
-
-def tokens_and_ids(review):
-    """The tokens of a review, with [MASK] at each blank _, and what the network is called with, their ids."""
-    unknown = sorted(set(review.split()) - set(vocab.itos) - {"_"})
-    if unknown:
-        raise ValueError(f"not in this language: {', '.join(unknown)}; see vocab.itos")
-    words = [MASK if word == "_" else vocab.stoi[word] for word in review.split()]
-    blank_ids = [CLS, *words, SEP]
-    return [vocab.itos[i] for i in blank_ids], torch.tensor([blank_ids])
-
-
-def explore_blanks(*reviews):
-    """Fill the blanks of reviews of your own, and show where the network looks."""
-    for review in reviews:
-        _, blank_ids = tokens_and_ids(review)
-        with torch.no_grad():
-            best = model(blank_ids)[0][0].argmax(-1)[1:-1]
-        filled = [f"[{vocab.itos[i]}]" if w == "_" else w for w, i in zip(review.split(), best.tolist(), strict=True)]
-        print("filled:", " ".join(filled))
-    return explore_sentence(
-        model,
-        tokens_and_ids,
-        *reviews,
-        title="A small BERT, pre-trained on toy reviews",
-        alt="Attention maps of two layers with four heads each, over two reviews with a hidden verb. Every token may "
-        "attend to every token, on both sides.",
-        caption="No triangle: every place reads *both* sides, and so does the blank.",
-        layer=1,
-        head="all",
-        query="[MASK]",
-    )
-
-
-# %%
-explore_blanks(
-    "critics called the plot dull , but i _ it superb .",
-    "i _ the plot superb , although critics called it dull .",
+# @title How much it read, and how long that took
+reading = ledger.load("imdb-bert")["runs"]
+entries = [run["history"]["pre-training"] for run in reading]
+claim(
+    "The loss still falls: each of the last three points is lower than the one before.",
+    all(
+        last["valid_loss"] < before["valid_loss"]
+        for points in entries
+        for before, last in zip(points[-4:], points[-3:], strict=False)
+    ),
+)
+pretraining_seconds = [sum(entry["seconds"] for entry in points) for points in entries]
+tuning_seconds = ledger.values("imdb-bert", "pre-trained", "train_seconds")
+scratch_seconds = ledger.values("imdb-bert", "from scratch", "train_seconds")
+together = sum(pretraining_seconds + tuning_seconds) / sum(scratch_seconds)
+words_read = max(points[-1]["tokens"] for points in entries)
+claim(
+    "It read 12 million words in less than half an hour of one processor core; with the fine-tuning that is more than three times as long as training from scratch.",
+    12e6 < words_read < 13e6 and max(pretraining_seconds) < 1800 and together > 3,
+    **{
+        "pre-training": f"{max(pretraining_seconds) / 60:.0f} minutes",
+        "all together": f"{together:.1f} times as long",
+    },
 )
 
-# %% [markdown]
-# Hide another word, or write a review of your own from the words in `vocab.itos`, and run the cell again. Where do the heads look when the blank hides an adjective, and can the network fill it?
-
-# %% [markdown]
-# ### Exercise 12.6 · Explore and explain
+# %% [markdown] tags=["deeper"]
+# ### What does BERT add to a bag of word pairs?
 #
-# Difficulty ●●●○○ · 50 minutes · needs sections 7 and 8
-#
-# Change the cell below: other numbers of labels and steps (`steps=`), the rate (`learning_rate=`), the untrained network, `toys.frozen_accuracy(bert, pairs, task.test)`, probes with `toys.probe_layers(bert, task)`. Then answer in words:
-#
-# (a) The role is read off layer 2 by a linear probe almost without a mistake, yet the linear layer on frozen features does poorly on the verdict. How can both be true?
-#
-# (b) After fine-tuning, what do you expect of the probe for "role" on `tuned_model.bert`, and for "thing"? Test it. What does the result say about what fine-tuning adds?
-#
-# (c) Give the network from scratch, `untrained.bert`, all 950 steps on the hundred labels, at the rates 0.001 and 0.003. What is left of the gap in the first screen? What, then, does pre-training save here?
-#
-# (d) A colleague shows that a two-layer probe reads syntax trees off BERT with 90 %, and concludes that BERT "knows syntax". Which three numbers do you ask for?
-
-# %% tags=["nbval-ignore-output"]
-explored = toys.finetune(model.bert, task.labelled[:50], steps=50)
-print("accuracy", round(toys.accuracy(explored, task.test), 2))
-for name, row in toys.probe_layers(explored.bert, task).items():
-    print(name, [round(a, 2) for a in row])
-
-# %% [markdown] nbgrader={"grade": true, "grade_id": "ex12-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
-# *Your answer:*
-#
-# ### BEGIN SOLUTION
-# (a) The verdict is positive if a good adjective is held *or* a bad one denied: role and polarity enter as a product (exclusive or), which no linear layer computes from a mean in which every review has one good and one bad adjective, one held and one denied. Each factor may be linearly readable at its own token; the product needs a nonlinear step at that token, which fine-tuning learns in the layers.
-#
-# (b) The role stays readable (fine-tuning needs it and starts from it); the thing stays absent, since the verdict does not depend on it. Fine-tuning adds little knowledge; it combines what is there and moves it to where the new layer reads. A good answer shows the numbers of its own run.
-#
-# (c) In our runs the network from scratch came to 0.91 at the rate 0.001 and to 0.97 at 0.003, as far as the pre-trained one did in 150 steps. So on this small language pre-training saves time on each new task, and need not raise what can be reached in the end: the toy's grammar can be learned from a hundred reviews by repeating them. In a real language a hundred texts do not hold the grammar. Compare one seed with care: other seeds, other gaps.
-#
-# (d) The same probe on an untrained network and on the embeddings alone; on a control task (random answers by word), whose gap to the real task is the selectivity; and a linear probe, or one of limited size. Also good: accuracy on held-out sentences, a majority baseline.
-# ### END SOLUTION
-
-# %% [markdown]
-# ## 9 · How large is BERT?
-#
-# The published models: **BERT-base** with $N = 12$, $D = 768$, $H = 12$, and **BERT-large** with $N = 24$, $D = 1024$, $H = 16$; $F = 4D$, $V = 30522$, $L = 512$. The paper says 110 and 340 million parameters. torch's device `meta` builds them without any memory:
+# *Vote*: the scores of BERT and of a bag are added up. *Trained once more*: a bag that was also given the unlabelled reviews of whose label the vote was sure. `python -m course_lib.experiments imdb-bert` records it again; one seed, so half a point says nothing.
 
 # %%
-published = {}
-for name in ("bert-base-uncased", "bert-large-uncased"):
-    with torch.device("meta"):
-        published[name] = BERT(BERTConfig.from_name(name))
-totals = [number_of_parameters(bert) for bert in published.values()]
+figures.imdb_models(
+    {name: imdb[name] for name in ("pre-trained", *list(SOURCES)[5:])},
+    "What does BERT add to a bag of word pairs? Next to nothing: the bag alone is as "
+    "good as their votes.",
+)
 
-# %%
-def parts_of(bert):
-    """Number of parameters of each part."""
-    n, layer = number_of_parameters, bert.encoder.layers[0]
-    attention = bert.config.num_layers * n(layer.self_attn)
-    return {
-        "token table": n(bert.embedding.token),
-        "places, segments, norm": n(bert.embedding) - n(bert.embedding.token),
-        "attention": attention,
-        "feed-forward and norms": n(bert.encoder) - attention,
-        "pooler": n(bert.pooler),
-    }
-
-
-def by_formula(c):
-    """Parameters of the encoder, by chapter 10."""
-    sizes = c.d_model, c.num_heads, c.dim_feedforward, c.num_layers
-    return formulas.encoder_cost(1, 1, *sizes).parameters
-
-
-# %% tags=["fold"]
-# @title Where the parameters are
-base, large = (parts_of(bert) for bert in published.values())
-table(
-    ["part", "BERT-base", "share", "BERT-large", "share"],
-    [
-        *(
-            [part, n, f"{n / totals[0]:.1%}", large[part], f"{large[part] / totals[1]:.1%}"]
-            for part, n in base.items()
-        ),
-        ["all", totals[0], "100 %", totals[1], "100 %"],
-    ],
+# %% tags=["fold", "reveal"]
+# @title What BERT adds to a bag
+claim(
+    "Where BERT and a bag vote together, BERT adds less than half a point to the bag, if anything.",
+    average["pre-trained and this bag vote"] < average["another bag of pairs"] + 0.005,
+    added=f"{100 * (average['pre-trained and this bag vote'] - average['another bag of pairs']):.2f} points",
 )
 claim(
-    "109,482,240 and 335,141,888 parameters.",
-    totals == [109_482_240, 335_141_888]
-    and [sum(base.values()), sum(large.values())] == totals,
-)
-claim(
-    "Chapter 10's formula counts both encoders.",
-    all(by_formula(b.config) == number_of_parameters(b.encoder) for b in published.values()),
+    "Trained once more, with the unlabelled reviews that the vote was sure of, the bag changes by less than half a point.",
+    abs(average["bag, trained once more"] - average["another bag of pairs"]) < 0.005,
+    gain=f"{100 * (average['bag, trained once more'] - average['another bag of pairs']):.2f} points",
 )
 
-# %% [markdown]
-# The paper rounds generously: 109.5 and 335.1 million, with the pooler and without the heads. The two heads of pre-training add little, since the output layer *is* the token table:
+# %% [markdown] tags=["deeper"]
+# ### What if the second text's segments are left at 0?
+#
+# Nothing fails: the code runs, the loss falls. But a published BERT was made to read the second text with $S_B$ added to each of its vectors. In a random BERT, on the pairs of section 5:
 
 # %%
-with torch.device("meta"):
-    whole = BERTForPreTraining(BERT(BERTConfig.from_name("bert-base-uncased")))
-extra = number_of_parameters(whole) - totals[0]
-
-# %% tags=["fold"]
-# @title What the heads of pre-training add
-D_base, V_base = 768, 30522
-claim(
-    "The heads add $D^2 + D + 2D + V + 2D + 2$ = 624,188 parameters; an untied output layer would add 23.4 million more.",
-    extra == D_base * D_base + 5 * D_base + V_base + 2 == 624_188 and V_base * D_base > 23.4e6,
-)
-
-# %% [markdown]
-# Both were pre-trained, says the paper (sections 3.1 and A.2), on BooksCorpus (800 million words) and English Wikipedia (2,500 million words; lists, tables and headers left out): batches of 256 sequences of up to 512 tokens, a million steps, about 40 epochs. Nine tenths of the steps had sequences of 128 tokens, because attention grows with $T^2$ (chapter 10). It took four days on 4 Cloud TPUs (16 chips) for the base and on 16 (64 chips) for the large model.
-#
-# ### Exercise 12.7 · Count
-#
-# Difficulty ●●●○○ · 25 minutes · needs sections 4 and 9, chapter 10
-#
-# From the sizes alone, without building a model: with two segments, the pooler, and no heads.
-
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-7-bert-parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def bert_parameters(V, L, D, N, F):
-    """Number of parameters of a BERT with its pooler and without heads.
-
-    Args:
-        V: vocabulary.
-        L: most tokens of a sequence.
-        D: width.
-        N: layers.
-        F: feed-forward width.
-
-    Returns:
-        int.
-    """
-    ### BEGIN SOLUTION
-    embeddings = (V + L + 2) * D + 2 * D
-    attention = 4 * (D * D + D)
-    feed_forward = D * F + F + F * D + D
-    norms = 2 * 2 * D
-    return embeddings + N * (attention + feed_forward + norms) + D * D + D
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-7-bert-parameters-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch12.bert_parameters(bert_parameters)
-
-# %% [markdown]
-# ## 10 · Weights from elsewhere
-#
-# Few people pre-train a BERT; most take one from the [Hugging Face hub](https://huggingface.co/models), where anyone can publish models: each is a folder with a `config.json`, the weights, and the tokenizer's files. (The company's library [`transformers`](https://github.com/huggingface/transformers) runs them in PyTorch.) With a network connection:
-#
-# ```python
-# model = BERTForPreTraining.from_pretrained("bert-base-uncased")  # 440 MB, once
-# tokenizer = huggingface.tokenizer("bert-base-uncased")
-# encoded = tokenizer.encode("The plot was [MASK].")
-# ```
-#
-# Weights are read from `model.safetensors`, a table of names and numbers. Older files (`pytorch_model.bin`) are pickles, and opening a pickle can run any program; the library refuses them. Our BERT writes and reads the same names, so the round trip can be made here:
-
-# %%
-some_ids, some_real = text.pad_batch([row for row, _ in task.test[:20]])
-with tempfile.TemporaryDirectory() as folder:
-    model.save_pretrained(folder)
-    returned = BERTForPreTraining.from_pretrained(folder)
-    files = sorted(path.name for path in Path(folder).iterdir())
-    config, tensors = huggingface.read(folder)
+set_seed(3)
+pair_reader = toys.small_bert(task).bert
 with torch.no_grad():
-    ours, theirs = model(some_ids, some_real), returned(some_ids, some_real)
+    given = pair_reader.embedding(pair_ids, pair_segments)
+    left_out = pair_reader.embedding(pair_ids)
 
 # %% tags=["fold"]
-# @title Some of the names, and the logits compared
-shown_names = [n for n in sorted(tensors) if ".layer.1" not in n and n.endswith("weight")]
-table(["name in the file", "shape"], [[f"`{n}`", tuple(tensors[n].shape)] for n in shown_names])
+# @title Which vectors differ
 claim(
-    "The folder holds `config.json` and `model.safetensors`, and the loaded network gives the same logits, bit by bit.",
-    files == ["config.json", "model.safetensors"]
-    and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)),
+    "Exactly the vectors of the second text differ.",
+    torch.equal((given != left_out).any(-1), pair_segments == 1),
+    largest_difference=(given - left_out).abs().max(),
 )
 
-# %% [markdown]
-# A checkpoint that does not fit must not be loaded in part. One tensor taken out, one of another shape:
+# %% [markdown] tags=["deeper"]
+# ### What if a checkpoint does not fit?
+#
+# Then nothing of it may be loaded. One tensor taken out, one of another shape:
 
 # %%
 damaged = {n: x for n, x in tensors.items() if n != "bert.pooler.dense.bias"}
@@ -1310,37 +1593,26 @@ claim(
     "pooler" in complaint and "position" in complaint,
 )
 
-# %% [markdown]
-# The names are those of Hugging Face's `BertForPreTraining`. There query, key and value are three matrices, here one packed one (chapter 07); the library cuts and joins. The course's tests compare the logits with `transformers`, token by token, on models of several shapes.
-
-# %% [markdown]
-# ## 11 · What BERT cannot do
+# %% [markdown] tags=["deeper"]
+# ### What do the heads of pre-training add?
 #
-# It fills blanks *each by itself*: $p(x_s, x_t \mid \tilde x)$ is not what it gives, only $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$. In our language of the two adjectives exactly one is good. Now both are hidden, and each is drawn from its own probabilities.
+# Little, since the output layer *is* the token table:
 
 # %%
-guess_4 = predict("how often the result breaks the rule, as a share", ...)
+with torch.device("meta"):
+    whole = BERTForPreTraining(BERT(BERTConfig.from_name("bert-base-uncased")))
+extra = number_of_parameters(whole) - totals[0]
 
-# %%
-both = fill("the plot was not _ , it was _ .")  # (2, V)
-p_good, p_bad = both[:, good].sum(1), both[:, bad].sum(1)
-p = p_good / (p_good + p_bad)  # each blank is good
-
-# %% tags=["fold", "reveal"]
-# @title How often both are good, or both bad
-broken = (p.prod() + (1 - p).prod()).item()
-guess_4.compare(f"{broken:.2f} of the time")
+# %% tags=["fold"]
+# @title What the heads of pre-training add
+D_base, V_base = 768, 30522
 claim(
-    "Two blanks filled independently are both good or both bad about half of the time; in the language never.",
-    abs(broken - 0.5) < 0.1,
-    share=broken,
+    "The heads add $D^2 + D + 2D + V + 2D + 2$ = 624,188 parameters; an untied output layer would add 23.4 million more.",
+    extra == D_base * D_base + 5 * D_base + V_base + 2 == 624_188 and V_base * D_base > 23.4e6,
 )
 
-# %% [markdown]
-# So it is no generator: there is no order in which a text's probability would be the product of its answers, as with chapter 01's chain rule. One can fill blanks one after the other, but that is not what it was trained for: 15 % of the places were hidden, at random, not all that come after. For writing, take a causal model (chapter 13). For judging, finding and labelling texts that are there as a whole, both sides help.
-
-# %% [markdown]
-# ## 12 · Descendants
+# %% [markdown] tags=["deeper"]
+# ### What came after BERT?
 #
 # | model | what is different | size |
 # |---|---|---|
@@ -1348,30 +1620,4 @@ claim(
 # | RoBERTa (Liu et al. 2019, Facebook) | no NSP; dynamic masking; 160 GB of text; larger batches, longer training; byte-level BPE, 50,000 | 125M, 355M |
 # | DistilBERT (Sanh et al. 2019, Hugging Face) | 6 layers, trained to imitate BERT-base's outputs (distillation); no segments, no pooler; by its authors' count 97 % of the score on GLUE, 60 % faster | 66M, 40 % smaller |
 # | ALBERT (Lan et al. 2020) | all layers share their weights; a narrow table of embeddings; order of sentences in place of NSP | 12M (base) |
-# | ELECTRA (Clark et al. 2020) | a small network fills the blanks, the large one says of *every* token whether it was replaced: a loss at all places | 110M (base) |
-
-# %% [markdown]
-# ## Summary
-#
-# 1. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word cannot be trained to predict it; so BERT hides words and guesses them.
-# 2. Of 15 % chosen tokens 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone, drawn anew each time.
-# 3. The input is a sum of token, place and segment, normalised; pairs are `[CLS] A [SEP] B [SEP]`, words are cut into WordPieces.
-# 4. With the same labels and the same steps on them a pre-trained network gets further than one from scratch; frozen features may or may not do, and probes, with controls, say what is in them.
-# 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts; it does not write them.
-#
-# ## Where next
-#
-# *Chapter 13*: the other branch, GPT, which writes, and does tasks by being asked.
-#
-# ## References
-#
-# - J. Devlin, M.-W. Chang, K. Lee, K. Toutanova, *BERT: pre-training of deep bidirectional transformers for language understanding*, NAACL 2019, arXiv:1810.04805: section 3 and figure 2 (input), 3.1 (both tasks), 5.3 and table 7 (features), appendix A.2 (training), C.2 (masking).
-# - M. Peters et al., *Deep contextualized word representations* (ELMo), NAACL 2018, arXiv:1802.05365: section 3.
-# - A. Radford, K. Narasimhan, T. Salimans, I. Sutskever, *Improving language understanding by generative pre-training* (GPT), 2018: section 3.
-# - W. L. Taylor, *"Cloze procedure": a new tool for measuring readability*, Journalism Quarterly 30, 1953.
-# - Y. Wu et al., *Google's neural machine translation system*, 2016, arXiv:1609.08144: section 4.1 (WordPiece).
-# - Y. Liu et al., *RoBERTa: a robustly optimized BERT pretraining approach*, 2019, arXiv:1907.11692: section 4 (dynamic masking, NSP, data).
-# - V. Sanh, L. Debut, J. Chaumond, T. Wolf, *DistilBERT, a distilled version of BERT*, 2019, arXiv:1910.01108: tables 1 and 3.
-# - Z. Lan et al., *ALBERT: a lite BERT*, ICLR 2020, arXiv:1909.11942: section 3.1. K. Clark et al., *ELECTRA*, ICLR 2020, arXiv:2003.10555: section 2.
-# - J. Hewitt, P. Liang, *Designing and interpreting probes with control tasks*, EMNLP 2019, arXiv:1909.03368: section 2. I. Tenney, D. Das, E. Pavlick, *BERT rediscovers the classical NLP pipeline*, ACL 2019, arXiv:1905.05950.
-# - Video: *BERT Explained!*, https://www.youtube.com/watch?v=OR0wfP2FD3c, both pre-training tasks and the input. J. Alammar, *The illustrated BERT, ELMo, and co.*, http://jalammar.github.io/illustrated-bert/.
+# | ELECTRA (Clark et al. 2020) | a small network fills the gaps, the large one says of *every* token whether it was replaced: a loss at all places | 110M (base) |

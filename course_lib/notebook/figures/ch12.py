@@ -1,11 +1,12 @@
 """Figures of chapter 12: what guessing hidden words teaches, and what it is worth with few labels."""
 
 from course_lib.notebook import ledger, plots
+from course_lib.notebook.diagrams import box, canvas, label, wire
 from course_lib.notebook.display import show
 
 
 def loss_at_blanks(history, levels):
-    """Loss at hidden words by step of the pre-training, between levels {name: nats} that knowledge of a kind gives."""
+    """Loss at asked words by step of the pre-training, beside levels {name: nats} that knowledge of a kind gives."""
     ax, steps = plots.axes(height=3.2), [entry["step"] for entry in history]
     ax.plot(steps, [entry["loss"] for entry in history], "o-", markersize=3, color=plots.color("pre-trained"))
     for name, level in levels.items():
@@ -22,10 +23,10 @@ def loss_at_blanks(history, levels):
     ax.set(xlabel="optimizer steps", ylabel="loss (nats per masked token)", ylim=(0, 4.2))
     show(
         ax,
-        alt="The loss starts near the unigram entropy, falls quickly to below 1 nat, and ends a little above the floor "
-        "for both sides; log V, unigram and the floor are dotted lines.",
-        caption="What does the network learn? Far more than how often each word occurs; it ends above the floor, since "
-        "in one review several words are hidden at once, and a random word may mislead.",
+        alt="The loss starts near the unigram entropy, falls quickly to below 1 nat, and ends a little above the "
+        "floor; log V, the unigram entropy and the floor are dotted lines.",
+        caption="What does the network learn? Far more than how often each word occurs; it ends above the floor, which "
+        "holds for one asked word in an untouched review.",
     )
 
 
@@ -37,9 +38,8 @@ def accuracy_by_labels(experiment, sizes, ways):
         ax,
         alt="Accuracy by number of labelled reviews, 20 to 200, a band over the seeds: the fine-tuned pre-trained "
         "network rises to nearly 1, the network from scratch less, the linear layer on frozen features hardly at all.",
-        caption="What is pre-training worth? With 20 labels nothing yet; with 100 and more, most of the task, after "
-        "the same "
-        "150 steps. Line: mean over the seeds; band: least to greatest; dotted: a coin.",
+        caption="What is pre-training worth after the same 150 steps on the labels? With 20 labels nothing yet; with "
+        "100 and more, most of the task. Line: mean of three seeds; band: least to greatest; dotted: a coin.",
     )
 
 
@@ -51,8 +51,8 @@ def imdb_by_labels(experiment, sizes):
         ax,
         alt="Accuracy on 2,000 of IMDB's test reviews by the number of labelled reviews, pre-trained and from scratch, "
         "a band over the seeds.",
-        caption="How many labels is reading worth? With few of them several points of accuracy, with more of them "
-        "less. Line: mean over the seeds; band: least to greatest; dotted: a coin.",
+        caption="What is pre-training worth on real reviews? With few labels several points of accuracy, with more of "
+        "them less. Line: mean of three seeds; band: least to greatest; dotted: a coin.",
     )
 
 
@@ -90,7 +90,7 @@ def reading_imdb(experiment):
     )
 
 
-def imdb_models(accuracies):
+def imdb_models(accuracies, caption):
     """Test accuracy on IMDB of each model, a dot for each seed."""
     percent = {name: [100 * value for value in values] for name, values in accuracies.items()}
     colors = {name: "pre-trained" for name in accuracies if name.startswith("pre-trained")}
@@ -104,8 +104,7 @@ def imdb_models(accuracies):
         alt="Dots of test accuracy on IMDB, from low to high: "
         + "; ".join(f"{name} {means[name]:.1f} %" for name in ranked)
         + ".",
-        caption="Where does the small BERT stand? Ahead of the same network from scratch, and behind every model that "
-        "sees pairs of words.",
+        caption=caption,
     )
 
 
@@ -130,3 +129,53 @@ def probes(experiment, questions):
         caption="What do the vectors at the adjectives know? After pre-training their role, from the first layer on. "
         "Of which thing they are said, nothing that a linear probe finds. Dotted: chance; bands over the seeds.",
     )
+
+
+HEADS = (  # title, tokens, which vectors are read, what is said above, shapes
+    ("a class for a text", ("[CLS]", "the", "plot", "was", "dull"), (0,), ("negative",), "(B, D) to (B, classes)"),
+    ("a class for a pair", ("[CLS]", "it rains", "[SEP]", "I am wet", "[SEP]"), (0,), ("follows",),
+     "(B, D) to (B, classes)"),
+    ("a class for each token", ("[CLS]", "Ada", "lives", "in", "Rome"), (1, 2, 3, 4), ("person", "-", "-", "place"),
+     "(B, T, D) to (B, T, classes)"),
+    ("a span of the text", ("where ?", "[SEP]", "Ada", "in", "Rome"), (2, 3, 4), ("", "start", "end"),
+     "(B, T, D) to (B, T, 2)"),
+)  # fmt: skip
+
+
+def four_heads():
+    """Draw the four kinds of task: which of the encoder's vectors each head reads, and its shapes."""
+    ax = canvas(17, 11.4)
+    for number, head in enumerate(HEADS):
+        _head(ax, 0.2 + 8.6 * (number % 2), 5.9 - 5.8 * (number // 2), *head)
+    show(
+        ax,
+        alt="Four panels, each with five tokens, a BERT above them and one vector above each token. A class for a "
+        "text and a class for a pair: only the vector at [CLS] goes into a linear layer. A class for each token: the "
+        "vectors of all words do. A span of the text: all vectors of the passage do; two are marked start and end.",
+        caption="What does each head read of the same encoder? One vector for a class of the whole input, every vector "
+        "for classes of tokens; a span is two such classes, with a softmax over the T places.",
+    )
+
+
+def _head(ax, x, y, title, tokens, read, said, shapes):
+    """One panel: tokens, BERT, its vectors, and the linear layer on those that are read."""
+    columns = [x + 0.85 + 1.55 * t for t in range(5)]
+    label(ax, x + 3.95, y + 5.0, title, size=11.5, weight="bold")
+    box(ax, x + 3.95, y + 1.55, "BERT", "BERT", w=7.6, h=0.62, size=11)
+    spread = [columns[t] for t in read]
+    middle = (spread[0] + spread[-1]) / 2
+    width = max(4.4, spread[-1] - spread[0] + 1.2)
+    middle = max(middle, x + 0.15 + width / 2)
+    for t, (column, token) in enumerate(zip(columns, tokens, strict=True)):
+        used = t in read
+        box(ax, column, y + 0.5, token, "muted" if token.startswith("[") else "token", w=1.42, h=0.6, size=8.5)
+        wire(ax, [(column, y + 0.8), (column, y + 1.24)], lw=1.1)
+        box(ax, column, y + 2.4, "", "hidden" if used else "faint", w=0.95, h=0.36)
+        wire(ax, [(column, y + 1.86), (column, y + 2.22)], "ink" if used else "faint", lw=1.1, head=False)
+        if used:
+            wire(ax, [(column, y + 2.58), (column, y + 3.0)], "projections")
+    box(ax, middle, y + 3.28, f"linear: {shapes}", "projections", w=width, h=0.52, size=8.5)
+    for column, word in zip(spread, said, strict=True):
+        if word:
+            wire(ax, [(column, y + 3.54), (column, y + 3.95)], "output")
+            box(ax, column, y + 4.25, word, "output", w=1.45, h=0.55, size=9)
