@@ -155,7 +155,7 @@ def masked_scores(model, task, draws=2, seed=12345):
         draws: how often each review is masked.
 
     Returns:
-        dict: "loss" in nats a blank, "accuracy".
+        dict: "loss" in nats per masked token, "accuracy".
     """
     generator = torch.Generator().manual_seed(seed)
     rows = [row for row, _ in task.test]

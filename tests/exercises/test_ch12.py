@@ -283,3 +283,13 @@ def test_messages_do_not_show_the_solution(name):
     messages = " ".join(verdict(getattr(ch12, name), wrong) for _, wrong in PLANTED[name])
     for line in ("torch.where", "masked_fill", "log_softmax(", "gather", "range(len", "torch.full", "D * F", "0.875"):
         assert line not in messages
+
+
+def test_words_are_asked_for_before_the_good_answer_is_told(capsys):
+    """Fails if the exercise in words has no hint, or tells what is wanted before anything was written."""
+    for number in (1, 2, 3):
+        ch12.what_tuning_adds.hint(number)
+    ch12.what_tuning_adds.compare(...)
+    assert "no answer yet" in capsys.readouterr().out
+    ch12.what_tuning_adds.compare("word " * 20)
+    assert "product" in capsys.readouterr().out

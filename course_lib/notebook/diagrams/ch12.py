@@ -87,18 +87,18 @@ def pretraining_directions():
 
 
 @diagram(
-    alt="Two frames. Left, 1, pre-train, on texts without a verdict: the tokens 'the plot was [MASK]' go into BERT, "
+    alt="Two frames. Left, 1, pre-train, on unlabelled texts: the tokens 'the plot was [MASK]' go into BERT, "
     "which says 'dull?' over the mask. A thick line, the weights are kept, leads to the right frame. Right, 2, "
-    "fine-tune, on a few texts with a verdict: '[CLS] slow dull film' goes into the same BERT; its first place goes "
+    "fine-tune, on a few labelled texts: '[CLS] slow dull film' goes into the same BERT; its first place goes "
     "into a new linear layer, which says 'negative'.",
     caption="First the model fills in words that were hidden in plain text, of which there is plenty; then the same "
-    "weights, with one new layer, learn from the few texts that somebody has judged.",
+    "weights, with one new layer, learn from the few texts that somebody has labelled.",
 )
 def pretrain_finetune():
     """Draw the two stages, with one BERT in both."""
     ax = canvas(16, 7.4)
-    stages = ((0.3, "1  pre-train", "texts without a verdict: plenty", ("the", "plot", "was", "[MASK]")),
-              (8.9, "2  fine-tune", "texts with a verdict: few", ("[CLS]", "slow", "dull", "film")))  # fmt: skip
+    stages = ((0.3, "1  pre-train", "unlabelled texts: plenty", ("the", "plot", "was", "[MASK]")),
+              (8.9, "2  fine-tune", "labelled texts: few", ("[CLS]", "slow", "dull", "film")))  # fmt: skip
     for left, title, texts, words in stages:
         frame(ax, left, 0.3, 6.8, 6.2)
         label(ax, left + 0.1, 6.95, title, size=12, weight="bold", align="left")
