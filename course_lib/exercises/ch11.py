@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.exercises import (
+    Written,
     Wrong,
     check,
     close,
@@ -436,6 +437,33 @@ def decaying_names(student):
         raise Wrong(f"{min(name for name in found if named[name].ndim < 2)} has one axis and should not decay")
     missing = matrices - tables - found
     raise Wrong(f"{min(missing)} should decay" if missing else f"{min(found & tables)} is an embedding's table")
+
+
+# --- exercise 11.6: the grid, in words ---------------------------------------------------------
+
+explain_the_grid = Written(
+    hints=(
+        "(a) Compare the same row in both maps. (b) Put 0.9 into rho_inf first: how large can rho_t become at all? "
+        "(c) Which settings could go faster, if they were allowed to?",
+        "(a) Is the difference between two fields larger than the difference between two seeds of one? And what does "
+        "a warm-up allow, besides what it prevents? (b) The figure of section 4 has 0.9 in it; beta2 also decides "
+        "over how many gradients v is averaged, in every step. (c) A conclusion of the form 'A is behind B at this "
+        "rate' is in danger; 'A fails where B trains, at the same rate' is not.",
+        "(a) At 4 layers it changes less than the seeds do; at 12 Post-LN fails without it: measure the highest rate "
+        "at which each trains, by depth. (b) r passes one half after 11 gradients in place of 556; the fair "
+        "comparison is Adam at beta2 = 0.9. (c) ReZero behind Pre-LN could turn; the failing setting could not.",
+    ),
+    good_answer=(
+        "(a) For the colleague: at 4 layers the warm-up changes the accuracy by less than the seeds do. Against: at "
+        "12 layers the same model fails without it, so the conclusion holds for this depth and this rate. To measure: "
+        "the highest rate at which each trains, with and without warm-up, as a function of the depth. (b) r passes "
+        "one half after 11 gradients in place of 556, so RAdam is nearly Adam after some tens of steps: at 4 layers "
+        "about as fast as Adam, at 12 layers perhaps protected too briefly. But beta2 = 0.9 also makes v noisier for "
+        "the whole training, so compare with Adam at 0.9. (c) Could turn: ReZero is behind Pre-LN; no trick helps at "
+        "4 layers (a warm-up may allow a higher rate). Could not: Post-LN without warm-up fails at this rate and "
+        "depth, where others train. Each with what was equal in the comparison and what was not."
+    ),
+)
 
 
 # --- exercise 11.7: a training loop -----------------------------------------------------------
