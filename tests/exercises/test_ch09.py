@@ -29,6 +29,7 @@ def norm(dim=-1, unbiased=False, place="inside", gain=True, offset=True, centre=
         centred = x - x.mean(dim, keepdim=True) if centre else x
         variance = x.var(dim, keepdim=True, unbiased=unbiased)
         root = {"inside": lambda: (variance + eps).sqrt(), "outside": lambda: variance.sqrt() + eps,
+                "two roots": lambda: variance.sqrt() + eps**0.5, "constant": lambda: (variance + 1e-5).sqrt(),
                 "none": lambda: variance.sqrt(), "no root": lambda: variance + eps}[place]()  # fmt: skip
         return (weight if gain else 1) * centred / root + (bias if offset else 0)
 
@@ -109,20 +110,25 @@ def queries_hidden(x, mask, p, num_heads):
 
 
 def cross(
-    q="x", k="memory", v="memory", see="mask", dim=-1, scale=True, turn=True, swap=(0, 1, 2), project_v=True, width=None
-):
+    q="x", k="memory", v="memory", see="mask", dim=-1, scale=True, turn=True, swap=(0, 1, 2), project_v=True,
+    width=None, hide=-math.inf, zero=(),
+):  # fmt: skip
     def cross_attention(x, memory, memory_mask, *weights):
         W = [weights[i].T if turn else weights[i] for i in swap]
-        of = {"x": x, "memory": memory}
+        there = memory_mask[..., None]
+        of = {"x": x, "memory": memory * there if "memory" in zero else memory}
         queries, keys = of[q] @ W[0], of[k] @ W[1]
         values = of[v] @ W[2] if project_v else of[v]
-        scores = queries @ keys.mT / ((width or x.shape[-1]) ** 0.5 if scale else 1)
+        keys, values = (part * there if name in zero else part for name, part in (("k", keys), ("v", values)))
+        width_ = {"S": memory.shape[1], "T": x.shape[1], "D squared": x.shape[2] ** 2}.get(width, width)
+        scores = queries @ keys.mT / ((width_ or x.shape[-1]) ** 0.5 if scale else 1)
         visible = torch.ones(scores.shape[1:], dtype=torch.bool)
         if see == "causal":
             visible = visible.tril()
         if see != "all":
             visible = visible & (memory_mask ^ (see == "padding"))[:, None]
-        return scores.masked_fill(~visible, -math.inf).softmax(dim).nan_to_num() @ values
+        weights = scores.masked_fill(~visible, hide).softmax(dim).nan_to_num()
+        return (weights * memory_mask[:, None] if "weights" in zero else weights) @ values
 
     return cross_attention
 
@@ -266,7 +272,12 @@ PLANTED = {
         ("eps and the variance are both off", norm(unbiased=True, place="outside")),
         ("divided by D - 1", norm(unbiased=True)),
         ("inside the root", norm(place="outside")),
-        ("eps is missing", norm(place="none")),
+        ("eps is missing: for a vector of equal entries", norm(place="none")),
+        ("0 / 0, not a number; and the variance is divided by D - 1", norm(place="none", unbiased=True)),
+        ("eps plays no part: with eps = 3", norm(place="constant")),
+        ("should stand?; and the variance is divided by D - 1", norm(place="constant", unbiased=True)),
+        ("the root of eps is added to the standard deviation", norm(place="two roots")),
+        ("the root of eps is added after the root of the variance", norm(place="two roots", unbiased=True)),
         ("over the positions, axis 1", norm(dim=1)),
         ("as BatchNorm does", norm(dim=0)),
         ("of the whole tensor", norm(dim=(0, 1, 2))),
@@ -345,6 +356,14 @@ PLANTED = {
         ("x @ W.T", cross(turn=False)),
         ("the memory itself", cross(project_v=False)),
         ("right for D = 5, wrong for D = 3", cross(width=5)),
+        ("divided by sqrt(S)", cross(width="S")),
+        ("divided by sqrt(T)", cross(width="T")),
+        ("divided by D; divide by its root", cross(width="D squared")),
+        ("only then are its weights (or its values) set to 0", cross(see="all", zero=("weights",))),
+        ("the memory is set to 0 at padding", cross(see="all", zero=("memory",))),
+        ("padding has the score 0", cross(see="all", zero=("k",))),
+        ("its scores are finite numbers", cross(hide=-10.0)),
+        ("right for small scores, wrong for large ones", cross(hide=-100.0)),
     ],
     "own_transformer": [
         ("encode: the rows of the table", own(root=False)),
@@ -466,6 +485,33 @@ def test_planted_mistake_gets_its_message(name, number):
 def test_heads_of_the_wrong_axis_are_named(options):
     """Fails when (B, T, K, H) in place of (B, T, H, K) gets only the general message."""
     assert "H and K are exchanged" in verdict(ch09.encoder_block, block(**options))
+
+
+@pytest.mark.parametrize(("part", "options"), [
+    ("only then are its weights (or its values) set to 0", {"see": "all", "zero": ("v",)}),
+    ("padding has the score 0", {"hide": 0.0}),
+    ("its scores are finite numbers", {"hide": -3.0}),
+], ids=["values", "score 0", "score -3"])  # fmt: skip
+def test_padding_that_keeps_its_weight_is_named(part, options):
+    """Fails when another way to the same mistake gets a message that is not true of it."""
+    assert part in verdict(ch09.cross_attention, cross(**options))
+
+
+@pytest.mark.parametrize("low", [-1e4, -1e9])
+def test_a_very_low_score_hides_as_well(low):
+    """Fails when the check insists on minus infinity."""
+    assert verdict(ch09.cross_attention, cross(hide=low)) == "passed: cross_attention"
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e-12, 1e-6, 1e-5])
+def test_the_message_about_eps_is_true(constant):
+    """Fails when a constant in place of eps is said to be missing, or a missing one to be a constant."""
+
+    def layer_norm(x, weight, bias, eps):
+        return norm()(x, weight, bias, constant)
+
+    part = "eps plays no part" if constant else "eps is missing"
+    assert part in verdict(ch09.layer_norm, layer_norm)
 
 
 def test_detached_copies_are_suspected():

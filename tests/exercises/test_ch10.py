@@ -67,6 +67,17 @@ PLANTED = {
         ("you count the quadratic part H times", operations(heads=lambda H: H)),
         ("you count the quadratic part of one", operations(heads=lambda H: 1 / H)),
         ("D by D for all heads together", lambda B, T, D, H: operations(projections=4 * H)(B, T, D, H)),
+        (
+            "count their projections H times",
+            lambda B, T, D, H: operations(projections=3 * H + 1)(B, T, D, H),
+        ),
+        (
+            "their projections and the quadratic part H times",
+            lambda B, T, D, H: operations(projections=3 * H + 1, quadratic=2 * H)(B, T, D, H),
+        ),
+        ("you count 1 B H T^2 more", lambda B, T, D, H: operations()(B, T, D, H) + B * H * T * T),
+        ("you count 3 B H T^2 more", lambda B, T, D, H: operations()(B, T, D, H) + 3 * B * H * T * T),
+        ("you count 5 B H T^2 more", lambda B, T, D, H: operations()(B, T, D, H) + 5 * B * H * T * T),
         ("the batch is missing", lambda B, T, D, H: operations()(1, T, D, H)),
         ("nothing was added up", lambda B, T, D, H: 0),
         ("is not the count of this layer's six products", lambda B, T, D, H: B),
@@ -83,6 +94,13 @@ PLANTED = {
         ("all projections read the S vectors", lambda *n: cross()(*n) + 4 * n[0] * (n[2] - n[1]) * n[3] ** 2),
         ("you have half of their operations", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) - 2 * B * T * S * D),
         ("not four", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * T * D * F),
+        (
+            "scores and weighted mean of one",
+            lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * T * S * (D // H - D),
+        ),
+        ("not on the S keys", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * (S - T) * D * F),
+        ("you count S by S", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * S * (S - T) * D),
+        ("you count T by T", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * T * (T - S) * D),
         ("the batch is missing", lambda B, *n: cross()(1, *n)),
         ("torch counts", lambda B, T, S, D, H, F: 0),
         ("torch counts", lambda B, T, S, D, H, F: B),
@@ -93,6 +111,8 @@ PLANTED = {
         ("the order is turned round", seen(lambda g: right(g).flip(0))),
         ("add up to 0, like a LayerNorm's", seen(right, number=torch.sum)),
         ("a gradient of 1e-12 is a gradient", seen(lambda g: (g.abs() > 1e-6).any(-1).any(0))),
+        ("a negative gradient is a dependence too", seen(lambda g: (g > 0).any(-1).any(0))),
+        ("a negative gradient is a dependence too", seen(lambda g: (g > 1e-6).any(-1).any(0))),
         ("in any row of the batch counts", seen(lambda g: (g != 0).any(-1)[0])),
         ("in any row of the batch counts: you looked at one row, or asked", seen(lambda g: (g != 0).any(-1).all(0))),
         ("you looked at one entry, or asked", seen(right, number=lambda out: out[:, 0].sum())),
@@ -136,6 +156,8 @@ PLANTED = {
         ("the cross-attention's own projections are missing", (3_152_384, 3_153_408, 0, 0)),
         ("there are six", (3_152_384, 4_204_032, 7_356_416, 0)),
         ("larger than the encoder's", (3_152_384, 4_204_032, 12 * 3_152_384, 0)),
+        ("none at the end of a stack", (3_152_384, 4_204_032, 44_138_496 + 1024, 0)),
+        ("none is added here", (3_152_384, 4_204_032, 44_138_496, 63_082_496 + 1024)),
         ("not in the paper's model", (3_152_384, 4_204_032, 44_140_544, 0)),
         ("the table of embeddings is missing", (3_152_384, 4_204_032, 44_138_496, 44_138_496)),
         ("share one table", (3_152_384, 4_204_032, 44_138_496, 44_138_496 + 3 * 18_944_000)),
@@ -187,6 +209,26 @@ def test_a_finer_way_passes_too():
 
     assert verdict(ch10.positions_seen, one_by_one) == "passed: positions_seen"
     assert verdict(ch10.positions_seen, seen(right, number=lambda out: out.square().sum())).startswith("passed")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_asking_for_a_positive_gradient_never_passes(seed):
+    """Fails if the verdict hangs on the student's random direction: (grad > 0) once passed in half of the runs."""
+    torch.manual_seed(seed)
+    wrong = seen(lambda g: (g > 0).any(-1).any(0), number=lambda last: (last * torch.randn_like(last)).sum())
+    assert "a negative gradient is a dependence too" in verdict(ch10.positions_seen, wrong)
+    right_one = seen(right, number=lambda last: (last * torch.randn_like(last)).sum())
+    assert verdict(ch10.positions_seen, right_one) == "passed: positions_seen"
+
+
+def test_asking_every_entry_for_a_positive_slope_never_passes():
+    """Fails if the Jacobian's positive entries alone are enough."""
+
+    def positive(model, x):
+        slopes = torch.func.jacrev(lambda x: model(x)[:, -1])(x)  # (B, E, B, T, D)
+        return (slopes > 0).any(dim=(0, 1, 2, 4))
+
+    assert "a negative gradient is a dependence too" in verdict(ch10.positions_seen, positive)
 
 
 def test_words_are_compared(capsys):

@@ -437,3 +437,13 @@ def test_vectors_one_by_one_pass():
         return out
 
     assert verdict(ch11.layer_norm_backward, one_by_one) == "passed: layer_norm_backward"
+
+
+def test_words_are_asked_for_before_the_good_answer_is_told(capsys):
+    """Fails if the exercise in words has no hint, or tells what is wanted before anything was written."""
+    for number in (1, 2, 3):
+        ch11.explain_the_grid.hint(number)
+    ch11.explain_the_grid.compare(...)
+    assert "no answer yet" in capsys.readouterr().out
+    ch11.explain_the_grid.compare("word " * 20)
+    assert "ReZero" in capsys.readouterr().out

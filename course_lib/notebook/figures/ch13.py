@@ -1,4 +1,4 @@
-"""Figures of chapter 13: what a token costs, how a GPT starts, learns and writes, and what its training holds."""
+"""Figures of chapter 13: what a token costs, how a GPT starts, learns and writes, and how size changes its loss."""
 
 from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
@@ -9,7 +9,7 @@ def time_by_token(again_ms, kept_ms):
     tokens = range(10, 10 * len(again_ms) + 1, 10)
     ax = plots.axes(height=2.8)
     series = {"everything again": (tokens, again_ms), "with a cache": (tokens, kept_ms)}
-    plots.lines(ax, series, "token written", "milliseconds", direct=True, marker="o")
+    plots.lines(ax, series, "token generated", "milliseconds", direct=True, marker="o")
     ax.set_ylim(bottom=0)
     show(
         ax,
@@ -35,37 +35,35 @@ def stream_variance(unscaled, scaled):
     )
 
 
+def learning_curves(history):
+    """Loss on training text and on validation text by step; `history` holds (step, training, validation)."""
+    steps, training, validation = zip(*history, strict=True)
+    ax = plots.axes(height=2.8)
+    series = {"validation": (steps, validation), "training": (steps, training)}
+    colors = {"validation": "output", "training": "hidden"}
+    plots.lines(ax, series, "step", "nats per character", colors, direct=True, marker="o")
+    ax.set_ylim(bottom=0)
+    show(
+        ax,
+        alt="Mean loss on training and on validation windows against the step. Both fall steeply and then slowly, and "
+        "stay close together.",
+        caption="Does it learn, and does that carry over to new text? Both losses fall, nearly together.",
+    )
+
+
 def bits_by_n(ngram_bits, gpt_bits):
     """Bits per held-out character of n-grams, and of the GPT as a level."""
     ax = plots.axes(height=2.9)
     name = "interpolated n-grams"
     plots.lines(ax, {name: (list(ngram_bits), list(ngram_bits.values()))}, "$n$", "bits per character", marker="o")
     ax.axhline(gpt_bits, color=plots.color("GPT"))
-    ax.annotate("the GPT", (1.5, gpt_bits), xytext=(0, -13), textcoords="offset points", color=plots.color("GPT"))
+    ax.annotate("our GPT", (1.5, gpt_bits), xytext=(0, -13), textcoords="offset points", color=plots.color("GPT"))
     ax.annotate(name, (1.3, ngram_bits[1] - 0.1), xytext=(12, 0), textcoords="offset points", color=plots.color(name))
     show(
         ax,
-        alt="Held-out bits per character against n: n-grams fall until n is 5; a horizontal line for the GPT lies "
-        "below the 3-gram.",
-        caption="Bits per held-out character, lower is better: n-grams by their n, and the GPT. Counting learns in "
-        "one pass over "
-        "the text, a network in many.",
-    )
-
-
-def validation_curves(experiment):
-    """Validation loss by step of nanoGPT and of the course's GPT."""
-    ax = plots.axes(height=2.9)
-    for name in ("nanoGPT", "ours"):
-        steps = ledger.curves(experiment, name, "step")[0]
-        plots.band(ax, steps, ledger.curves(experiment, name, "valid_estimate"), name, marker="o")
-    plots.direct_labels(ax)
-    ax.set(xlabel="step", ylabel="validation loss (nats a character)")
-    show(
-        ax,
-        alt="Validation loss against steps for nanoGPT and for ours; ours is lower from the first measurement on.",
-        caption="Validation loss at equal size and steps: nanoGPT as published, ours with these changes and the "
-        "tuning.",
+        alt="Held-out bits per character against n: n-grams fall until n is 5; a horizontal line for our GPT lies "
+        "above the 4-gram and far below the 2-gram.",
+        caption="Where does our GPT stand? Between the 2-gram and the 4-gram. Lower is better; held-out text.",
     )
 
 
@@ -95,7 +93,7 @@ def next_characters(logits, kept):
 
 
 def variety_by_surprise(experiment, ways):
-    """Share of distinct 4-grams of each way of drawing, against the model's own surprise at the text."""
+    """Fraction of distinct 4-grams of each rule of choosing, against the model's own negative log-likelihood."""
     shifts = {"top-k 40": (-46, 3), "temperature 0.5": (-84, -3), "temperature 0.7": (-84, 3)}
     ax = plots.axes(height=3.6)
     for way in ways:
@@ -103,15 +101,15 @@ def variety_by_surprise(experiment, ways):
         place = [ledger.summary(experiment, way, metric)[0] for metric in ("nll", "distinct_4")]
         ax.scatter(*place, color=plots.COLORS[kind])
         ax.annotate(way, place, xytext=shifts.get(way, (5, -9)), textcoords="offset points", fontsize=8)
-    ax.set(xlabel="surprise of the model at the text (nats a character)", ylabel="distinct 4-grams (share)")
+    ax.set(xlabel="negative log-likelihood (nats per character)", ylabel="fraction of distinct 4-grams")
     ax.margins(x=0.2)
     show(
         ax,
-        alt="Scatter of eleven kinds of text, surprise to the right and variety upwards. Greedy stands alone at the "
-        "lower left; the others rise nearly on a curve to the hottest at the upper right; real text lies at about the "
-        "surprise of pure sampling, a little below it.",
+        alt="Scatter of eleven kinds of text, negative log-likelihood to the right and variety upwards. Greedy stands "
+        "alone at the lower left; the others rise nearly on a curve to the hottest at the upper right; real text lies "
+        "near pure sampling, a little below it.",
         caption="How do variety and likelihood go together? Nearly along one curve, from greedy at the lower left to a "
-        "high temperature at the upper right. Real text is about as surprising as pure sampling, and less varied.",
+        "high temperature at the upper right. Real text is about as unlikely as pure sampling, and less varied.",
     )
 
 
@@ -122,7 +120,7 @@ def tasks_by_prefix(answered, tasks):
         [[answered[prefix][task] for task in tasks] for prefix in answered],
         tasks,
         list(answered),
-        "share of answers, all 5 letters",
+        "fraction of answers",
         annotate=True,
         xlabel="answer that the task wants",
         ylabel="prefix given",
@@ -166,7 +164,7 @@ def loss_by_size(experiment, sizes):
     parameters = [ledger.summary(experiment, row, "parameters")[0] for row in rows]
     runs = zip(*(ledger.values(experiment, row, "valid_loss") for row in rows), strict=True)
     ax = plots.band(plots.axes(height=2.6), parameters, list(runs), "loss", "GPT", marker="o")
-    ax.set(xscale="log", xlabel="parameters", ylabel="loss (nats a character)")
+    ax.set(xscale="log", xlabel="parameters", ylabel="loss (nats per character)")
     ax.set_xticks(parameters, [f"{number:,.0f}" for number in parameters])
     ax.set_xticks([], minor=True)
     tokens = ledger.summary(experiment, rows[0], "tokens")[0]
@@ -174,18 +172,8 @@ def loss_by_size(experiment, sizes):
         ax,
         alt="Validation loss against parameters on a logarithmic axis, falling from the smallest to the largest of "
         "four models.",
-        caption=f"Is larger better at equal tokens? On tiny Shakespeare, after {tokens:,.0f} characters, yes: the "
-        "first step up gains much, the last little.",
-    )
-
-
-def memory_parts(held):
-    """Bytes of weights, gradients, moments and activations in one training step, as megabytes."""
-    ax = plots.bars(plots.axes(height=2.6), {part: size / 1e6 for part, size in held.items()}, "megabytes", digits=2)
-    show(
-        ax,
-        alt="Bars: weights and gradients equal, moments twice that, activations many times larger.",
-        caption="What holds the memory of a training step? For a small model and 768 tokens, the activations.",
+        caption="Is larger better at equal tokens? In this one run on tiny Shakespeare, after "
+        f"{tokens:,.0f} characters, yes: the first step up gains much, the last little.",
     )
 
 
@@ -194,7 +182,7 @@ def one_and_two_processes(one, two):
     steps, ax = range(1, len(one) + 1), plots.axes(height=2.6)
     ax.plot(steps, one, color=plots.COLORS["hidden"], linewidth=6, alpha=0.4, label="one process")
     ax.plot(steps, two, color=plots.COLORS["ink"], label="two processes")
-    ax.set(xlabel="step", ylabel="nats a character")
+    ax.set(xlabel="step", ylabel="nats per character")
     ax.legend()
     show(
         ax,
