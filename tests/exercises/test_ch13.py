@@ -339,3 +339,13 @@ def test_messages_do_not_show_the_solution(name):
     messages = " ".join(verdict(getattr(ch13, name), wrong) for _, wrong in PLANTED[name])
     for line in ("index_add", "cumsum", "scatter", "sort(", "cache.keys[", "12 * D", "12 D^2", "e / (e", "86400"):
         assert line not in messages
+
+
+def test_words_are_asked_for_before_the_good_answer_is_told(capsys):
+    """Fails if the exercise in words has no hint, or tells what is wanted before anything was written."""
+    for number in (1, 2, 3):
+        ch13.how_to_draw.hint(number)
+    ch13.how_to_draw.compare(...)
+    assert "no answer yet" in capsys.readouterr().out
+    ch13.how_to_draw.compare("word " * 20)
+    assert "calculation" in capsys.readouterr().out
