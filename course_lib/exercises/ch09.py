@@ -50,6 +50,17 @@ def _normalise(x, weight, bias, eps, dim=-1, correction=0, outside=False):
     return weight * centred / (variance.sqrt() + eps if outside else (variance + eps).sqrt()) + bias
 
 
+def _is_eps_used(student, got, x, weight, bias):
+    """Raise where the result is a LayerNorm in which eps plays no part: left out, or a constant in its place."""
+    for correction, also in ((0, ""), (1, "; and the variance is divided by D - 1, where LayerNorm divides by D")):
+        nearly = close(got, _normalise(x, weight, bias, 0.0, correction=correction), 2e-4)
+        if nearly and close(student(x, weight, bias, 3.0), got, 1e-9):
+            if student(torch.ones_like(x), weight, bias, 3.0).isfinite().all():
+                raise Wrong("eps plays no part: with eps = 3 in place of 0.3 your result stays the same. Is a "
+                            f"constant, such as 1e-5, written where eps should stand?{also}")  # fmt: skip
+            raise Wrong(f"eps is missing: for a vector of equal entries your result is 0 / 0, not a number{also}")
+
+
 class _Norms(TorchFunctionMode):
     """Notes which of torch's own norms are called."""
 
@@ -91,6 +102,7 @@ def layer_norm(student):
             raise Wrong("right for D = 5 and eps = 0.3, wrong for D = 4 and eps = 0.1: is one of them written in your "
                         "code?")  # fmt: skip
         return
+    _is_eps_used(student, got, x, weight, bias)
     one, zero = torch.ones(5, dtype=x.dtype), torch.zeros(5, dtype=x.dtype)
     variance = x.var(-1, keepdim=True, correction=0)
     _recognise(got, {
@@ -101,7 +113,11 @@ def layer_norm(student):
         "unbiased=False": _normalise(x, weight, bias, eps, correction=1),
         "eps is added to the standard deviation; it belongs inside the root, beside the variance": _normalise(
             x, weight, bias, eps, outside=True),
-        "eps is missing: the norm of a constant vector would be 0 / 0": _normalise(x, weight, bias, 0.0),
+        "the root of eps is added to the standard deviation; add eps to the variance, then take one root of the sum":
+            _normalise(x, weight, bias, math.sqrt(eps), outside=True),
+        "the root of eps is added after the root of the variance, and the variance is divided by D - 1. Divide by D, "
+        "add eps to the variance, then take one root": _normalise(
+            x, weight, bias, math.sqrt(eps), correction=1, outside=True),
         "you normalise over the positions, axis 1: each vector must be normalised by itself, over its own D entries":
             _normalise(x, weight, bias, eps, dim=1),
         "you normalise over the batch, axis 0, as BatchNorm does: what a sentence gets would depend on its neighbours":
@@ -329,11 +345,22 @@ def encoder_block(student):
 # --- exercise 9.4: cross-attention -------------------------------------------------------------
 
 
-def _cross(queries, keys, values, mask, scale=True, axis=-1, hide=-math.inf):
-    scores = queries @ keys.transpose(1, 2) / (queries.shape[-1] ** 0.5 if scale else 1)
+def _cross(queries, keys, values, mask, divisor=None, axis=-1, hide=-math.inf):
+    scores = queries @ keys.transpose(1, 2) / (divisor or queries.shape[-1] ** 0.5)
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None], hide)
     return scores.softmax(axis) @ values
+
+
+def _padding_weight(got, q, k, v):
+    """The largest weight of the last key, if all weights are a softmax in which its score alone is another; or None."""
+    weights = torch.linalg.lstsq(v.T, got.T).solution.T  # (T, S): got = weights @ v, and v has full rank
+    real = (q @ k[:-1].T / q.shape[-1] ** 0.5).softmax(-1)
+    rest, last = weights[:, :-1].sum(-1, keepdim=True), weights[:, -1]
+    if close(weights @ v, got, 1e-6) and close(rest[:, 0] + last, torch.ones_like(last)) and last.max() > 1e-7:
+        if last.min() > -1e-7 and close(weights[:, :-1], real * rest):
+            return last.max().item()
+    return None
 
 
 def _exchanged(student, mask, W_q, W_k, W_v):
@@ -376,11 +403,16 @@ def cross_attention(student):
         parts = [vectors @ weight.T for vectors, weight in zip((small[0], small[1], small[1]), W, strict=True)]
         if not close(student(*small, mask, *W), _cross(*parts, mask), precision(got)):
             raise Wrong("right for D = 5, wrong for D = 3: is the width written in your code?")
+        alone = torch.tensor([[1, 0, 0, 0], [0, 0, 1, 0]]).bool()
+        if not close(student(300 * x, memory, alone, W_q, W_k, W_v), _cross(300 * q, k, v, alone), 1e-3):
+            raise Wrong("right for small scores, wrong for large ones, of some hundreds. Is the score of padding a "
+                        "number that a real score can fall below?")  # fmt: skip
         return
     if close(got[0], _cross(q, k, v, None, axis=1)[0], precision(got, 1e-6)):  # sentence 0 has no padding
         raise Wrong("the softmax runs over the target positions; for each query the weights over the memory must add "
                     "up to 1")  # fmt: skip
     own = x @ W_k.T, x @ W_v.T
+    there = mask[..., None]  # (B, S, 1)
     future = torch.ones(3, 4, dtype=torch.bool).tril()
     causal = (q @ k.transpose(1, 2) / 5**0.5).masked_fill(~(future & mask[:, None]), -math.inf).softmax(-1) @ v
     _recognise(got, {
@@ -388,7 +420,16 @@ def cross_attention(student):
         "`real` is not used: the decoder looks at the source's padding": _cross(q, k, v, None),
         "a causal mask in cross-attention: the source is known as a whole, every target position may see all of it":
             causal,
-        "the scores are not divided by sqrt(D)": _cross(q, k, v, mask, scale=False),
+        "the scores are not divided by sqrt(D)": _cross(q, k, v, mask, divisor=1),
+        "the scores are divided by sqrt(S), S the number of source tokens; the dot products have D terms: sqrt(D)":
+            _cross(q, k, v, mask, divisor=2),
+        "the scores are divided by sqrt(T), T the number of target tokens; the dot products have D terms: sqrt(D)":
+            _cross(q, k, v, mask, divisor=3**0.5),
+        "the scores are divided by D; divide by its root": _cross(q, k, v, mask, divisor=5),
+        "padding takes part in the softmax, and only then are its weights (or its values) set to 0: the weights of "
+        "the real tokens add up to less than 1. Hide its scores before the softmax": _cross(q, k, v * there, None),
+        "the memory is set to 0 at padding, which does not hide it: its keys are 0, its scores too, and exp(0) is a "
+        "weight. Hide its scores": _cross(q, k * there, v * there, None),
         "padding has the score 0 and still gets weight, exp(0); its score must be minus infinity":
             _cross(q, k, v, mask, hide=0.0),
         "W_k and W_v are exchanged": _cross(q, v, k, mask),
@@ -402,6 +443,9 @@ def cross_attention(student):
         raise Wrong("`real` is used the wrong way round: True = may attend")
     if got.isnan().any():
         raise Wrong("the result holds nan: a row of scores is minus infinity throughout")
+    if (weight := _padding_weight(got[1].double(), q[1], k[1], v[1])) is not None:
+        raise Wrong(f"padding still gets weight, up to {weight:.1g}: its scores are finite numbers that real scores "
+                    "come near to or fall below. Minus infinity leaves it no weight")  # fmt: skip
     raise Wrong("queries from x, keys and values from the memory, scores scaled, padding hidden, softmax over the "
                 "memory: one of these is not so in yours")  # fmt: skip
 

@@ -8,8 +8,8 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, lab
     "layer to the class 'positive'; all weights are trained further. GPT-2, 2019: the text 'in French, bread is "
     "called' goes in and the next words, 'le pain', come out; nothing is trained. GPT-3, 2020: two examples, 'the dog "
     "= le chien' and 'the house = la maison', stand before 'the bread =', and 'le pain' comes out; nothing is trained.",
-    caption="One model, three uses: trained further with a new layer on top (fine-tuning), prompted alone "
-    "(zero-shot), prompted that holds examples (few-shot). Only in the first do weights change.",
+    caption="One model, three uses: trained further with a new layer on top (fine-tuning), prompted without examples "
+    "(zero-shot), prompted with examples (few-shot). Only in the first do weights change.",
 )
 def three_uses():
     """Draw fine-tuning, a prefix, and a prefix with examples."""
