@@ -69,26 +69,30 @@ def judge_all_digits(got, wanted):
 def draw_positions_seen(draw):
     """Each position that is seen is seen in one row, by one entry of the output, in one entry; one of them by 1e-12.
 
-    The others have weights as well, behind a ReLU that is closed in every row: who only reads them learns little.
+    Two of them are seen in the same row by the same entry, with opposite signs, so that one gradient is negative
+    whatever is made of the output. The others have weights as well, behind a ReLU that is closed in every row: who
+    only reads them learns little.
     """
     B, T, D, outputs = draw.sizes(4, low=3)
     x, weights = draw.normal(B, T, D), torch.zeros(T, D, outputs, dtype=torch.float64)
-    seen = draw.sample(range(T), draw.randint(1, T - 1))
+    seen, signs = draw.sample(range(T), draw.randint(2, T - 1)), torch.ones(T, dtype=torch.float64)
+    row, entry = draw.randrange(1, B), draw.randrange(1, outputs)  # of the two
+    signs[seen[1]] = -1
     for place in range(T):
-        d = draw.randrange(D)
+        d, of_two = draw.randrange(D), place in seen[:2]
         x[:, place, d] = -x[:, place, d].abs()
         if place in seen:
-            x[draw.randrange(1, B), place, d] *= -1
+            x[row if of_two else draw.randrange(1, B), place, d] *= -1
         size = draw.uniform(0.5, 1.5) * (1e-12 if place == seen[0] else 1.0)
-        weights[place, d, draw.randrange(1, outputs)] = size
-    return x, weights
+        weights[place, d, entry if of_two else draw.randrange(1, outputs)] = size
+    return x, weights, signs
 
 
-def probe_positions_seen(answer, x, weights):
+def probe_positions_seen(answer, x, weights, signs):
     import torch
 
     def model(x):
-        last = torch.einsum("btd,tde->bte", x, weights).relu().sum(1)
+        last = (torch.einsum("btd,tde->bte", x, weights).relu() * signs[:, None]).sum(1)
         last = torch.cat([last, -last], -1)  # adds up to 0, like what a LayerNorm gives
         others = x.sum(-1, keepdim=True).flip(1).cumsum(1).expand(-1, -1, last.shape[-1])
         return torch.cat([others[:, :-1], last[:, None]], 1)
@@ -96,7 +100,7 @@ def probe_positions_seen(answer, x, weights):
     return answer(model, x)
 
 
-def right_positions_seen(x, weights):
+def right_positions_seen(x, weights, signs):
     return (x[..., None] * weights > 0).any(0).flatten(1).any(1)
 
 

@@ -143,7 +143,9 @@ def multi_head_cost(B, T, D, H, S=None, *, causal=False, backend="math"):
 
     The path leads through a value, its weighted mean and the last projection. Kept: the input, queries, keys, values,
     the heads' outputs (BTD each) and the weights, BHT^2; if causal, on the "math" path, twice as many weights (before
-    and after masking) and two masks. The number of heads changes nothing else. S keys come from another sequence.
+    and after masking) and two masks. For one sequence or one head the "math" path keeps BTD more in self-attention:
+    keys and values are then views of the packed projection, which stays whole, its unscaled queries included. Else the
+    number of heads changes the count of weights alone. S keys come from another sequence.
 
     >>> multi_head_cost(B=1, T=10, D=4, H=2)
     Cost(parameters=80, operations=2880, activations=440, steps=4, path=3)
@@ -154,7 +156,7 @@ def multi_head_cost(B, T, D, H, S=None, *, causal=False, backend="math"):
     check_heads(D, H, B=B, T=T, S=keys)
     kept = 5 * B * T * D if S is None else 3 * B * (T + S) * D
     if S is None and 1 in (B, H) and backend == "math":
-        kept += B * T * D  # queries, keys and values are then views of the packed projection: kept whole
+        kept += B * T * D  # keys and values are then views of the packed projection: its queries are kept too
     kept += B * H * T * kept_per_query(keys, backend)
     if causal and T > 1 and backend == "math":  # a single query, the last, sees every key: no mask is made
         kept += (B * H + 2) * T * keys

@@ -43,8 +43,9 @@ def attention_operations(student):
 
 def _operations_diagnosis(got, B, T, D, H):
     """What a wrong count of self-attention looks like."""
-    projection, quadratic = 2 * B * T * D * D, 2 * B * T * T * D
-    return {
+    projection, quadratic, scores = 2 * B * T * D * D, 2 * B * T * T * D, B * H * T * T
+    surplus, rest = divmod(got - 4 * projection - 2 * quadratic, scores)
+    known = {
         0: "0 FLOPs: nothing was added up",
         2 * projection + quadratic: "a multiplication and its addition are 2 FLOPs; you counted them as 1",
         4 * projection: "the scores and the weighted mean are missing: only the projections are there",
@@ -57,6 +58,10 @@ def _operations_diagnosis(got, B, T, D, H):
         4 * projection + 2 * quadratic // H: "there are H heads of width D / H: you count the quadratic part of one",
         4 * projection * H + 2 * quadratic: "the projections are D by D for all heads together, not for each",
         4 * projection // H + 2 * quadratic: "the projections are D by D, not D by D / H: they serve all heads",
+        (3 * H + 1) * projection + 2 * quadratic: "queries, keys and values have width D / H in each head, not D: you "
+        "count their projections H times",
+        (3 * H + 1) * projection + 2 * quadratic * H: "queries, keys and values have width D / H in each head, not D: "
+        "you count their projections and the quadratic part H times",
         (4 * projection + 2 * quadratic) * H: "you count everything H times, but a head has width D / H, not D",
         4 * projection + 2 * quadratic + 4 * B * T * D: "adding a bias is no matrix product: it does not count here",
         4 * projection + 2 * quadratic + 8 * B * T * D: "adding a bias is no matrix product: it does not count here",
@@ -65,7 +70,15 @@ def _operations_diagnosis(got, B, T, D, H):
         (4 * projection + 2 * quadratic) // B: "the batch is missing: every sequence is computed",
         4 * projection // B + 2 * quadratic: "the projections work on B T vectors, not on T",
         4 * projection + 2 * quadratic // B: "every sequence of the batch has scores of its own: B is missing there",
-    }.get(got, f"{got:,.0f} is not the count of this layer's six products")
+    }
+    if got in known:
+        return known[got]
+    if rest == 0 and 1 <= surplus <= 6:
+        return (
+            f"beside the six products you count {surplus:.0f} B H T^2 more, {surplus:.0f} a score: softmax and scaling "
+            "are no matrix products, they do not count here"
+        )
+    return f"{got:,.0f} is not the count of this layer's six products"
 
 
 # --- exercise 10.2: three crossovers ------------------------------------------------------
@@ -144,6 +157,10 @@ def cross_operations(student):
             4 * B * (S - T) * D * D: "all projections read the S vectors; queries and output have T rows",
             -2 * B * T * S * D: "two products have T S, scores and weighted mean; you have half of their operations",
             4 * B * T * D * F: "in the feed-forward network there are two products of 2 B T D F, not four",
+            4 * B * T * S * (D // H - D): "there are H heads of width D / H: you count scores and weighted mean of one",
+            4 * B * (S - T) * D * F: "the feed-forward network works on the T outputs, not on the S keys",
+            4 * B * S * (S - T) * D: "scores and weights are T by S, each query with each key; you count S by S",
+            4 * B * T * (T - S) * D: "scores and weights are T by S, each query with each key; you count T by T",
             wanted // B - wanted: "the batch is missing",
         }
         if got - wanted in new:
@@ -197,12 +214,14 @@ def parameters_by_hand(answer):
         (layers, {
             in_encoder + in_decoder: "that is one layer of each kind; there are six",
             12 * in_encoder: "the decoder's layers are larger than the encoder's",
+            layers + norm: "1,024 too many, the size of one norm: this model has none at the end of a stack",
             layers + 2 * norm: "a norm at the end of each stack is in torch's nn.Transformer, not in the paper's model",
         }),
         (layers + table, {
             layers: "the table of embeddings is missing",
             layers + 2 * table: "the output layer and both inputs share one table: count it once",
             layers + 3 * table: "the output layer and both inputs share one table: count it once",
+            layers + table + norm: "1,024 more than layers and table, the size of one norm: none is added here",
             layers + table + 37_000: "the output layer has no bias here",
         }),
     ]  # fmt: skip
@@ -220,11 +239,12 @@ class _Reader:
     """A model whose last output reads the positions in `rows[b]` of sequence b; every other output reads its own.
 
     A sequence is known by its numbers, whichever row it stands in. With `split`, the first half of the last output's
-    entries reads the first position alone, the other half the others.
+    entries reads the first position alone, the other half the others. With `signs` (two places a row), the second
+    place's gradient is the negative of a positive multiple of the first one's, whatever is made of the output.
     """
 
-    def __init__(self, sequences, rows, scale, split=False):
-        self.sequences, self.rows, self.scale, self.split = sequences, rows, scale, split
+    def __init__(self, sequences, rows, scale, split=False, signs=False):
+        self.sequences, self.rows, self.scale, self.split, self.signs = sequences, rows, scale, split, signs
 
     def __call__(self, x):
         weights = torch.zeros_like(x)
@@ -233,7 +253,12 @@ class _Reader:
             weights[b, list(places)] = self.scale
             if self.split:
                 weights[b, min(places), 1], weights[b, list(places - {min(places)}), 0] = 0, 0
+            if self.signs:
+                weights[b, :, 1], weights[b, max(places), 0] = 0, -self.scale
         last = (weights * x.tanh()).sum(1)
+        if self.signs:
+            last = torch.stack([last[:, 0]] * 4, -1)
+            return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
         # Like the output of a LayerNorm: its entries add up to 0, whatever x is.
         last = torch.stack([last[:, 0], -last[:, 0], last[:, 1], -last[:, 1]], -1)
         return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
@@ -252,17 +277,23 @@ def positions_seen(student):
     T = 7
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, T, 2, generator=generator, dtype=torch.float64)
+    pairs = [{0, 1}, {2, 3}, {4, 5}]
     for model, places, traps in (
+        (_Reader(x, pairs, 1.0, signs=True), {0, 1, 2, 3, 4, 5}, False),
         (_Reader(x, [{1, 2, 5}] * 3, 1.0), {1, 2, 5}, True),
         (_Reader(x, [{0, 4}, {4}, {4, 6}], 1.0), {0, 4, 6}, False),
         (_Reader(x, [{2, 3}] * 3, 1e-12), {2, 3}, False),
         (_Reader(x, [{1, 2, 5}] * 3, 1.0, split=True), {1, 2, 5}, False),
+        (_Reader(x, pairs, -1.0, signs=True), {0, 1, 2, 3, 4, 5}, False),
     ):
         got = expect_tensor(student(model, x), shape=(T,), name="the answer")
         if got.dtype != torch.bool:
             raise Wrong(f"the answer has dtype {got.dtype}; wanted bool, True where there is a dependence")
         seen = set(got.nonzero().flatten().tolist())
-        if seen == places:
+        if model.signs and len(seen) == 3 and all(len(seen & pair) == 1 for pair in pairs):
+            raise Wrong("of two positions whose gradients have opposite signs you found one: a negative gradient is a "
+                        "dependence too (did you ask for > 0?)")  # fmt: skip
+        if seen == places or (model.signs and model.scale > 0):  # what else is wrong shows below, one thing at a time
             continue
         if traps and seen == {0}:
             raise Wrong("that is what the first output depends on: take the output at the last position, [:, -1]")
@@ -277,9 +308,9 @@ def positions_seen(student):
         if model.split and seen < places:
             raise Wrong("a dependence of any of the E entries of the output, on any of the D of the input, counts: you "
                         "looked at one entry, or asked for all of them")  # fmt: skip
-        if model.scale < 1:
+        if 0 < model.scale < 1:
             raise Wrong("a gradient of 1e-12 is a gradient: ask whether it is 0, not whether it is small")
-        if seen < places:
+        if seen < places and not model.signs:
             raise Wrong("a dependence in any row of the batch counts: you looked at one row, or asked for all of them")
         raise Wrong(f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}")
 
@@ -297,9 +328,9 @@ when_an_rnn = Written(
         "ever, but it has D numbers, and the gradient does not go as far.",
     ),
     good_answer=(
-        "(a) What is carried on and the FLOPs of one step more: constant for the LSTM, growing for attention with "
+        "(a) What is carried on and the FLOPs for one more token: constant for the LSTM, growing for attention with "
         "all that was heard; so the LSTM, or attention over a short, fixed window. (b) The sequential steps: the "
-        "encoder layer has six at any length, the LSTM thirty; at T far below D the quadratic part hardly counts. "
+        "encoder layer has six at any length, the LSTM thirty; at T far below 6D the quadratic part hardly counts. "
         "(c) Attention: FLOPs and, with stored weights, memory for 10^12 pairs; the RNN: a million steps in a row "
         "and a gradient that has vanished. Ways out: a window or a sparse pattern (a kernel that keeps no weights "
         "helps the memory only), dilated convolutions, truncation, or a recurrence computed in parallel. (d) True of "

@@ -27,7 +27,6 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
@@ -51,6 +50,9 @@ _ = torch.manual_seed(0)
 # %%
 guess_1 = predict("the layer with the fewest FLOPs for 20 words", ...)
 
+# %% [markdown]
+# A **backend** is one of several ways to compute the same layer. The fast ones do it in one compiled routine (a *fused kernel*), into which the counter used here cannot look. So we count on the plain ones: `"loop"` is a Python loop over the RNN's steps, `"math"` computes attention by one matrix product after the other.
+
 # %%
 layers = {
     "RNN": RNN(512, 512),
@@ -61,7 +63,7 @@ opening = []  # layer, parameters, FLOPs (20 words), FLOPs (2,000 words), saved
 for name, each in tqdm(layers.items(), leave=False):
     how = {"backend": "loop"} if name == "RNN" else {}
     sentence, article = torch.randn(1, 20, 512), torch.randn(1, 2000, 512)
-    with attention_backend("math"):  # plain products, which can be counted
+    with attention_backend("math"):
         short = measure.count_operations(each, sentence, **how)
         long = measure.count_operations(each, article, **how)
         saved = measure.count_activations(each, article, **how)
@@ -84,9 +86,9 @@ claim(
 )
 
 # %% [markdown]
-# If you guessed attention, you are in good company: *Attention Is All You Need* says that self-attention is faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. Yet here it needs twice the FLOPs. And for the article it saves 38 million numbers, none of them a parameter. What are they?
+# If you guessed attention, you are in good company: *Attention Is All You Need* says that self-attention is faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. Yet here it needs twice the RNN's FLOPs. And for the article it saves 38 million numbers, none of them a parameter. What are they?
 #
-# Sections 1 to 3 count FLOPs, section 4 memory. *That is about half, and a good place for a break.* Then come time (5), whole models (6), gradients (7) and generation (8).
+# Sections 1 to 3 count FLOPs, section 4 memory. Then come time (5), whole models (6), gradients (7) and generation (8).
 #
 # ### You will be able to
 #
@@ -96,7 +98,7 @@ claim(
 # 4. measure which inputs an output depends on (10.5);
 # 5. decide, with numbers, when an RNN is still the better choice (10.6).
 #
-# **Letters.** `B` sequences, `T` positions (`S` keys that come from elsewhere), width `D`, `H` heads of width `K = D / H`, feed-forward width `F`, `N` layers, a convolution's kernel `k`. Papers write $n$ for our `T`, and $d$ or $d_{model}$ for `D`.
+# **Letters.** `B` sequences, `T` positions (`S` keys that come from elsewhere), width `D`, `H` heads of width `K = D / H`, feed-forward width `F`, `N` layers, a convolution's kernel `k`. Papers write $n$ for our `T`, and $d$ or $d_{model}$ for `D`; our small `d` is a distance in steps (section 7).
 
 # %% [markdown]
 # ## 1 · Count by hand
@@ -157,64 +159,75 @@ for t in range(3):
 #
 # ### A counter of our own
 #
-# All we needed were the shapes. So we can let torch run a layer, look at every product that goes by, and multiply its sizes. A `TorchDispatchMode` is called for each operation that torch carries out inside its `with` block; `args` are the tensors that go in:
+# All we needed were the shapes. So let a function carry out each product, and note its FLOPs:
 
 
 # %%
-class FlopCounter(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.flops = 0
+counted = []  # the FLOPs of each product, in order
 
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        result = operation(*args, **(kwargs or {}))  # do what was asked for
-        name = operation.overloadpacket.__name__  # mm: a matrix product, bmm: a batch
-        if name in ("mm", "bmm"):  # left @ right
-            inner = args[0].shape[-1]
-            self.flops += 2 * inner * result.numel()  # rows · columns entries
-        if name in ("addmm", "baddbmm"):  # bias + left @ right
-            inner = args[1].shape[-1]
-            self.flops += 2 * inner * result.numel()
-        return result
+
+def product(left, right):
+    """left @ right, its FLOPs noted."""
+    result = left @ right
+    inner = left.shape[-1]
+    counted.append(2 * inner * result.numel())  # numel: rows · columns
+    return result
+
+
+def attention_by_products(x):
+    """Bare self-attention; x is (T, D)."""
+    scores = product(x, x.T) / math.sqrt(x.shape[-1])  # (T, T)
+    return product(scores.softmax(dim=-1), x)  # (T, D)
 
 
 # %%
-with FlopCounter() as of_attention:
-    attention(x, x, x, backend="math")
-with FlopCounter() as of_rnn:
-    RNN(2, 2)(x.unsqueeze(0), backend="loop")
-print("FLOPs of attention:", of_attention.flops, "and of the RNN:", of_rnn.flops)
+attention_by_products(x)
+print("attention:", counted, "together", sum(counted))
+counted.clear()
+state = torch.zeros(1, 2)  # (1, D)
+for t in range(3):
+    state = torch.tanh(product(x[t : t + 1], W_ih.T) + product(state, W_hh.T))
+print("RNN:", counted, "together", sum(counted))
 
 # %% [markdown]
-# Twice our 36 and 24. Now a real layer: four heads of multi-head attention, whose queries, keys, values and output have learned D × D matrices. What grows when the text does, and what does not?
+# Twice our 36 and 24. To count like this, one must write every product oneself. torch's `FlopCounterMode` watches a finished layer while it runs, and does the same sum (how it sees the products: *Going deeper*):
+
+# %%
+with FlopCounterMode(display=False) as of_attention:
+    attention(x, x, x, backend="math")
+with FlopCounterMode(display=False) as of_rnn:
+    RNN(2, 2)(x.unsqueeze(0), backend="loop")
+print("attention:", of_attention.get_total_flops(), "RNN:", of_rnn.get_total_flops())
+
+# %% [markdown]
+# Now a real layer: four heads of multi-head attention, whose queries, keys, values and output have learned D × D matrices. What grows when the text does, and what does not?
 
 # %%
 layer_64, by_length = MultiHeadAttention(64, 4), []
 for T in (16, 64, 256):
     inputs = torch.randn(1, T, 64)
     with attention_backend("math"):
-        with FlopCounter() as whole:
-            layer_64(inputs)
-        with FlopCounter() as bare:  # scores and weighted mean alone
-            attention(inputs, inputs, inputs)
-        of_torch = measure.count_operations(layer_64, inputs)  # torch's own counter
+        whole = measure.count_operations(layer_64, inputs)  # by FlopCounterMode
+        bare = measure.count_operations(lambda x: attention(x, x, x), inputs)
+    counted.clear()
+    attention_by_products(inputs[0])  # scores and weighted mean alone
     parameters = number_of_parameters(layer_64)
-    by_length.append([T, parameters, whole.flops, bare.flops, of_torch])
+    by_length.append([T, parameters, whole, bare, sum(counted)])
 
 # %% tags=["fold"]
 # @title Parameters and FLOPs by length
-table(["T", "parameters", "FLOPs", "of which scores and weighted mean", "FLOPs, torch's counter"], by_length)
+table(["T", "parameters", "FLOPs", "of which scores and weighted mean", "the same by our products"], by_length)
 claim(
     "The parameters do not depend on T: $4 D^2$ weights and $4 D$ biases at every length.",
     all(row[1] == 4 * 64**2 + 4 * 64 for row in by_length),
 )
 claim(
-    "Scores and weighted mean take exactly $4 T^2 D$ FLOPs, and torch's own counter finds the same totals as ours.",
-    all(bare == 4 * T**2 * 64 and ours == theirs for T, _, ours, bare, theirs in by_length),
+    "Scores and weighted mean take exactly $4 T^2 D$ FLOPs, by torch's counter and by our products.",
+    all(theirs == ours == 4 * T**2 * 64 for T, _, _, theirs, ours in by_length),
 )
 
 # %% [markdown]
-# That settles a common confusion: $T^2D$ is sometimes listed as the number of *parameters* of self-attention. It counts FLOPs. There are two kinds of matrices: the learned ones have the size of a vector, D × D, and the computed ones have the size of the text, T × T. The same rule now gives a table that half the field quotes.
+# That settles a common confusion: $T^2D$ is sometimes listed as the number of *parameters* of self-attention. It counts FLOPs. There are two kinds of matrices: the size of the learned ones is set by the width, D × D, that of the computed ones by the length of the text, T × T. The same rule now gives a much-quoted table.
 
 # %% [markdown]
 # ## 2 · The famous table, row by row
@@ -227,25 +240,9 @@ claim(
 #
 # **Convolution.** Each output is made from k inputs by k matrices of D × D: $kTD^2$ multiplications. No output needs another output of its layer (neighbouring kernels share only what they *read*), so one layer is one step. But an output sees only k places, and each further layer reaches $k - 1$ places further back: to see all takes $\lceil (T-1)/(k-1) \rceil$ layers, about $T/k$. With gaps that grow by the factor k from layer to layer (*dilation*, as in WaveNet), $\lceil \log_k T \rceil$ layers are enough.
 #
-# **Restricted self-attention.** A query looks at r neighbours only: $2TrD$ multiplications. But then it shares the convolution's problem and needs about $T/r$ layers. In a few lines, causal:
-
-
-# %%
-def restricted_attention(x, r):
-    """Each query looks at itself and the r - 1 inputs before it; x is (T, D)."""
-    near = F.pad(x, (0, 0, r - 1, 0)).unfold(0, r, 1)  # (T, D, r)
-    scores = x.unsqueeze(1) @ near / x.shape[-1] ** 0.5  # (T, 1, r)
-    return (scores.softmax(dim=-1) @ near.mT).squeeze(1)  # (T, D)
-
-
-for T in (64, 128):
-    text = torch.randn(T, 16)
-    with FlopCounter() as near_only:
-        restricted_attention(text, r=8)
-    print(f"T = {T}: {near_only.flops} FLOPs; 4 T r D is {4 * T * 8 * 16}")
-
-# %% [markdown]
-# (For brevity the first queries also look at padding.) In the notation that forgets constant factors:
+# **Restricted self-attention.** A query looks at r neighbours only: $2TrD$ multiplications. But then it shares the convolution's problem and needs about $T/r$ layers (*Going deeper* writes it in a few lines and counts). It is one of many attempts to make attention cheaper; Tay et al. (*Efficient Transformers: A Survey*, arXiv:2009.06732) put them in order.
+#
+# In the notation that forgets constant factors:
 #
 # | layer | parameters | FLOPs | sequential steps | path length |
 # |---|---|---|---|---|
@@ -265,7 +262,7 @@ for T in (64, 128):
 #
 # The library holds these formulas with all constants, and measures each column on a running layer with code that knows nothing of the formula:
 #
-# - **FLOPs:** torch's `FlopCounterMode`, the grown-up version of our own;
+# - **FLOPs:** torch's `FlopCounterMode`;
 # - **saved activations:** the numbers kept for the backward pass (section 4);
 # - **sequential steps:** the longest chain of matrix products in autograd's graph;
 # - **path length:** the fewest matrix products between the first input and the last output (*Going deeper* shows how a gradient tells it).
@@ -425,7 +422,7 @@ print("saved:", sum(blocks.values()), "numbers")
 # %% [markdown]
 # With H heads there are H matrices of T × T, so a layer keeps $5TD + HT^2$ numbers for each sequence. For T = 3 the weights are 9 of 39. For the article, $5TD$ is 5 million and $HT^2$ is 32 million. (The opening found 38 in all, not 37: the library's layer makes queries, keys and values in one product, and for a batch of one keeps its result whole.) **So neither the parameters nor the words' vectors fill the memory, but the attention weights**: 128 MB for one layer and one article.
 #
-# Must they be kept? A kernel can keep one number for each query and head instead (what normalises its softmax), and compute the weights again in the backward pass, block by block: FlashAttention's idea, in torch behind `scaled_dot_product_attention`. The library's recorder does what our `pack` did:
+# Must they be kept? A kernel can keep one number for each query and head instead (what normalises its softmax), and compute the weights again in the backward pass, block by block: FlashAttention's idea, in torch behind `scaled_dot_product_attention`, our backend `"sdpa"`. The library's recorder does what our `pack` did:
 
 # %%
 show_source(measure.count_activations)
@@ -456,7 +453,7 @@ claim(
 )
 
 # %% [markdown]
-# **When does the kernel save nothing?** When the layer has dropout on its weights, or a learned bias on its scores. The same layer at T = 512:
+# **When does the kernel not help?** When the layer has dropout on its weights, or a learned bias on its scores. The same layer at T = 512:
 
 # %%
 layers_512 = {
@@ -482,7 +479,7 @@ claim(
 # %% [markdown]
 # So with either of them, training on this CPU keeps $T^2$ numbers a head after all. (GPU kernels have conditions of their own: count.)
 #
-# That is what must be *kept*. The **peak** is higher, since scores and their gradients exist at the same time. It is measured in a fresh process:
+# That is what must be *kept*. The **peak** is higher, since in the backward pass the gradients of weights and scores stand beside the weights. It is measured in a fresh process:
 
 # %%
 setup = """
@@ -511,7 +508,7 @@ else:
 figures.time_and_memory("attention-time")
 
 # %% tags=["fold"]
-# @title At T = 2048, and how both grow
+# @title At T = 2048, and how both grow from T = 512 on
 time_powers = {backend: ledger.summary("attention-time", backend, "exponent") for backend in ("math", "sdpa")}
 table(
     ["time grows like T to the power", "mean", "lowest and highest of three seeds"],
@@ -606,123 +603,42 @@ figures.operation_shares(quadratic, D=256)
 claim("At T = D the quadratic part is one seventh of the layer.", abs(quadratic[256] - 1 / 7) < 1e-12)
 
 # %% [markdown]
-# Well below T = 6D, leave the quadratic part out (Kaplan et al. 2020, section 2.1; they count the scores alone, and find 12D). Each weight is then used once per token, in one multiplication and one addition: **a forward pass costs 2 FLOPs per parameter and token**. The backward pass costs twice that, so training costs 6.
+# Well below T = 6D, leave the quadratic part out (Kaplan et al. 2020, section 2.1; they count the scores alone, and find 12D). Each weight is then used once per token, in one multiplication and one addition: **a forward pass costs 2 FLOPs per parameter and token** (the layers' parameters: looking up an embedding is no product). The backward pass costs twice that, so training costs 6.
 #
-# **By the clock.** FLOPs are not seconds. An RNN's small products wait for one another; attention does a few large ones, but moves $T^2$ numbers a head in and out of memory. We make the text eight times as long, from T = 128 to 1024. How many times longer do an RNN, a convolution and attention take?
+# **By the clock.** FLOPs are not seconds. A recurrent layer's small products wait for one another; attention does a few large ones, but moves $T^2$ numbers a head in and out of memory. We recorded the time of a training step (forward and backward, B = 8, D = 64, four heads) at lengths from T = 16 to 1024, three runs on one core of one machine: attention on both of its backends, and torch's own LSTM, from T = 32 on the fastest of the recurrent layers that we timed. By FLOPs, attention costs more than the LSTM beyond T = 2D = 128. And by the clock?
 
 # %%
-timed = {
-    "RNN": RNN(64, 64),
-    "CNN": CausalCNN(64, 3),
-    "attention, math": MultiHeadAttention(64, 4),
-    "attention, sdpa": MultiHeadAttention(64, 4),
-}
-
-
-def training_step(name, x):
-    """A function of nothing: forward and backward."""
-
-    def step():
-        with attention_backend("math" if "math" in name else "sdpa"):
-            output = timed[name](x)
-            (output[0] if isinstance(output, tuple) else output).sum().backward()
-
-    return step
-
-# %%
-guess_4 = predict("how many times as long attention, math, takes at T = 1024", ...)
-
-# %%
-taken = []
-for T in tqdm((128, 1024), leave=False):
-    long_input = torch.randn(2, T, 64)
-    steps = {name: training_step(name, long_input) for name in timed}
-    taken.append(measure.seconds(steps, rounds=3))
-times_longer = {name: taken[1][name] / taken[0][name] for name in timed}
-
-# %% tags=["fold", "reveal", "nbval-ignore-output"]
-# @title Times on this machine
-guess_4.compare(times_longer["attention, math"])
-table(
-    ["layer", "T = 128 (ms)", "T = 1024 (ms)", "times longer"],
-    [[name, *(1000 * found[name] for found in taken), times_longer[name]] for name in timed],
-)
+guess_4 = predict("T at which attention, sdpa, takes as long as the LSTM", ...)
 
 # %% tags=["fold", "reveal"]
-# @title What grows faster than the length
-claim(
-    "Eight times as long: the time of attention's math path grows by at least a third more than the RNN's and the CNN's.",
-    times_longer["attention, math"] > 4 / 3 * max(times_longer["RNN"], times_longer["CNN"]),
-    **times_longer,
-)
-by_count = [formulas.multi_head_cost(2, T, 64, 4).operations for T in (128, 1024)]
-claim(
-    "By the FLOPs attention takes 36 times as long: its projections 8 times, its quadratic part 64 times.",
-    by_count[1] == 36 * by_count[0],
-)
-
-# %% [markdown]
-# (The count leaves out the softmax and all traffic with the memory; the clock does not.) The whole sweep, recorded on one core of one machine (forward and backward, B = 8, D = 64). Compare its times with one another, not with yours:
-
-# %%
-kinds = {
-    "RNN, loop": ("RNN", "--"),
-    "RNN, fused": ("RNN", "-"),
-    "LSTM, fused": ("LSTM", "-"),
-    "CNN": ("CNN", "-"),
-    "attention, math": ("self-attention", "--"),
-    "attention, sdpa": ("self-attention", "-"),
+# @title The crossover in time
+lstm_runs = ledger.values("layer-cost", "time, LSTM, fused", "seconds")
+timed_at = ledger.values("layer-cost", "time, LSTM, fused", "T")[0]
+attention_over_lstm = {  # backend: for each run the ratio of the times at each length
+    backend: [
+        [a / b for a, b in zip(*run, strict=True)]
+        for run in zip(ledger.values("layer-cost", f"time, attention, {backend}", "seconds"), lstm_runs, strict=True)
+    ]
+    for backend in ("math", "sdpa")
 }
-figures.time_by_length("layer-cost", kinds)
-
-# %% tags=["fold"]
-# @title The power of T in the longer half of the lengths
-powers = {name: ledger.values("layer-cost", f"time, {name}", "exponent") for name in kinds}
-table(
-    ["time grows like T to the power", "mean", "lowest and highest of three seeds"],
-    [[name, sum(found) / len(found), f"{min(found):.2f} to {max(found):.2f}"] for name, found in powers.items()],
+in_time = {backend: [crossing(timed_at, run) for run in runs] for backend, runs in attention_over_lstm.items()}
+guess_4.compare(", ".join(f"{T:.0f}" for T in in_time["sdpa"]) + " (three runs)")
+figures.time_by_length("layer-cost")
+claim(
+    "On this machine, in every run, attention takes less time than the LSTM up to T = 64, and more from T = 128 on, with either backend.",
+    all((ratio > 1) == (T >= 128) for runs in attention_over_lstm.values() for run in runs for T, ratio in zip(timed_at, run, strict=True)),
+    sdpa=", ".join(f"{T:.0f}" for T in in_time["sdpa"]),
+    math=", ".join(f"{T:.0f}" for T in in_time["math"]),
 )
 claim(
-    "On this machine recurrent layers and CNN grow about like T (power below 1.4), attention's math path like T squared (above 1.6).",
-    max(power for name in list(kinds)[:4] for power in powers[name]) < 1.4 and min(powers["attention, math"]) > 1.6,
+    "On this machine, at T = 1024, in every run, attention takes more than 5 times as long as the LSTM with sdpa, and more than 15 times with math.",
+    min(run[-1] for run in attention_over_lstm["sdpa"]) > 5 and min(run[-1] for run in attention_over_lstm["math"]) > 15,
 )
 
 # %% [markdown]
-# The fused LSTM does four times the FLOPs of the fused RNN, in less time. Nothing is wrong with either count: torch calls another kernel for it. So a crossover in seconds is one of two *kernels*, and attention (sdpa, 4 heads) should be compared with the best recurrent one:
-
-# %% tags=["fold"]
-# @title The crossover in time against each baseline
-of_attention = ledger.values("layer-cost", "time, attention, sdpa", "seconds")
-timed_at = ledger.values("layer-cost", "time, attention, sdpa", "T")[0]
-against = {}  # baseline: T of the crossover, three runs
-for name in ("LSTM, fused", "RNN, loop", "RNN, fused"):
-    runs = zip(of_attention, ledger.values("layer-cost", f"time, {name}", "seconds"), strict=True)
-    against[name] = [crossing(timed_at, [a / b for a, b in zip(*run, strict=True)]) for run in runs]
-table(
-    ["D = 64, against", "crossover in time, three runs (T)"],
-    [[name, ", ".join(f"{T:.0f}" for T in found)] for name, found in against.items()],
-)
-fused, loop, lstm_fused = (
-    ledger.values("layer-cost", f"time, {name}", "seconds") for name in ("RNN, fused", "RNN, loop", "LSTM, fused")
-)
-claim(
-    "On this machine, in every run, the fused RNN is the slowest of the three at every length from T = 32 on.",
-    all(
-        a > max(b, c)
-        for runs in zip(fused, loop, lstm_fused, strict=True)
-        for T, a, b, c in zip(timed_at, *runs, strict=True)
-        if T >= 32
-    ),
-)
-claim(
-    "On this machine, in every run, the crossover comes first against the LSTM, then against the RNN's loop, and last against the fused RNN.",
-    max(against["LSTM, fused"]) < min(against["RNN, loop"])
-    and max(against["RNN, loop"]) < min(against["RNN, fused"]),
-)
-
-# %% [markdown]
-# Against the fastest of the three, the LSTM, attention is ahead up to about T = 97; against the slowest, the fused RNN, up to about 200 or 230. By FLOPs this attention is *never* cheaper than the RNN. By the clock of this machine it is, even on one core, while the text is short: the RNN's products come one after the other, and each step costs some time whatever its size.
-# So "faster" is a fact about machines and kernels, not about T and D alone (nor does the crossover follow D: *Going deeper*). On hardware with thousands of units in parallel, expect it much further out (not measured here), since there the waiting counts most.
+# With the kernel attention is ahead up to about T = 97, not far from the count's 128. Do not read a law into this: against the plain RNN attention *never* has fewer FLOPs, and yet, while the text is short, it takes less time than the RNN as well, since the RNN's products come one after the other and each step costs some time whatever its size. Another recurrent layer, or another kernel for the same one, gives another crossover (*Going deeper* compares three, and three widths).
+#
+# So "faster" is a fact about machines and kernels, not about T and D alone. All times in this chapter come from one core of a CPU. A GPU does thousands of multiplications at once, so that waiting weighs more; there the crossover will move, probably to longer texts. That is not measured here.
 
 # %% [markdown]
 # ### Exercise 10.2 · Derive: three crossovers
@@ -749,7 +665,7 @@ ch10.crossovers(lengths_of_equality)
 #
 # Difficulty ●●●○○ · 20 minutes · needs exercise 10.1
 #
-# A colleague counts the FLOPs of an attention from T queries to S keys, followed by a feed-forward network. The count is wrong in **three** places; each hides when T = S, or H = 1, or when only a ratio is looked at. Fix it, without torch's counter and without `course_lib.cost`.
+# A colleague counts the FLOPs of an attention from T queries to S keys, followed by a feed-forward network. The count is wrong in **three** places: one does not show when T = S, another not when H = 1, and the third is a constant factor. Fix it, without torch's counter and without `course_lib.cost`.
 #
 # ```python
 # projections = 4 * (2 * B * T * D * D)
@@ -802,7 +718,7 @@ print("feed-forward:", feed_forward, "parameters; norm:", norm)
 #
 # Difficulty ●●●○○ · 25 minutes · needs section 6
 #
-# The base model of Vaswani et al. (2017): D = 512, H = 8, F = 2048, 6 encoder and 6 decoder layers, Post-LN, no norm at the end. Every linear map has a bias. With paper and pencil (or Python as a pocket calculator) find the parameters of
+# The base model of Vaswani et al. (2017): D = 512, H = 8, F = 2048, 6 encoder and 6 decoder layers, Post-LN, no norm at the end. Every linear map has a bias; the positions are sinusoids, without parameters. With paper and pencil (or Python as a pocket calculator) find the parameters of
 # (a) one encoder layer, (b) one decoder layer, (c) all twelve layers, (d) the whole model with **one** table of embeddings for 37,000 subwords, which serves the encoder's input, the decoder's input and, transposed, the output layer, whose bias is left out.
 
 # %% nbgrader={"grade": false, "grade_id": "ex10-4-parameters-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -865,7 +781,7 @@ claim(
 # %% [markdown]
 # ## 7 · Gradient against distance
 #
-# Path length is a count. Does it matter? Change one word slightly, d words before the end: by how much does the last output move? That is the gradient of the last output with respect to this input: one norm for each d, measured with autograd. Four untrained layers of equal width: RNN, LSTM, CNN, attention. Where is each at d = 10, where at d = 60?
+# Path length is a count. Does it matter? Change one word slightly, d words before the end: by how much does the last output move? That is the gradient of the last output with respect to this input: one norm for each d, measured with autograd. Four untrained networks of equal width: RNN, LSTM, four layers of CNN, attention. Where is each at d = 16, where at d = 63?
 
 # %%
 torch.manual_seed(0)
@@ -965,7 +881,7 @@ claim(
 # %% [markdown]
 # So attention's gradient does not fade with *distance*, but is divided among all T inputs. From near, the plain RNN passes on far more than attention; from far, far less. Training can undo attention's division: a softmax that has learned where to look gives one input nearly all the weight, however far away it is.
 #
-# The LSTM is a warning against counting alone: its shortest path holds one product, and yet its gradient fades, because fresh gates stand near one half and the cell is halved at each step. But gates can *learn* to be 1 (chapter 05), while a tanh network has no such way out.
+# The LSTM is a warning against counting alone: its shortest path holds one product, and yet its gradient fades, because fresh gates stand near one half and the cell is roughly halved at each step. But gates can *learn* to be 1 (chapter 05), while a plain tanh network has no gate to open.
 # And attention's gradient does not fade *along the sequence*, within one layer (while its softmax is not saturated: chapter 07). From layer to layer there are other troubles: chapter 11.
 
 # %% [markdown]
@@ -1042,7 +958,7 @@ claim(
 )
 
 # %% [markdown]
-# Generation is sequential for both: token t + 1 cannot be computed before token t is chosen. Parallelism over time is an advantage in *training*. And while the RNN goes on from its state, our Transformer reads everything again. But keys and values of earlier tokens do not change, since no position sees a later one. The *key-value cache* of chapter 13 keeps them: the total is then about one pass again, for $2NTD$ numbers of memory.
+# Generation is sequential for both: token t + 1 cannot be computed before token t is chosen. Parallelism over time is an advantage in *training*. And while the RNN goes on from its state, our Transformer reads everything again. But keys and values of earlier tokens do not change, since no position sees a later one. The *key-value cache* of chapter 13 keeps them: the total is then about one pass again, at the price of $2NTD$ numbers of memory.
 #
 # **What attention gave up.** An RNN's state has D numbers after ten steps and after ten million. Attention has only what is in front of it. Both layers now read a sequence of 64 in chunks of 16. Which outputs change?
 
@@ -1074,13 +990,13 @@ table(
 )
 
 # %% [markdown]
-# Is the RNN's the better bargain, then? Its unbounded memory is seldom *learned*: truncation (chapter 04) cuts the gradient at the edge of each chunk, and vanishing has taken it before. The whole bill:
+# Is the RNN's the better bargain, then? Its unbounded reach is seldom *learned*: truncation (chapter 04) cuts the gradient at the edge of each chunk, and vanishing has taken it before. The whole bill:
 #
 # | | RNN | self-attention |
 # |---|---|---|
 # | waits, in training | T steps a layer | a constant number a layer |
 # | gradient over distance d | fades (gates can learn to hold it) | does not fade with d; shared among T inputs, about 1/T each before training |
-# | cost per read (FLOPs for one more token) | constant | grows with T |
+# | FLOPs for one more token | constant | grows with T |
 # | saved activations | grow like T | like T², or T with a kernel that recomputes (no attention dropout, no learned bias) |
 # | order of the inputs | built in | must be added (chapter 08) |
 # | texts longer than in training | runs; how well is another matter | depends on the scheme of positions |
@@ -1099,7 +1015,7 @@ with FlopCounterMode(display=False) as of_linear:
 print("multiply-adds:", 7 * 3 * 5, "FLOPs by torch:", of_linear.get_total_flops())
 
 # %% [markdown]
-# **2 · The counter does not see the fast path.** A fused kernel does the same products inside one operation. If the counter has no formula for it, as here on a CPU, it silently counts 0. Count with the backends `math` and `loop`; time the fast ones.
+# **2 · The counter does not see the fast path.** A fused kernel does the same products inside one operation. If the counter has no formula for it, as here on a CPU, it silently counts 0 for this operation: of attention only the four projections are left. Count with the backends `math` and `loop`; time the fast ones.
 
 # %% tags=["nbval-ignore-output"]
 lstm, four_heads = cases["LSTM"][0], cases["attention, 4 heads"][0]
@@ -1126,10 +1042,10 @@ except ValueError as error:
 
 # %%
 for H in (2, 16):
-    counted = formulas.multi_head_cost(2, 50, 64, H)
+    cost = formulas.multi_head_cost(2, 50, 64, H)
     wrong = 8 * 2 * 50 * 64**2 + H * (4 * 2 * 50**2 * 64)  # each head as wide as D
-    print(f"H = {H:2}: wrong {wrong:,} FLOPs, right {counted.operations:,}", end="; ")
-    print(f"saved activations {counted.activations:,}")
+    print(f"H = {H:2}: wrong {wrong:,} FLOPs, right {cost.operations:,}", end="; ")
+    print(f"saved activations {cost.activations:,}")
 
 # %% [markdown]
 # **4 · Counting a block twice.** The hook of section 4 sees every saved tensor, also views of one block, and parameters. Add up all that passes, and the layer seems to keep far more than it does:
@@ -1181,7 +1097,7 @@ print(tuple(LearnedPositions(64, 51).add(torch.zeros(1, 51, 64)).shape))  # fixe
 #
 # Difficulty ●●●○○ · 25 minutes · needs sections 4, 5 and 8
 #
-# The cell compares an LSTM and an encoder layer of the same width at your sizes. Change them: a hearing aid that must answer after each of 16,000 samples a second; sentences of 30 words; a genome of a million letters.
+# The cell compares an LSTM and an encoder layer of the same width at your sizes. Change them: a hearing aid that must answer after every sample, 16,000 times a second; sentences of 30 words; a genome of a million letters.
 
 # %%
 B, T, D, H = 1, 1000, 64, 4  # your turn
@@ -1194,7 +1110,7 @@ names = "parameters", "FLOPs", "saved activations", "sequential steps", "path le
 rows = [[name, *pair] for name, *pair in zip(names, *costs.values())]
 rows.append(["numbers carried on to the next step", 2 * B * D, 2 * B * T * D])
 one_more = formulas.lstm_cost(B, 1, D).operations, B * (24 * D * D + 4 * T * D)
-rows.append(["cost per read (FLOPs of one step more)", *one_more])
+rows.append(["FLOPs for one more token", *one_more])
 table(["", *costs], rows)
 
 # %% [markdown]
@@ -1207,9 +1123,9 @@ table(["", *costs], rows)
 # *Your answer:*
 #
 # ### BEGIN SOLUTION
-# (a) What is carried on, and the FLOPs of one step more: for the LSTM both are constant, for attention both grow with all that was heard. The time for one sample is fixed, so only a cost that does not grow will do: the LSTM, or attention over a short, fixed window.
+# (a) What is carried on, and the FLOPs for one more token (here a sample): for the LSTM both are constant, for attention both grow with all that was heard. The time for one sample is fixed, so only a cost that does not grow will do: the LSTM, or attention over a short, fixed window.
 #
-# (b) The sequential steps. In training all positions are known; the encoder layer's six products serve all of them at once, the LSTM waits thirty times a layer. T is far below D, so the quadratic part hardly counts.
+# (b) The sequential steps. In training all positions are known; the encoder layer's six products serve all of them at once, the LSTM waits thirty times a layer. The quadratic part hardly counts: T / (6D + T) is 7 % at T = 30 and D = 64.
 #
 # (c) Attention: the FLOPs and, on the math path, the memory for $10^{12}$ pairs. The RNN: a million steps in a row, and a gradient that has vanished long before. Ways out: for attention a window or another sparse pattern (a kernel that keeps no weights helps the memory only); dilated convolutions with log T layers; for the RNN truncation, at the price of its bias, or a recurrence that can be computed in parallel.
 #
@@ -1229,7 +1145,7 @@ ch10.when_an_rnn.compare(...)
 # 2. Bare attention and an RNN have equal FLOPs at T = D. With its projections attention never has fewer; the quadratic part is half of an encoder layer at T = 6D. In seconds the kernel decides, so compare with the best one.
 # 3. Sequential steps in training: T for the RNN, one for a convolution, a constant for attention. Generation waits for every token, in every model.
 # 4. The shortest path is T products (RNN), about T/k or log T layers (CNN), a constant (attention). A plain RNN's gradient fades along it; attention's does not fade with distance, but before training each of T inputs gets only about 1/T.
-# 5. A fused kernel takes less time and, without attention dropout or a learned bias, keeps BHT numbers instead of BHT². Count on the plain path, time the fast one.
+# 5. Attention's fused kernel took less time here and, without attention dropout or a learned bias, keeps BHT numbers instead of BHT². Count on the plain path, time the fast one.
 #
 # ## Where next
 #
@@ -1238,9 +1154,10 @@ ch10.when_an_rnn.compare(...)
 # ## References
 #
 # - A. Vaswani et al., *Attention Is All You Need*, NeurIPS 2017, arXiv 1706.03762: section 4 and table 1 (FLOPs, sequential steps, path length), table 3 (65 and 213 million parameters), sections 3.4 and 5.1 (shared table, about 37,000 tokens).
-# - J. Kaplan et al., *Scaling Laws for Neural Language Models*, 2020, arXiv 2001.08361: section 2.1 and table 1 (parameters and FLOPs of each part; 2N FLOPs a token, 6N in training, where their N is the number of parameters).
+# - J. Kaplan et al., *Scaling Laws for Neural Language Models*, 2020, arXiv 2001.08361: section 2.1 and table 1 (parameters and FLOPs of each part; 2N FLOPs a token, 6N in training, where their N is the number of parameters without those of the embeddings).
 # - A. van den Oord et al., *WaveNet*, 2016, arXiv 1609.03499: section 2.1 and figure 3 (dilated causal convolutions). N. Kalchbrenner et al., *Neural Machine Translation in Linear Time*, 2016, arXiv 1610.10099: path lengths of convolutions and recurrences.
 # - T. Dao et al., *FlashAttention*, NeurIPS 2022, arXiv 2205.14135: section 3.1, algorithm 1 (tiles, recomputation, the kept normalisers). M. Rabe, C. Staats, *Self-attention Does Not Need O(n²) Memory*, 2021, arXiv 2112.05682.
+# - Y. Tay et al., *Efficient Transformers: A Survey*, 2020, arXiv 2009.06732: ways to make attention cheaper than T².
 # - Video: *LSTM is dead. Long live Transformers!*, https://www.youtube.com/watch?v=S27pHKBEp30: recurrence and attention compared.
 
 # %% [markdown]
@@ -1248,11 +1165,79 @@ ch10.when_an_rnn.compare(...)
 #
 # Nothing later in the course needs these parts.
 #
+# - *How does torch's counter see the products?*
+# - *What does restricted attention look like?*
 # - *How can one measure a path length?*
+# - *Against which recurrent layer, and how do the times grow?*
 # - *Does the clock's crossover move with the width?*
 # - *Why does d = 0 stand out in attention?*
 # - *Where are the parameters of a small model, and where are its FLOPs?*
 # - *What is T on a long text?* The length of a chunk.
+
+# %% [markdown] tags=["deeper"]
+# ### How does torch's counter see the products?
+#
+# Everything that torch computes ends in a few hundred basic operations, such as `mm` (a product of two matrices) and `bmm` (a batch of them). A `TorchDispatchMode` is called for each one inside its `with` block: `args` are the tensors that go in. An operation has variants for different arguments; `overloadpacket` is what all of them belong to, and its name is the name we want.
+
+
+# %%
+class FlopCounter(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.flops = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))  # do what was asked for
+        name = operation.overloadpacket.__name__  # mm: a matrix product, bmm: a batch
+        if name in ("mm", "bmm"):  # left @ right
+            inner = args[0].shape[-1]
+            self.flops += 2 * inner * result.numel()  # rows · columns entries
+        if name in ("addmm", "baddbmm"):  # bias + left @ right
+            inner = args[1].shape[-1]
+            self.flops += 2 * inner * result.numel()
+        return result
+
+
+# %%
+by_both = []  # our count, torch's
+for T in (16, 64, 256):
+    inputs = torch.randn(1, T, 64)
+    with attention_backend("math"):
+        with FlopCounter() as ours:
+            layer_64(inputs)
+        by_both.append((ours.flops, measure.count_operations(layer_64, inputs)))
+
+# %% tags=["fold"]
+# @title The two counters
+claim(
+    "A whole layer of four heads at T = 16, 64 and 256: our counter finds the same totals as torch's.",
+    all(ours == theirs > 0 for ours, theirs in by_both),
+)
+
+# %% [markdown] tags=["deeper"]
+# ### What does restricted attention look like?
+#
+# Each query sees a window of r inputs, itself the last. `unfold` lays the windows side by side without copying. (For brevity the first queries also look at padding.)
+
+
+# %%
+def restricted_attention(x, r):
+    """Each query looks at itself and the r - 1 inputs before it; x is (T, D)."""
+    padded = nn.functional.pad(x, (0, 0, r - 1, 0))  # (r - 1 + T, D)
+    near = padded.unfold(0, r, 1)  # (T, D, r)
+    scores = x.unsqueeze(1) @ near / x.shape[-1] ** 0.5  # (T, 1, r)
+    return (scores.softmax(dim=-1) @ near.mT).squeeze(1)  # (T, D)
+
+
+for T in (64, 128):
+    text = torch.randn(T, 16)
+    flops_of_windows = measure.count_operations(
+        lambda x: restricted_attention(x, r=8), text
+    )
+    print(f"T = {T}: {flops_of_windows} FLOPs; 4 T r D is {4 * T * 8 * 16}")
+
+# %% [markdown]
+# Twice the text, twice the FLOPs.
 
 # %% [markdown] tags=["deeper"]
 # ### How can one measure a path length?
@@ -1263,9 +1248,118 @@ ch10.when_an_rnn.compare(...)
 show_source(measure.sequential_steps, measure.path_length)
 
 # %% [markdown] tags=["deeper"]
+# ### Against which recurrent layer, and how do the times grow?
+#
+# We make the text eight times as long, from T = 128 to 1024. How many times longer do an RNN, a convolution and attention take, on your machine?
+
+# %%
+timed = {
+    "RNN": RNN(64, 64),
+    "CNN": CausalCNN(64, 3),
+    "attention, math": MultiHeadAttention(64, 4),
+    "attention, sdpa": MultiHeadAttention(64, 4),
+}
+
+
+def training_step(name, x):
+    """A function of nothing: forward and backward."""
+
+    def step():
+        with attention_backend("math" if "math" in name else "sdpa"):
+            output = timed[name](x)
+            (output[0] if isinstance(output, tuple) else output).sum().backward()
+
+    return step
+
+# %%
+guess_7 = predict("how many times as long attention, math, takes at T = 1024", ...)
+
+# %%
+taken = []
+for T in tqdm((128, 1024), leave=False):
+    long_input = torch.randn(2, T, 64)
+    steps = {name: training_step(name, long_input) for name in timed}
+    taken.append(measure.seconds(steps, rounds=3))
+times_longer = {name: taken[1][name] / taken[0][name] for name in timed}
+
+# %% tags=["fold", "reveal", "nbval-ignore-output"]
+# @title Times on this machine
+guess_7.compare(times_longer["attention, math"])
+table(
+    ["layer", "T = 128 (ms)", "T = 1024 (ms)", "times longer"],
+    [[name, *(1000 * found[name] for found in taken), times_longer[name]] for name in timed],
+)
+
+# %% tags=["fold", "reveal"]
+# @title What grows faster than the length
+claim(
+    "Eight times as long: the time of attention's math path grows by at least a third more than the RNN's and the CNN's.",
+    times_longer["attention, math"] > 4 / 3 * max(times_longer["RNN"], times_longer["CNN"]),
+    **times_longer,
+)
+by_count = [formulas.multi_head_cost(2, T, 64, 4).operations for T in (128, 1024)]
+claim(
+    "By FLOPs alone attention would take 36 times as long: its projections 8 times, its quadratic part 64 times.",
+    by_count[1] == 36 * by_count[0],
+)
+
+# %% [markdown]
+# (The count leaves out the softmax and all traffic with the memory; the clock does not.) Section 5's records hold more layers than its figure. *Fused* is torch's own routine for all steps, *loop* our Python loop. Compare these times with one another, not with yours:
+
+# %%
+figures.time_of_all("layer-cost")
+
+# %% tags=["fold"]
+# @title The power of T in the longer half of the lengths
+powers = {name: ledger.values("layer-cost", f"time, {name}", "exponent") for name in figures.TIMED}
+table(
+    ["time grows like T to the power", "mean", "lowest and highest of three seeds"],
+    [[name, sum(found) / len(found), f"{min(found):.2f} to {max(found):.2f}"] for name, found in powers.items()],
+)
+claim(
+    "On this machine recurrent layers and CNN grow about like T (power below 1.4), attention's math path like T squared (above 1.6).",
+    max(power for name in ("RNN, loop", "RNN, fused", "LSTM, fused", "CNN") for power in powers[name]) < 1.4 and min(powers["attention, math"]) > 1.6,
+)
+
+# %% [markdown]
+# From T = 32 on the fused LSTM does four times the FLOPs of the fused RNN in less time. Nothing is wrong with either count: torch calls another kernel for it. So a crossover in seconds is one of two *kernels*, and attention (sdpa, 4 heads) should be compared with the best recurrent one:
+
+# %% tags=["fold"]
+# @title The crossover in time against each baseline
+of_attention = ledger.values("layer-cost", "time, attention, sdpa", "seconds")
+against = {}  # baseline: T of the crossover, three runs
+for name in ("LSTM, fused", "RNN, loop", "RNN, fused"):
+    runs = zip(of_attention, ledger.values("layer-cost", f"time, {name}", "seconds"), strict=True)
+    against[name] = [crossing(timed_at, [a / b for a, b in zip(*run, strict=True)]) for run in runs]
+table(
+    ["D = 64, against", "crossover in time, three runs (T)"],
+    [[name, ", ".join(f"{T:.0f}" for T in found)] for name, found in against.items()],
+)
+fused, loop, lstm_fused = (
+    ledger.values("layer-cost", f"time, {name}", "seconds") for name in ("RNN, fused", "RNN, loop", "LSTM, fused")
+)
+claim(
+    "On this machine, in every run, at every length from T = 32 on, the LSTM is the fastest of the three and the fused RNN the slowest.",
+    all(
+        a > b > c
+        for runs in zip(fused, loop, lstm_fused, strict=True)
+        for T, a, b, c in zip(timed_at, *runs, strict=True)
+        if T >= 32
+    ),
+)
+claim(
+    "On this machine, in every run, the crossover comes first against the LSTM, then against the RNN's loop, and last against the fused RNN.",
+    max(against["LSTM, fused"]) < min(against["RNN, loop"])
+    and max(against["RNN, loop"]) < min(against["RNN, fused"]),
+)
+
+# %% [markdown]
+# Against the fastest of the three, the LSTM, attention is ahead up to about T = 97; against the slowest, the fused RNN, up to about 200 or 230.
+
+# %% [markdown] tags=["deeper"]
 # ### Does the clock's crossover move with the width?
 #
-# By the count, the crossover of bare attention with the RNN is T = D, so it would move with the width. In seconds this was recorded at three widths, against the fused RNN only (the slowest of section 5's three baselines):
+# By the count, the crossover of bare attention with the RNN is T = D, so it would move with the width. In seconds this was recorded at three widths, against the fused RNN only (the slowest of the three above):
 
 # %% tags=["fold"]
 # @title The crossover with the fused RNN at three widths

@@ -38,8 +38,9 @@ def _convolution(ax, left, bottom, gaps, rise):
     alt="Four ways from the first of nine inputs to the last of nine outputs, arrows in the gradient's colour. "
     "RNN: up into the first state, then along eight states. CNN of kernel 3: four layers, two places to the right in "
     "each. Dilated CNN: two layers, two places, then six. Attention: one long arrow.",
-    caption="How many products lie between the first input and the last output, eight places on? Nine in an RNN, four "
-    "in convolutions of kernel 3, two if they are dilated, one in attention. A gradient goes back the same way.",
+    caption="How many matrix products lie between the first of T = 9 inputs and the last output? Nine in an RNN; four "
+    "in convolutions, of which each output reads three places (kernel 3); two if they leave gaps (dilated); one in "
+    "attention. A gradient goes back the same way.",
 )
 def path_length():
     """Draw the shortest way from the first input to the last output in four kinds of layer."""

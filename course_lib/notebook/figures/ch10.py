@@ -34,8 +34,9 @@ def operation_shares(quadratic, D):
         alt="Shares of an encoder layer's FLOPs against T from 16 to 8192 at D = 256. The quadratic part is "
         "near 0 at the left, 14 % at T = D, 50 % at T = 6 D and 84 % at the right; feed-forward and projections "
         "fall, always two to one.",
-        caption="Which part of an encoder layer takes the FLOPs (D = 256, F = 4D)? Up to T = 4D mostly the "
-        "feed-forward network, beyond it the quadratic part, which reaches a half at T = 6D.",
+        caption="Which part of an encoder layer takes the FLOPs (D = 256, F = 4D)? Up to T = 4D the "
+        "feed-forward network has the largest share, beyond it scores and weighted mean (the quadratic part), which "
+        "reach a half at T = 6D.",
     )
 
 
@@ -62,21 +63,51 @@ def gradient_by_distance(by_seed):
     )
 
 
-def time_by_length(experiment, kinds):
-    """Draw the recorded time of a training step against the length: `kinds` is {name: (colour, line style)}."""
+# Name in the records: (colour of, line style).
+TIMED = {
+    "RNN, loop": ("RNN", "--"),
+    "RNN, fused": ("RNN", "-"),
+    "LSTM, fused": ("LSTM", "-"),
+    "CNN": ("CNN", "-"),
+    "attention, math": ("self-attention", "--"),
+    "attention, sdpa": ("self-attention", "-"),
+}
+
+
+def _times(experiment, names):
+    """Draw the recorded time of a training step against the length, from {name in the records: what is written}."""
     ax = plots.axes(height=3.8)
-    for name, (color, linestyle) in kinds.items():
+    for name, label in names.items():
+        color, linestyle = TIMED[name]
         lengths = ledger.values(experiment, f"time, {name}", "T")[0]
         runs = ledger.values(experiment, f"time, {name}", "seconds")
         runs = [[1000 * seconds for seconds in run] for run in runs]
-        plots.band(ax, lengths, runs, name, color, linestyle=linestyle, marker="o", markersize=3)
+        plots.band(ax, lengths, runs, label, color, linestyle=linestyle, marker="o", markersize=3)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(lengths, lengths)
     ax.set(xlabel="length T (steps, log scale)", ylabel="time of a training step (ms, log scale)")
     plots.direct_labels(ax)
+    return ax
+
+
+def time_by_length(experiment):
+    """Draw the recorded times of the LSTM and of attention on two paths against the length."""
+    names = {"LSTM, fused": "LSTM", "attention, math": "attention, math", "attention, sdpa": "attention, sdpa"}
     show(
-        ax,
+        _times(experiment, names),
+        alt="Time of a training step against T from 16 to 1024, both axes logarithmic. The LSTM rises in a straight "
+        "line from 0.9 to about 27 ms; attention starts below it, sdpa crosses it near T = 97 and ends at about "
+        "170 ms, math crosses it near T = 75 and ends at about 470 ms.",
+        caption="Which layer is faster on this machine? Attention while the text is short, the LSTM when it is long; "
+        "the lines of attention cross it between T = 64 and 128.",
+    )
+
+
+def time_of_all(experiment):
+    """Draw the recorded times of all six layers and kernels against the length."""
+    show(
+        _times(experiment, {name: name for name in TIMED}),
         alt="Time of a training step against T, both axes logarithmic. CNN lowest throughout; RNNs and LSTM rise in "
         "straight lines of slope 1, the LSTM below the RNN from T = 32 on; attention starts below them and rises "
         "towards slope 2, math above sdpa.",
