@@ -52,7 +52,7 @@ def _masked(
 
 @check(
     hints=(
-        "First decide which places are chosen, then what becomes of each chosen one; the targets need only the first.",
+        "First decide which positions are chosen, then what becomes of each; the targets need only the first.",
         "chosen = maskable and choose < 0.15; of these: fate < 0.8 the mask, < 0.9 the other token, else unchanged",
         "torch.where(condition, a, b) twice for the inputs; ids.masked_fill(~chosen, -100) for the targets",
     )
@@ -104,19 +104,19 @@ def _explain_hidden(inputs, targets, draws):
     if torch.equal(inputs, ids):
         raise Wrong("nothing is hidden: the inputs are the ids")
     if torch.equal(inputs, anywhere[0]) or torch.equal(targets, anywhere[1]):
-        raise Wrong("places that are not maskable were chosen: special tokens and padding are no blanks")
+        raise Wrong("positions that are not maskable were chosen: special tokens and padding are no blanks")
     target_mistakes = {
-        "the targets are the ids everywhere; outside the chosen places they must be -100": ids,
+        "the targets are the ids everywhere; outside the chosen positions they must be -100": ids,
         "the targets are what the network reads, so the mask itself is to be predicted; they must be the old tokens": (
             wanted.masked_fill(~chosen, IGNORE)
         ),
-        "only the masked places have a target; those with another or the same token count as well": (
+        "only the masked positions have a target; those with another or the same token count as well": (
             ids.masked_fill(~(chosen & (fate < 0.8)), IGNORE)
         ),
         "a chosen token that stays as it is has no target; it must be predicted like the others": (
             ids.masked_fill(~(chosen & (fate < 0.9)), IGNORE)
         ),
-        "the targets outside the chosen places are 0, which is a token; F.cross_entropy leaves out -100": (
+        "the targets outside the chosen positions are 0, which is a token; F.cross_entropy leaves out -100": (
             ids.masked_fill(~chosen, 0)
         ),
     }
@@ -128,6 +128,8 @@ def _explain_hidden(inputs, targets, draws):
         "no chosen token stays as it is: above 0.9 nothing changes": _masked(*draws, upto=1.1),
         "no token becomes another one: between 0.8 and 0.9 stands the token of `others`": _masked(*draws, upto=0.8),
         "masks and other tokens have changed places: below 0.8 the mask": _masked(*draws, swap=True),
+        "no chosen token became the mask: `fate < 0.9` holds for the masked ones too, so the tokens of `others` were "
+        "written over the masks; they belong where fate is at least 0.8 and below 0.9": _masked(*draws, below=0),
         "the token of `others` stands above 0.9; here it stands between 0.8 and 0.9, and above nothing changes": (
             _masked(*draws, late=True)
         ),
@@ -139,7 +141,7 @@ def _explain_hidden(inputs, targets, draws):
         raise Wrong("the targets are wrong: the old token where maskable and choose < 0.15, and -100 elsewhere")
     b, t = (inputs != wanted).nonzero()[0].tolist()
     raise Wrong(
-        f"row {b}, place {t}: fate {fate[b, t]:.2f}, chosen: {bool(chosen[b, t])}, and the input is {inputs[b, t]}"
+        f"row {b}, position {t}: fate {fate[b, t]:.2f}, chosen: {bool(chosen[b, t])}, and the input is {inputs[b, t]}"
     )
 
 
@@ -158,7 +160,12 @@ def shares(student):
     changed, suspect = expect_numbers(student, ("changed", "suspect"))
     chosen, V = 0.15, 4
     same = chosen * (0.1 + 0.1 / V)
-    if not near(changed, chosen * (0.8 + 0.1 * (1 - 1 / V))):
+    share = chosen * (0.8 + 0.1 * (1 - 1 / V))
+    if not near(changed, share):
+        if changed > 1:
+            raise Wrong(f"changed is {changed:.4g}: a share between 0 and 1 is wanted, not a percentage")
+        if math.isclose(changed, round(share, 2)):
+            raise Wrong("changed: right, but rounded to two digits; three significant digits are wanted")
         if near(changed, chosen):
             raise Wrong("changed: that is the share of chosen tokens; some of them stay as they are")
         if near(changed, chosen * 0.9):
@@ -168,7 +175,13 @@ def shares(student):
         if near(changed, 0.8 + 0.1 * (1 - 1 / V)):
             raise Wrong("changed: that is a share of the chosen tokens; wanted is a share of all tokens")
         raise Wrong(f"changed is {changed:.4g}: add 80 % of 15 %, and of 10 % of 15 % what is really another token")
-    if not math.isclose(suspect, same / (1 - chosen + same), rel_tol=4e-3):  # three digits, though it is small
+    share = same / (1 - chosen + same)
+    if not math.isclose(suspect, share, rel_tol=4e-3):  # three digits, though it is small
+        if suspect > 1:
+            raise Wrong(f"suspect is {suspect:.4g}: a share between 0 and 1 is wanted, not a percentage")
+        if any(math.isclose(suspect, round(share, digits)) for digits in (2, 3)):
+            raise Wrong("suspect: right, but rounded too far; three significant digits are wanted, zeros in front not "
+                        "counted")  # fmt: skip
         if near(suspect, chosen * 0.1 / (1 - chosen + chosen * 0.1)):
             raise Wrong("suspect: nearly; a random token that happens to be the old one looks the same too")
         if near(suspect, same) or near(suspect, chosen * 0.1):
@@ -222,7 +235,7 @@ def pair_batch(student):
         if torch.equal(ids.sort(1).values, wanted[0].sort(1).values):
             raise Wrong("the tokens are right, their order is not: [CLS] first [SEP] second [SEP], then padding")
         b, t = (ids != wanted[0]).nonzero()[0].tolist()
-        raise Wrong(f"row {b}, place {t} holds {ids[b, t]}; wanted {wanted[0][b, t]}")
+        raise Wrong(f"row {b}, position {t} holds {ids[b, t]}; wanted {wanted[0][b, t]}")
     if not torch.equal(mask, wanted[1]):
         if torch.equal(mask, ~wanted[1]):
             raise Wrong("the mask is the wrong way round: True = real token")
@@ -247,13 +260,13 @@ def pair_batch(student):
 
 @check(
     hints=(
-        "Which places have a target? Only these count, in the sum and in the number that it is divided by.",
+        "Which positions have a target? Only these count, in the sum and in the number that it is divided by.",
         "where = targets != -100; cross-entropy of logits[where] (n, V) with targets[where] (n,); their mean",
         "boolean indexing (B, T, V)[(B, T)] gives (n, V); minus log_softmax at the targets, mean over n",
     )
 )
 def blank_loss(student):
-    """Exercise 12.3: the mean cross-entropy over the chosen places alone."""
+    """Exercise 12.3: the mean cross-entropy over the chosen positions alone."""
     g = torch.Generator().manual_seed(1)
     logits = torch.randn(3, 7, 11, generator=g, dtype=torch.float64)
     ids = torch.randint(0, 11, (3, 7), generator=g)
@@ -270,13 +283,13 @@ def blank_loss(student):
         return
     rows = torch.stack([e[c].mean() for e, c in zip(each, chosen, strict=True)])
     mistakes = {
-        "the mean runs over all places, those without target counted as token 0": each.mean(),
-        "the right sum, divided by all places: divide by the number of chosen places, or the loss falls with the share "
-        "of blanks": (each * chosen).mean(),
-        "the number of chosen places is right, the sum is not: it has the places without target too, as token 0": (
+        "the mean runs over all positions, those without target counted as token 0": each.mean(),
+        "the right sum, divided by all positions: divide by the number of chosen positions, or the loss falls with the "
+        "share of blanks": (each * chosen).mean(),
+        "the number of chosen positions is right, the sum is not: it has those without target too, as token 0": (
             each.sum() / chosen.sum()
         ),
-        "that is the sum; wanted is the mean over the chosen places": each[chosen].sum(),
+        "that is the sum; wanted is the mean over the chosen positions": each[chosen].sum(),
         "the mean of the rows' means: a row with one blank counts as much as one with four": rows.mean(),
         "the sign is wrong: the loss is minus the log-probability": -each[chosen].mean(),
         "that is the mean of the logits at the targets, not of log-probabilities: a softmax is missing": (
@@ -340,7 +353,7 @@ def _parameters(V, L, D, N, F, S=2, embeddings=True, norms=True, biases=True, po
 )
 def bert_parameters(student):
     """Exercise 12.7: the formula, checked on both published sizes and on odd ones."""
-    sizes = {"V": 11, "L": 13, "D": 8, "N": 3, "F": 14}
+    sizes = {"V": 11, "L": 13, "D": 8, "N": 5, "F": 14}
     got, wanted = expect_number(student(*sizes.values()), "the number"), _parameters(**sizes)
     if got == wanted:
         base = expect_number(student(30522, 512, 768, 12, 3072), "the number for BERT-base")
@@ -352,6 +365,7 @@ def bert_parameters(student):
         "the pooler is missing: D x D and D biases": wanted - D * D - D,
         "the segments' table or the LayerNorm of the embeddings is missing: 2 D each": wanted - 2 * D,
         "the positions' table is missing: L D": wanted - 13 * D,
+        "3 D a layer are missing: the biases of query, key and value": wanted - N * 3 * D,
         "4 D a layer are missing: the biases of attention's four matrices, or two LayerNorms of 2 D each": (
             wanted - N * 4 * D
         ),
@@ -368,7 +382,7 @@ def bert_parameters(student):
     for message, wrong in mistakes.items():
         if got == wrong:
             raise Wrong(message)
-    raise Wrong(f"for V = 11, L = 13, D = 8, N = 3, F = 14 you count {got:,.0f}; there are {wanted}")
+    raise Wrong(f"for V = 11, L = 13, D = 8, N = 5, F = 14 you count {got:,.0f}; there are {wanted}")
 
 
 # --- exercise 12.5: WordPiece ---------------------------------------------------------------

@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 12 · BERT
 #
-# One hundred labelled film reviews, and 3,608 more that nobody has labelled. A small Transformer that learns from the hundred alone is often wrong. **How much can it gain by first reading the 3,608?**
+# One hundred labelled film reviews, and 3,608 more that nobody has labelled. They are artificial: a small grammar writes them, from 40 words and punctuation marks in eight forms of sentence, so that everything here runs in seconds and can even be counted. A small Transformer that learns from the hundred alone is often wrong. **How much can it gain by first reading the 3,608?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -68,7 +68,7 @@ set_seed(0)
 task = toys.review_task(seed=0)
 vocab, V = task.vocab, len(task.vocab)
 hundred = task.labelled[:100]
-for review in task.reviews[:3]:
+for review in task.reviews[:3]:  # of the 400 to be judged
     print("+" if review.label else "-", " ".join(review.words))
 
 # %%
@@ -113,66 +113,71 @@ claim(
     tuned > 0.85 and tuned > scratch + 0.05,
     **{"pre-trained": tuned, "from scratch": scratch},
 )
+one_hundred = [ledger.summary("bert-toy", f"{way}, 100 labels", "accuracy")[0] for way in ("pre-trained", "from scratch")]
+claim(
+    f"In the recorded runs, three seeds, the means are {one_hundred[0]:.2f} with the reading and {one_hundred[1]:.2f} without.",
+    one_hundred[0] > one_hundred[1] + 0.2,
+)
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them. The difference is what happened before: words were hidden from the network, and it had to guess them. (That took 800 steps of its own. What a network from scratch reaches with *more* steps is another question; section 7 returns to it.) In this chapter you play that game by hand, build a BERT that learns it, and make a classifier of it. *Sections 1 to 4 take about an hour and a half with their exercises, and end with your own pre-trained BERT; the rest can wait for a second sitting.*
+# Same network, same hundred labels, the same 150 steps on them. The difference is what happened before: words were hidden from the network, and it had to guess them. (That took 800 steps of its own. What a network from scratch reaches with *more* steps is another question; section 5 returns to it.) In this chapter you play that game by hand, build a BERT that learns it, and make a classifier of it. *That is sections 1 to 5: about an hour, and another for their exercises. The rest can wait for a second sitting.*
 #
 # ### You will be able to
 #
-# 1. hide tokens as BERT does, and say what each of the three fates is for (exercises 12.1, 12.2);
+# 1. hide tokens as BERT does, and say what each of the three replacements is for (exercises 12.1, 12.2);
 # 2. build BERT's input from pairs of texts, and its loss, without the usual mistakes (12.3, 12.4);
 # 3. cut words into WordPieces (12.5);
 # 4. fine-tune a classifier, and compare it fairly with frozen features and with no pre-training (12.6);
 # 5. derive the number of parameters of BERT-base and BERT-large (12.7).
 #
-# **Letters.** `B` sequences, `T` tokens, `D` width, `H` heads, `F` width of the feed-forward network, `V` vocabulary, `N` layers, `L` maximum sequence length.
+# **Letters.** `B` sequences of a batch, `T` tokens of a sequence, `D` width, `H` heads, `F` width of the feed-forward network (`F.` with a dot is `torch.nn.functional`), `V` size of the vocabulary, `N` layers, `L` maximum sequence length, `R` = 400 test reviews, `n` chosen positions.
 
 # %% [markdown]
 # ## 1 · One sentence, masked by hand
 #
-# *The ___ was not dull, it was superb.* You can say something about the missing word at once, because you know how people write about films. A test for readers is built on this, the *cloze* (Taylor 1953). For training it has a great advantage: nobody needs to label anything. Hide words of any text, and the text itself is the answer key.
+# *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films. A test for readers is built on this, the *cloze* (Taylor 1953). For training it has a great advantage: nobody needs to label anything. Hide words of any text, and the text itself is the answer key.
 #
-# We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it (section 5 says what for).
+# We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it (section 6 says what for).
 
 # %%
-words = "the plot was not dull , it was superb .".split()
+words = "the plot was not boring , it was wonderful .".split()
 ids = torch.tensor([[CLS, *(vocab.stoi[word] for word in words), SEP]])
 print("tokens", *(vocab.itos[i] for i in ids[0]))
 print("ids   ", tuple(ids.shape), ids[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Hide two words.** In the input the tokens 2 and 8 become `[MASK]`. The labels hold the old token at these two positions and -100 everywhere else: "nothing is asked here".
+# **Hide two words.** In the input the tokens 2 and 8 become `[MASK]`. These are the **chosen positions**, the only ones where a prediction counts. The labels hold the old token there, and -100 everywhere else, which a loss in torch leaves out.
 
 # %%
-asked = [2, 8]
+chosen = [2, 8]
 inputs, labels = ids.clone(), torch.full_like(ids, -100)
-labels[0, asked] = ids[0, asked]
-inputs[0, asked] = MASK
+labels[0, chosen] = ids[0, chosen]
+inputs[0, chosen] = MASK
 print("inputs", *(vocab.itos[i] for i in inputs[0]))
 print("labels", labels[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Predict.** The network of the first screen reads the input. It returns logits for *every* position, V = 45 numbers each, though only two positions are asked. (Its second output belongs to section 5.)
+# **Predict.** The network of the first screen reads the input. It has not read this sentence before, nor those of sections 4 and 5: all of them are among the reviews that we kept apart. It returns logits for *every* position, V = 45 numbers each, though only two positions count. (Its second output belongs to section 6.)
 
 # %% tags=["nbval-ignore-output"]
 with torch.no_grad():
     logits, _ = model(inputs)  # (B, T, V)
 print("logits", tuple(logits.shape))
-for t in asked:
+for t in chosen:
     probs = logits[0, t].softmax(dim=-1)  # (V,)
     best = [f"{vocab.itos[i]} {probs[i]:.2f}" for i in probs.topk(4).indices]
     print(f"token {t}:", ", ".join(best))
 
 # %% [markdown]
-# At token 8 there is no doubt. At token 2 a *thing* is wanted, but which one? In this little language nothing tells, and the eight things share the probability.
+# At token 8 there is no doubt. At token 2 a *thing* is wanted, but which one? In the grammar of these reviews nothing tells, and its eight things share the probability.
 #
-# **The loss** is the negative log-probability of the old token, averaged over the asked positions alone. The other ten positions show their own answer, so they prove nothing.
+# **The loss** is the negative log-probability of the old token, averaged over the chosen positions alone. The other ten positions show their own answer, so they prove nothing.
 
 # %% tags=["nbval-ignore-output"]
 for name, network in {"pre-trained": model, "untrained": untrained}.items():
     with torch.no_grad():
         log_probs = network(inputs)[0].log_softmax(dim=-1)  # (B, T, V)
-    each = [-log_probs[0, t, labels[0, t]].item() for t in asked]
+    each = [-log_probs[0, t, labels[0, t]].item() for t in chosen]
     print(f"{name:11} {each[0]:.2f} and {each[1]:.2f}: mean {sum(each) / 2:.2f} nats")
 print(f"guessing blindly: ln V = {math.log(V):.2f} nats")
 
@@ -182,7 +187,19 @@ things, good, bad = (
     torch.tensor([vocab.stoi[word] for word in words_of_kind])
     for words_of_kind in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
 )
-at_thing, at_verb = logits[0, asked].softmax(dim=-1)
+at_thing, at_verb = logits[0, chosen].softmax(dim=-1)
+TRIED = (
+    "the plot was not boring , it was wonderful .",
+    "the plot was boring , it was not wonderful .",
+    "critics called the plot wonderful , but i found it boring .",
+    "critics called the plot boring , but i found it lovely .",
+    "i found the plot lovely , although critics called it boring .",
+)
+read_before = {tuple(row) for row in [*task.unlabelled, *(row for row, _ in hundred)]}
+claim(
+    "None of the five reviews tried in sections 1, 4 and 5 is among the 3,608 or the hundred.",
+    not any((CLS, *text.numericalize(review.split(), vocab), SEP) in read_before for review in TRIED),
+)
 claim("The verb is found.", vocab.itos[at_verb.argmax()] == "was", probability=at_verb.max())
 claim(
     "At the other mask it knows that a thing is wanted, and not which.",
@@ -192,9 +209,9 @@ claim(
 )
 
 # %% [markdown]
-# In one formula, with $C$ the set of asked positions and $\tilde x$ for what is read:
+# In one formula, with $C$ the set of the $n$ chosen positions and $\tilde x$ for the input with its masks:
 #
-# $$ \text{loss} = -\frac{1}{|C|} \sum_{t \in C} \log p(x_t \mid \tilde x), $$
+# $$ \text{loss} = -\frac{1}{n} \sum_{t \in C} \log p(x_t \mid \tilde x), $$
 #
 # in **nats per masked token**. This is a **masked language model**. But why hide words, when a language model could predict the *next* word, as in all chapters so far?
 
@@ -211,23 +228,24 @@ diagrams.show("pretraining_directions")
 # - **GPT** (Radford et al. 2018) trains one deep causal Transformer: every layer sees the left side only.
 # - **BERT** (Devlin et al. 2019) is *deep and bidirectional*: every layer sees both sides.
 #
-# How much is the other side worth? Our language is small enough to count. Take every review that it has and every place in it: how uncertain is the word, given nothing, the left side, or both?
+# How much is the other side worth? Our language is small enough to count. Take every one of its 4,608 possible reviews, and every position in it: how uncertain is the word, given nothing, the left side, or both?
 
 # %%
 def uncertainty(context):
-    """Mean entropy in nats of a word given its context, over all places."""
+    """Mean entropy in nats of a word given its context, over all positions."""
     seen = defaultdict(Counter)
     for review in toys.review_text():
         for t, word in enumerate(review.words):
             seen[context(review.words, t)][word] += 1
-    surprise = places = 0
+    surprise = positions = 0
     for counts in seen.values():
-        places += counts.total()
-        surprise += sum(n * math.log(counts.total() / n) for n in counts.values())
-    return surprise / places
+        total = counts.total()
+        positions += total
+        surprise += sum(c * math.log(total / c) for c in counts.values())
+    return surprise / positions
 
 
-floors = {
+entropies = {
     "nothing (unigram)": uncertainty(lambda words, t: None),
     "the left side": uncertainty(lambda words, t: tuple(words[:t])),
     "both sides": uncertainty(lambda words, t: (*words[:t], None, *words[t + 1 :])),
@@ -237,11 +255,11 @@ floors = {
 # @title How uncertain is a word?
 table(
     ["given", "nats per word", "effective number of choices"],
-    [[name, nats, math.exp(nats)] for name, nats in floors.items()],
+    [[name, nats, math.exp(nats)] for name, nats in entropies.items()],
 )
 claim(
     "Both sides leave less than three quarters of the uncertainty that the left side leaves.",
-    floors["both sides"] < 0.75 * floors["the left side"],
+    entropies["both sides"] < 0.75 * entropies["the left side"],
 )
 
 # %% [markdown]
@@ -249,7 +267,7 @@ claim(
 #
 # ### Then why not predict the next word from both sides?
 #
-# Because the next word *is* on the right side. Take tokens drawn at random, 50 kinds, which nobody can foresee: a blind guess costs $\ln 50 = 3.9$ nats. One attention head, set by hand, without a single learned number, is asked for the next token at every place, with both sides open.
+# Because the next word *is* on the right side. Take tokens drawn at random, 50 kinds, which nobody can foresee: a blind guess costs $\ln 50 = 3.9$ nats. One attention head, set by hand, without a single learned number, has to predict the next token at every position, with both sides open.
 
 # %%
 guess_2 = predict("its loss in nats per token", ...)
@@ -261,7 +279,7 @@ to_the_right = 20.0 * torch.diag(torch.ones(11).double(), 1)  # (T, T) scores
 
 
 def loss_of_head(visible):
-    """Nats per token of the head that looks one place to the right, if it may."""
+    """Nats per token of the head that looks one position to the right, if it may."""
     copied = attention_weights(to_the_right.expand(8, -1, -1), visible) @ one_hot
     logits = 20 * copied[:, :-1]  # (B, T - 1, V): of the next token
     return F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
@@ -284,26 +302,26 @@ claim(
 )
 
 # %% [markdown]
-# The low loss is a copy from one place to the right; a network that can cheat learns nothing else. (A causal mask in the first layer alone would not help: in the second, word $t + 1$ can be read at its own place.) So either hide the future in every layer, as GPT does, or hide the *word itself*, as BERT does. Then both sides can stay open. It remains to decide how to hide.
+# The low loss is a copy from one position to the right; a network that can cheat learns nothing else. (A causal mask in the first layer alone would not help: in the second, word $t + 1$ can be read at its own position.) So either hide the future in every layer, as GPT does, or hide the *word itself*, as BERT does. Then both sides can stay open. It remains to decide how to hide.
 
 # %% [markdown]
 # ## 3 · How to hide
 #
-# How many words? If few are asked, a pass teaches little; if many, too little context is left. BERT asks **15 %** of the tokens, chosen at random.
+# How many words? If few are chosen, a pass teaches little; if many, too little context is left. BERT chooses **15 %** of the tokens, at random.
 #
-# Should they all become `[MASK]`? After pre-training BERT will read real texts, in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So a chosen token has one of three fates:
+# Should they all become `[MASK]`? After pre-training BERT will read real texts, in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So one of three things happens to a chosen token:
 #
 # - **80 % become `[MASK]`:** the gap to be filled.
 # - **10 % become a random token:** a visible word may be wrong, so *every* word must be checked against its context.
 # - **10 % stay as they are:** the vector of a visible word must still say which word it is.
 #
-# All of them are asked, and the labels hold the old token in each case. These are the paper's reasons (appendix A.1). How much do the shares matter? In its ablation (C.2) fine-tuned results hardly depend on them; frozen features suffer if all chosen tokens are masked.
+# The loss counts all of them, and the labels hold the old token in each case. These are the paper's reasons (appendix A.1). How much do the shares matter? In its ablation (C.2) fine-tuned results hardly depend on them; frozen features suffer if all chosen tokens are masked.
 #
 # ### Exercise 12.1 · Hide
 #
 # Difficulty ●●○○○ · 20 minutes · needs section 3
 #
-# The draws are given, so that the result is determined. `others` holds the random tokens.
+# The draws are given, so that the result is determined. `fate` decides which of the three happens to a chosen token; `others` holds the random tokens.
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-1-hide", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def hide(ids, maskable, choose, fate, others, mask_id):
@@ -336,7 +354,7 @@ ch12.hide(hide)
 #
 # Difficulty ●●●○○ · 15 minutes · needs section 3
 #
-# Masked language models read DNA too: $V = 4$ letters. The shares are those above, and random tokens are drawn from all four. Write two numbers, as a tuple: (a) the share of all tokens whose input *differs* from the text; (b) you look at a place that shows its true letter: the probability that it is one of the chosen.
+# Masked language models read DNA too: $V = 4$ letters. The shares are those above, and random tokens are drawn from all four. Write two numbers between 0 and 1, to three significant digits, as a tuple: (a) the share of all tokens whose input *differs* from the text; (b) you look at a position that shows its true letter: the probability that it is one of the chosen.
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-2-shares", "locked": false, "schema_version": 3, "solution": true, "task": false}
 changed_and_suspect = ...
@@ -364,30 +382,30 @@ maskable = test_real & (test_ids >= FIRST)  # real, and no special token
 
 
 def blanks(seed):
-    """What is read, and the labels, with masks drawn from this seed."""
+    """Inputs and labels, with masks drawn from this seed."""
     draws = torch.Generator().manual_seed(seed)
     return mask_tokens(test_ids, maskable, V, MASK, draws, first_regular_id=FIRST)
 
 
-for name, row in zip(("read", "asked"), blanks(seed=0), strict=True):
+for name, row in zip(("input", "label"), blanks(seed=0), strict=True):
     print(f"{name:5}", " ".join("." if i == IGNORE else vocab.itos[i] for i in row[0]))
 
 # %% tags=["fold"]
-# @title The three fates, counted over 100 draws
-fates = Counter()
+# @title The three replacements, counted over 100 draws
+counted = Counter()
 for seed in range(100):
-    shown, asked_for = blanks(seed)
-    chosen, replaced = asked_for != IGNORE, shown != test_ids
-    fates["tokens"] += maskable.sum().item()
-    fates["chosen"] += chosen.sum().item()
-    fates["`[MASK]`"] += (shown == MASK).sum().item()
-    fates["another token"] += (chosen & replaced & (shown != MASK)).sum().item()
-    fates["as it was"] += (chosen & ~replaced).sum().item()
-shares = {fate: fates[fate] / fates["chosen"] for fate in ("`[MASK]`", "another token", "as it was")}
-table(["fate of a chosen token", "share"], [[fate, f"{s:.1%}"] for fate, s in shares.items()])
+    shown, targets = blanks(seed)
+    chosen, replaced = targets != IGNORE, shown != test_ids
+    counted["tokens"] += maskable.sum().item()
+    counted["chosen"] += chosen.sum().item()
+    counted["`[MASK]`"] += (shown == MASK).sum().item()
+    counted["another token"] += (chosen & replaced & (shown != MASK)).sum().item()
+    counted["as it was"] += (chosen & ~replaced).sum().item()
+shares = {kind: counted[kind] / counted["chosen"] for kind in ("`[MASK]`", "another token", "as it was")}
+table(["a chosen token becomes", "share"], [[kind, f"{s:.2%}"] for kind, s in shares.items()])
 claim(
     "15 % are chosen; of these 80 % become the mask.",
-    abs(fates["chosen"] / fates["tokens"] - 0.15) < 0.002 and abs(shares["`[MASK]`"] - 0.8) < 0.004,
+    abs(counted["chosen"] / counted["tokens"] - 0.15) < 0.002 and abs(shares["`[MASK]`"] - 0.8) < 0.004,
 )
 claim(
     "A little less than 10 % become another token: one random draw in V - 5 gives the old one.",
@@ -395,22 +413,7 @@ claim(
 )
 
 # %% [markdown]
-# (In the paper exactly 15 % of a sequence's tokens are chosen, here each with probability 0.15. Whole words instead of pieces, or spans, came later.)
-#
-# **Draw anew in every epoch?** BERT's first code prepared its text beforehand, with ten different maskings for 40 epochs: *static* masking. RoBERTa draws for each batch: *dynamic* masking. Which words have ever been asked after 40 epochs?
-
-# %% tags=["fold"]
-# @title Words ever asked, after 40 epochs
-drawn = torch.stack([blanks(seed=100 + epoch)[1] != IGNORE for epoch in range(40)])  # (40, R, T)
-ever = {n: (drawn[:n].any(0).sum() / maskable.sum()).item() for n in (1, 10, 40)}
-table(
-    ["different maskings", "words ever asked", "expected"],
-    [[n, f"{share:.1%}", f"{1 - 0.85**n:.1%}"] for n, share in ever.items()],
-)
-claim(
-    "One masking asks for 15 % of the words in all, BERT's ten for 80 %, a new one in each of 40 epochs for more than 99 %.",
-    abs(ever[1] - 0.15) < 0.02 and abs(ever[10] - 0.8) < 0.02 and ever[40] > 0.99,
-)
+# (In the paper exactly 15 % of a sequence's tokens are chosen, here each with probability 0.15. Whole words instead of pieces, or spans, came later. BERT's first code drew its masks once, ten for each text, before training; to draw them for each batch, as we do, is called *dynamic masking*. *Going deeper* counts the difference.)
 
 # %% [markdown]
 # ### Exercise 12.3 · Find the bug: a loss that is too good
@@ -420,7 +423,7 @@ claim(
 # A colleague's loss falls within a minute to a tenth of yours. Find two mistakes, and write it right.
 #
 # ```python
-# def blank_loss(logits, targets):  # (B, T, V), (B, T) with -100 where nothing is asked
+# def blank_loss(logits, targets):  # (B, T, V), (B, T) with -100 where not chosen
 #     targets = targets.clamp(min=0)  # -100 is not a token
 #     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 #     return loss / targets.numel()
@@ -432,15 +435,15 @@ def blank_loss(logits, targets):
 
     Args:
         logits: (B, T, V).
-        targets: (B, T) int64, -100 where nothing is asked; at least one place is asked.
+        targets: (B, T) int64, -100 where not chosen; at least one position is chosen.
 
     Returns:
         scalar tensor, nats per masked token.
     """
     ### BEGIN SOLUTION
-    asked = targets != -100
-    log_probs = logits[asked].log_softmax(-1)  # (n, V)
-    return -log_probs.gather(1, targets[asked][:, None]).mean()
+    chosen = targets != -100
+    log_probs = logits[chosen].log_softmax(-1)  # (n, V)
+    return -log_probs.gather(1, targets[chosen][:, None]).mean()
     ### END SOLUTION
 
 # %% nbgrader={"grade": true, "grade_id": "ex12-3-blank-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
@@ -452,7 +455,7 @@ ch12.blank_loss(blank_loss)
 # %% [markdown]
 # ## 4 · A whole BERT in fifty lines
 #
-# It is chapter 09's encoder with four small differences: GELU, learned places, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
+# It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
 
 # %%
 class Block(nn.Module):
@@ -467,7 +470,7 @@ class Block(nn.Module):
         return self.norm2(x + self.think(x))
 
 # %% [markdown]
-# Each token enters as the sum of three *learned* vectors: which token it is, at which place it stands, and in which of two texts (its *segment*; a single text is all segment 0). A LayerNorm brings the sum to one size:
+# Each token enters as the sum of three *learned* vectors: which token it is, at which position it stands, and in which of two texts (its *segment*; a single text is all segment 0). They are rows of three tables, $E$ (V, D), $P$ (L, D) and $S$ (2, D). A LayerNorm brings the sum to one size:
 #
 # $$ x_t = \mathrm{LayerNorm}(E[\text{id}_t] + P[t] + S[\text{segment}_t]). $$
 
@@ -476,22 +479,22 @@ class PlainBERT(nn.Module):
     def __init__(self, V, D=64, H=4, N=2, L=32):
         super().__init__()
         self.token = nn.Embedding(V, D)  # E
-        self.place = nn.Embedding(L, D)  # P
+        self.position = nn.Embedding(L, D)  # P
         self.segment = nn.Embedding(2, D)  # S
         self.norm = nn.LayerNorm(D)
         self.blocks = nn.ModuleList(Block(D, H) for _ in range(N))
 
     def forward(self, ids, real, segments=None):  # (B, T) each
         segments = torch.zeros_like(ids) if segments is None else segments
-        places = torch.arange(ids.shape[1])  # (T,)
-        x = self.token(ids) + self.place(places) + self.segment(segments)
+        positions = torch.arange(ids.shape[1])  # (T,)
+        x = self.token(ids) + self.position(positions) + self.segment(segments)
         x = self.norm(x)  # (B, T, D)
         for block in self.blocks:
             x = block(x, real[:, None, None])  # nobody looks at padding
         return x  # (B, T, D)
 
 # %% [markdown]
-# On top stands the **head** of the game. A small layer prepares each vector, then it is compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. All matrices start small, as in the paper: with torch's usual table of standard deviation 1, the logits would be far too large.
+# On top stands the **head** of the masked language model. A small layer prepares each vector, then it is compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. All matrices start small, as in the paper: with torch's usual table of standard deviation 1, the logits would be far too large.
 
 # %%
 class MaskedLM(nn.Module):
@@ -518,7 +521,7 @@ print("-> logits", tuple(plain(inputs, real).shape))
 print("parameters", number_of_parameters(plain))
 
 # %% [markdown]
-# **Pre-training** is now an ordinary loop. No label is read: `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch. `F.cross_entropy` leaves out every target that is -100. To watch it learn, we keep the first guess for one gap after each epoch.
+# **Pre-training** is now an ordinary loop. No label is read: `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch. `F.cross_entropy` leaves out every target that is -100. To watch it learn, we print its three likeliest words for one gap after each epoch.
 
 # %% tags=["nbval-ignore-output"]
 def fill(network, sentence):
@@ -535,7 +538,7 @@ def best_three(probs):  # (V,)
     return ", ".join(f"{vocab.itos[i]} {probs[i]:.2f}" for i in probs.topk(3).indices)
 
 
-gap = "i found the plot superb , _ critics called it dull ."
+gap = "i found the plot lovely , _ critics called it boring ."
 print(f"{gap}\nbefore training:    ", best_three(fill(plain, gap)[0]))
 
 # %% tags=["nbval-ignore-output"]
@@ -560,35 +563,35 @@ for epoch in range(4):
 # %% [markdown]
 # Before training every word is about equally likely; at the end the network is nearly sure. (*But* would be good English too; in this language critics who come second come with *although*.)
 #
-# **Is the loss low?** A loss says little alone. Lines to compare it with: a network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2; and there is a *floor* that no network can beat on average. It lies a little below the 0.44 nats of "both sides", since one asked word in ten stays visible. Where would you draw your network's curve?
+# **Is the loss low?** A loss says little alone. Lines to compare it with: a network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2; and there is a *lowest possible loss*, which no network can beat on average. It lies a little below the 0.44 nats of "both sides", since one chosen word in ten stays visible. Where would you draw your network's curve?
 
 # %% tags=["fold"]
-# @title The floor of this game
-def floor_of_the_game(shown_as_it_is=0.1, shown_as_another=0.1):
-    """The least mean loss at one asked word, everything else being visible; by Bayes' rule, over all reviews."""
+# @title The lowest possible loss
+def lowest_loss(shown_as_it_is=0.1, shown_as_another=0.1):
+    """The least mean loss at one chosen word, everything else being visible; by Bayes' rule, over all reviews."""
     seen = defaultdict(Counter)
     for review in toys.review_text():
         for t, word in enumerate(review.words):
             seen[*review.words[:t], None, *review.words[t + 1 :]][word] += 1
-    n = V - FIRST  # regular words, from which a random one is drawn
-    total = places = 0.0
+    regular = V - FIRST  # so many words, of which a random one is drawn
+    total = positions = 0.0
     for counts in seen.values():
         p = {word: count / counts.total() for word, count in counts.items()}
         nats = (1 - shown_as_it_is - shown_as_another) * sum(q * -math.log(q) for q in p.values())  # [MASK]
         for word, q in p.items():
-            nats += q * shown_as_another * (n - len(p)) / n * -math.log(q)  # a word that cannot stand there
+            nats += q * shown_as_another * (regular - len(p)) / regular * -math.log(q)  # a word that cannot stand there
             for read in p:  # one that can
-                joint = q * (shown_as_it_is * (read == word) + shown_as_another / n)
-                seen_there = p[read] * shown_as_it_is + shown_as_another / n
+                joint = q * (shown_as_it_is * (read == word) + shown_as_another / regular)
+                seen_there = p[read] * shown_as_it_is + shown_as_another / regular
                 nats += joint * math.log(seen_there / joint) if joint else 0
-        total, places = total + counts.total() * nats, places + counts.total()
-    return total / places
+        total, positions = total + counts.total() * nats, positions + counts.total()
+    return total / positions
 
 
 levels = {
     "log V": math.log(V),
-    "unigram": floors["nothing (unigram)"],
-    "floor": floor_of_the_game(),
+    "unigram": entropies["nothing (unigram)"],
+    "lowest possible": lowest_loss(),
 }
 curve = [
     {"step": step, "loss": sum(losses[step - 50 : step]) / 50}
@@ -599,15 +602,15 @@ curve = [
 figures.loss_at_blanks(curve, levels)
 
 # %% tags=["fold", "reveal"]
-# @title Checked: the floor, and unseen reviews
+# @title Checked: lowest possible loss, new reviews
 claim(
-    "Without random and kept words the floor would be the 0.444 nats of both sides; with them it is 0.408.",
-    abs(floor_of_the_game(0, 0) - floors["both sides"]) < 1e-9 and abs(levels["floor"] - 0.408) < 0.001,
+    "Without random and kept words the lowest possible loss would be the 0.444 nats of both sides; with them it is 0.408.",
+    abs(lowest_loss(0, 0) - entropies["both sides"]) < 1e-9 and abs(levels["lowest possible"] - 0.408) < 0.001,
 )
 scores = toys.masked_scores(model, task)
 claim(
-    "In unseen reviews the first screen's network, 800 steps old, is below a quarter of the unigram entropy and above the floor.",
-    levels["floor"] < scores["loss"] < levels["unigram"] / 4,
+    "In unseen reviews the first screen's network, 800 steps old, is below a quarter of the unigram entropy and above the lowest possible loss.",
+    levels["lowest possible"] < scores["loss"] < levels["unigram"] / 4,
     loss=f"{scores['loss']:.2f} nats",
     accuracy=scores["accuracy"],
 )
@@ -645,8 +648,8 @@ claim(
 # %% tags=["nbval-ignore-output", "reveal"]
 sentences = (
     gap,
-    "critics called the plot dull , _ i found it superb .",
-    "the plot was not dull , it _ superb .",
+    "critics called the plot boring , _ i found it lovely .",
+    "the plot was not boring , it _ wonderful .",
 )
 filled = [fill(model, sentence)[0] for sentence in sentences]
 print("The three likeliest words for each gap:")
@@ -654,13 +657,13 @@ for sentence, probs in zip(sentences, filled):
     print(f"{sentence:52}  {best_three(probs)}")
 
 # %% [markdown]
-# A harder one: "the plot was not _ , it was superb". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does our network give to *good* ones?
+# A harder one: "the plot was not _ , it was wonderful". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones, and with four of these six the network has read the sentence. How much of the probability does our network give to *good* ones?
 
 # %%
 guess_3 = predict("the probability of good adjectives, from 0 to 1", ...)
 
 # %%
-harder = fill(model, "the plot was not _ , it was superb .")[0]  # (V,)
+harder = fill(model, "the plot was not _ , it was wonderful .")[0]  # (V,)
 given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
 
 # %% tags=["fold", "reveal"]
@@ -676,8 +679,29 @@ claim(
     likeliest=best_three(harder),
 )
 
+# %% tags=["fold", "reveal"]
+# @title Is it so at every adjective?
+def given_to_the_right_kind():
+    """Mean probability of the six adjectives of the right polarity, each adjective masked in turn."""
+    given, every_review = [], torch.arange(len(test_ids))
+    for where in ([r.held for r in task.reviews], [r.denied for r in task.reviews]):
+        at = 1 + torch.tensor(where)  # 1: after [CLS]
+        old, hidden = test_ids[every_review, at], test_ids.index_put((every_review, at), torch.tensor(MASK))
+        with torch.no_grad():
+            probs = model(hidden, test_real)[0][every_review, at].softmax(dim=-1)  # (R, V)
+        given.append(torch.where(torch.isin(old, good), probs[:, good].sum(1), probs[:, bad].sum(1)))
+    return torch.cat(given).mean()
+
+
+right_kind = given_to_the_right_kind()
+claim(
+    "Each of the 800 adjectives of the test reviews masked in turn: the six of the right polarity together get half of the probability on average, as from a coin.",
+    abs(right_kind - 0.5) < 0.05,
+    mean=right_kind,
+)
+
 # %% [markdown]
-# In 800 steps the network has learned the *forms* of the reviews, but not what the adjectives mean: which of them go together is a fact about pairs of words and needs many examples of each. So what it brought to the first screen was the grammar; good and bad it learned from the hundred labels.
+# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad: that is a fact about pairs of words and needs many examples of each. So what it brought to the first screen was the grammar; good and bad it learned from the hundred labels.
 #
 # Where does it look when it fills a gap? In one review below the gap stands late, in the other early. Switch heads on and off. Then press *causal mask*, the view that GPT would have: **in which of the two reviews is anything left that tells the verb?**
 
@@ -711,7 +735,7 @@ def explore_blanks(*reviews):
         title="A small BERT, pre-trained on toy reviews",
         alt="Attention maps of two layers with four heads each, over two reviews with a hidden verb. Every token may "
         "attend to every token, on both sides.",
-        caption="No triangle: every place reads *both* sides, and so does the gap.",
+        caption="No triangle: every position attends to *both* sides, and so does the gap.",
         layer=1,
         head="all",
         query="[MASK]",
@@ -719,200 +743,19 @@ def explore_blanks(*reviews):
 
 # %%
 explore_blanks(
-    "critics called the plot dull , but i _ it superb .",
-    "i _ the plot superb , although critics called it dull .",
+    "critics called the plot boring , but i _ it lovely .",
+    "i _ the plot lovely , although critics called it boring .",
 )
 
 # %% [markdown]
-# *A good place to stop. You have built and pre-trained a BERT.*
+# In the first review, *critics called ... but i* stands to the left of the gap: in this language only *found* can follow. In the second only *i* does, and three of the eight forms begin with it; what tells the verb stands on the right.
 #
-# ---
+# Your network can fill gaps. But filling gaps is only the means: next it learns the task of the first screen.
 
 # %% [markdown]
-# ## 5 · Two texts at once
+# ## 5 · Fine-tuning: a classifier from end to end
 #
-# Many tasks compare two texts: a question and a passage, a claim and its evidence. So BERT can read pairs, `[CLS] A [SEP] B [SEP]`, and its segments say which text a token belongs to:
-
-# %%
-ids_of_both = (
-    text.numericalize(part.split(), vocab)
-    for part in ("the plot was dull", "we left early")
-)
-joined, segments = join_pair(*ids_of_both, CLS, SEP)
-print("tokens  ", *(vocab.itos[i] for i in joined))
-print("segments", *segments)
-
-# %% [markdown]
-# (*left* and *early* do not occur in our language, so they became `<unk>`; section 6 is about that.) The first `[SEP]` belongs to the first text.
-#
-# In pre-training BERT plays a second game on pairs, **next sentence prediction** (NSP). In half of the pairs B followed A in the text, in the other half it comes from another document. The answer is read at a token that stands for no word, `[CLS]`: a layer with tanh, the *pooler*, and a linear layer turn its vector into two logits. The two losses are added.
-
-# %%
-diagrams.show("mlm_nsp")
-
-# %% tags=["fold"]
-# @title Both games before training, on 64 pairs
-documents = [
-    [text.numericalize(f"{part} .".split(), vocab) for part in review.removesuffix(" .").split(" . ")]
-    for review, _ in synthetic.reviews(400, seed=5)
-]
-pairs = sentence_pairs(documents, torch.Generator().manual_seed(0))
-joined_pairs = [(*join_pair(a, b, CLS, SEP), follows) for a, b, follows in pairs]
-joined_pairs = [row for row in joined_pairs if len(row[0]) <= 32][:64]
-pair_ids, pair_real = text.pad_batch([row for row, _, _ in joined_pairs])
-pair_segments = torch.zeros_like(pair_ids)
-pair_segments[pair_real] = torch.tensor([s for _, row, _ in joined_pairs for s in row])
-strangers = torch.tensor([0 if follows else 1 for _, _, follows in joined_pairs])
-options = {"generator": torch.Generator().manual_seed(0), "first_regular_id": FIRST}
-shown, asked_for = mask_tokens(pair_ids, pair_real & (pair_ids >= FIRST), V, MASK, **options)
-with torch.no_grad():
-    sums = pretraining_loss(untrained, (shown, pair_real, pair_segments, asked_for, strangers))
-neighbours = sum(follows for _, _, follows in pairs) / len(pairs)
-claim("About half of the pairs are neighbours.", 0.4 < neighbours < 0.6, share=neighbours)
-claim(
-    "Before training both games together cost about ln V + ln 2 nats.",
-    abs(sums["loss"] / sums["count"] - math.log(V) - math.log(2)) < 0.3,
-    loss=f"{sums['loss'] / sums['count']:.2f} nats",
-    guess=f"{math.log(V) + math.log(2):.2f} nats",
-)
-
-# %% [markdown]
-# NSP is easy when the other document is about something else: the topic tells. RoBERTa (Liu et al. 2019) dropped it, with results as good or better; ALBERT (Lan et al. 2020) asks for the *order* of two neighbours instead. Our small BERT plays the first game alone.
-
-# %% [markdown]
-# ### Exercise 12.4 · A batch of pairs
-#
-# Difficulty ●●○○○ · 20 minutes · needs section 5
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-4-pair-batch", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def pair_batch(pairs, cls_id, sep_id, pad_id):
-    """Pairs of texts as one padded batch: [CLS] first [SEP] second [SEP] padding.
-
-    Args:
-        pairs: list of B (first, second), lists of ids.
-        cls_id: id of [CLS].
-        sep_id: id of [SEP].
-        pad_id: id of padding.
-
-    Returns:
-        ids: (B, T) int64, T the longest row.
-        mask: (B, T) bool, True = real token, special ones included.
-        segments: (B, T) int64, 0 up to the first [SEP], 1 up to the second, 0 at padding.
-    """
-    ### BEGIN SOLUTION
-    rows = [[cls_id, *first, sep_id, *second, sep_id] for first, second in pairs]
-    ids = torch.full((len(rows), max(map(len, rows))), pad_id)
-    mask, segments = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
-    for i, (row, (first, _)) in enumerate(zip(rows, pairs, strict=True)):
-        ids[i, : len(row)] = torch.tensor(row)
-        mask[i, : len(row)] = True
-        segments[i, len(first) + 2 : len(row)] = 1
-    return ids, mask, segments
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-4-pair-batch-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch12.pair_batch(pair_batch)
-
-# %% [markdown]
-# ## 6 · Published models: pieces of words, and a folder
-#
-# Few people pre-train a BERT; most take a published one. It brings two things: its way to cut text into tokens, and its weights.
-#
-# **Tokens.** A vocabulary of whole words always lacks some, as *left* above. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word is written with `##`; it is another entry than the same letters at a word's start. The vocabulary is found by merging, like BPE (chapter 02), but merges are ranked by how much they raise the likelihood of the text.
-#
-# To cut a word, take the **longest known piece from the left**, then the longest that continues it, until the end. If no piece fits, the whole word is `[UNK]`. The real tokenizer reads a file with one piece a line; here is one with eleven:
-
-# %%
-pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
-with tempfile.TemporaryDirectory() as folder:
-    Path(folder, "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    tokenizer = huggingface.tokenizer(folder)
-encoded = tokenizer.encode("Playing!", "unplayable playful")
-
-# %% tags=["fold"]
-# @title The pieces of the two texts
-table(
-    ["", *(f"`{token}`" for token in encoded.tokens)],
-    [["id", *encoded.ids], ["segment", *encoded.type_ids]],
-)
-claim(
-    "'playful' is unknown as a whole, though it begins with a known piece.",
-    encoded.tokens[-2] == "[UNK]",
-)
-
-# %% [markdown]
-# `huggingface.tokenizer("bert-base-uncased")` reads the published one from the Hugging Face hub (with a network connection). "Uncased" lower-cases the text and drops accents first.
-#
-# ### Exercise 12.5 · Greedy, longest first
-#
-# Difficulty ●●●○○ · 20 minutes · needs section 6
-#
-# Write the loop yourself, without any library's tokenizer.
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-5-wordpiece", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def wordpiece(word, vocab):
-    """Cut a word into known pieces, the longest first, from left to right.
-
-    Args:
-        word: str, not empty.
-        vocab: set of pieces; those inside a word begin with "##".
-
-    Returns:
-        list of pieces, or ["[UNK]"] if the word cannot be cut to its end in this way.
-    """
-    ### BEGIN SOLUTION
-    found, start = [], 0
-    while start < len(word):
-        mark = "##" if start else ""
-        ends = [e for e in range(len(word), start, -1) if mark + word[start:e] in vocab]
-        if not ends:
-            return ["[UNK]"]
-        found.append(mark + word[start : ends[0]])
-        start = ends[0]
-    return found
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-5-wordpiece-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch12.wordpiece(wordpiece)
-
-# %% [markdown]
-# **Weights.** A published model is a folder: a `config.json` with the sizes, the tokenizer's files, and `model.safetensors`, a table of names and numbers. (Older files, `pytorch_model.bin`, are pickles; opening a pickle can run any program, and the library refuses them.) Many are on the [Hugging Face hub](https://huggingface.co/models). With a network connection:
-#
-# ```python
-# model = BERTForPreTraining.from_pretrained("bert-base-uncased")  # 440 MB, once
-# tokenizer = huggingface.tokenizer("bert-base-uncased")
-# encoded = tokenizer.encode("The plot was [MASK].")
-# ```
-#
-# Our BERT reads and writes the same names, so the round trip can be made here, with the first screen's network:
-
-# %%
-some_ids, some_real = text.pad_batch([row for row, _ in task.test[:20]])
-with tempfile.TemporaryDirectory() as folder:
-    model.save_pretrained(folder)
-    returned = BERTForPreTraining.from_pretrained(folder)
-    files = sorted(path.name for path in Path(folder).iterdir())
-    config, tensors = huggingface.read(folder)
-with torch.no_grad():
-    ours, theirs = model(some_ids, some_real), returned(some_ids, some_real)
-
-# %% tags=["fold"]
-# @title Some of the names, and the logits compared
-shown_names = [n for n in sorted(tensors) if ".layer.1" not in n and n.endswith("weight")]
-table(["name in the file", "shape"], [[f"`{n}`", tuple(tensors[n].shape)] for n in shown_names])
-claim(
-    "The folder holds `config.json` and `model.safetensors`, and the loaded network gives the same logits, bit by bit.",
-    files == ["config.json", "model.safetensors"]
-    and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)),
-)
-
-# %% [markdown]
-# The names are those of Hugging Face's `BertForPreTraining`. (There query, key and value are three matrices, in the library one; it cuts and joins. The course's tests compare the logits with those of `transformers`.) However a BERT came to its weights, the next step is the same: give it a task.
-
-# %% [markdown]
-# ## 7 · Fine-tuning: a classifier from end to end
-#
-# The task is that of the first screen: is a review positive? Each example is a row of ids and a label, 0 or 1. The head of the masked language model goes, and one new linear layer takes its place. It needs *one* vector for the whole review. BERT's authors take the one at `[CLS]`, which NSP has trained to speak for the whole text. Our game has never asked `[CLS]` for anything, so we take the mean over the real tokens.
+# The task is that of the first screen: is a review positive? Each example is a row of ids and a label, 0 or 1. The head of the masked language model goes, and one new linear layer takes its place. It needs *one* vector for the whole review. BERT's authors take the one at `[CLS]` (as in the chapter's first figure), because their pre-training has a second task that is answered there (section 6). Ours never used the vector at `[CLS]`, so we take the mean over the real tokens.
 
 # %%
 class Classifier(nn.Module):
@@ -956,9 +799,9 @@ for epoch in range(1, 21):
 
 # %% tags=["nbval-ignore-output"]
 for review in (
-    "the plot was not dull , it was superb .",
-    "the plot was dull , it was not superb .",
-    "critics called the music lovely , but i found it awful .",
+    "the plot was not boring , it was wonderful .",
+    "the plot was boring , it was not wonderful .",
+    "critics called the plot wonderful , but i found it boring .",
 ):
     ids = torch.tensor([[CLS, *text.numericalize(review.split(), vocab), SEP]])
     with torch.no_grad():
@@ -966,7 +809,7 @@ for review in (
     print(f"positive: {logits.softmax(dim=-1)[0, 1]:.2f}  {review}")
 
 # %% [markdown]
-# The first two hold the same words and mean the opposite. The library's `BERTForSequenceClassification` is this class with dropout; it reads `[CLS]` or the mean.
+# None of the three was read in pre-training or is among the hundred. The first two hold the same words and mean the opposite. The library's `BERTForSequenceClassification` is this class with dropout; it reads `[CLS]` or the mean.
 #
 # ### Fine-tuned, frozen, or from scratch?
 #
@@ -1011,9 +854,99 @@ claim(
 #
 # Frozen features do poorly *here*. The verdict is right only if "which adjective" and "held or denied" are combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they do well: for named entities the paper reports 0.3 F1 less than with fine-tuning (table 7, a two-layer LSTM on four frozen layers).
 #
+# *A good place to stop. You have built a BERT, pre-trained it and made a classifier of it. What follows: its input for pairs of texts, published models, real reviews, the usual errors, and its size.*
+#
+# ---
+
+# %% [markdown]
+# ## 6 · Two texts at once
+#
+# Many tasks compare two texts: a question and a passage, a claim and its evidence. So BERT can read pairs, `[CLS] first [SEP] second [SEP]`, and its segments say which text a token belongs to:
+
+# %%
+ids_of_both = (
+    text.numericalize(part.split(), vocab)
+    for part in ("the plot was dull", "we left early")
+)
+joined, segments = join_pair(*ids_of_both, CLS, SEP)
+print("tokens  ", *(vocab.itos[i] for i in joined))
+print("segments", *segments)
+
+# %% [markdown]
+# (*left* and *early* do not occur in our language, so they became `<unk>`; section 7 is about that.) The first `[SEP]` belongs to the first text.
+#
+# In pre-training BERT has a second task, on pairs: **next sentence prediction** (NSP). In half of the pairs the second text followed the first, in the other half it comes from another document. The answer is read at a token that stands for no word, `[CLS]`: a layer with tanh, the *pooler*, and a linear layer turn its vector into two logits. The two losses are added.
+
+# %%
+diagrams.show("mlm_nsp")
+
+# %% tags=["fold"]
+# @title Both tasks before training, on 64 pairs
+documents = [
+    [text.numericalize(f"{part} .".split(), vocab) for part in review.removesuffix(" .").split(" . ")]
+    for review, _ in synthetic.reviews(400, seed=5)
+]
+pairs = sentence_pairs(documents, torch.Generator().manual_seed(0))
+joined_pairs = [(*join_pair(a, b, CLS, SEP), follows) for a, b, follows in pairs]
+joined_pairs = [row for row in joined_pairs if len(row[0]) <= 32][:64]
+pair_ids, pair_real = text.pad_batch([row for row, _, _ in joined_pairs])
+pair_segments = torch.zeros_like(pair_ids)
+pair_segments[pair_real] = torch.tensor([s for _, row, _ in joined_pairs for s in row])
+strangers = torch.tensor([0 if follows else 1 for _, _, follows in joined_pairs])
+options = {"generator": torch.Generator().manual_seed(0), "first_regular_id": FIRST}
+shown, shown_labels = mask_tokens(pair_ids, pair_real & (pair_ids >= FIRST), V, MASK, **options)
+with torch.no_grad():
+    sums = pretraining_loss(untrained, (shown, pair_real, pair_segments, shown_labels, strangers))
+neighbours = sum(follows for _, _, follows in pairs) / len(pairs)
+claim("About half of the pairs are neighbours.", 0.4 < neighbours < 0.6, share=neighbours)
+claim(
+    "Before training both tasks together cost about ln V + ln 2 nats.",
+    abs(sums["loss"] / sums["count"] - math.log(V) - math.log(2)) < 0.3,
+    loss=f"{sums['loss'] / sums['count']:.2f} nats",
+    guess=f"{math.log(V) + math.log(2):.2f} nats",
+)
+
+# %% [markdown]
+# NSP is easy when the other document is about something else: the topic tells. RoBERTa (Liu et al. 2019) dropped it, with results as good or better; ALBERT (Lan et al. 2020) asks for the *order* of two neighbours instead. Our small BERT has the first task alone.
+
+# %% [markdown]
+# ### Exercise 12.4 · A batch of pairs
+#
+# Difficulty ●●○○○ · 20 minutes · needs section 6
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-4-pair-batch", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def pair_batch(pairs, cls_id, sep_id, pad_id):
+    """Pairs of texts as one padded batch: [CLS] first [SEP] second [SEP] padding.
+
+    Args:
+        pairs: list of B (first, second), lists of ids.
+        cls_id: id of [CLS].
+        sep_id: id of [SEP].
+        pad_id: id of padding.
+
+    Returns:
+        ids: (B, T) int64, T the longest row.
+        mask: (B, T) bool, True = real token, special ones included.
+        segments: (B, T) int64, 0 up to the first [SEP], 1 up to the second, 0 at padding.
+    """
+    ### BEGIN SOLUTION
+    rows = [[cls_id, *first, sep_id, *second, sep_id] for first, second in pairs]
+    ids = torch.full((len(rows), max(map(len, rows))), pad_id)
+    mask, segments = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
+    for i, (row, (first, _)) in enumerate(zip(rows, pairs, strict=True)):
+        ids[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = True
+        segments[i, len(first) + 2 : len(row)] = 1
+    return ids, mask, segments
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-4-pair-batch-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch12.pair_batch(pair_batch)
+
+# %% [markdown]
 # ### One encoder, four heads
 #
-# Nearly all tasks for an encoder are of four kinds. They differ in what the new layer reads:
+# Most tasks for an encoder are of four kinds (the paper's figure 4). They differ in what the new layer reads:
 
 # %%
 figures.four_heads()
@@ -1022,19 +955,117 @@ figures.four_heads()
 x = plain.bert(test_ids[:8], test_real[:8])  # (B, T, D)
 print("encoder      ", tuple(x.shape))
 print("one text     ", tuple(nn.Linear(64, 2)(x[:, 0]).shape))  # positive or not
-print("two texts    ", tuple(nn.Linear(64, 3)(x[:, 0]).shape))  # A implies B, or ...
-print("each token   ", tuple(nn.Linear(64, 5)(x).shape))  # person, place, ...
+print("two texts    ", tuple(nn.Linear(64, 3)(x[:, 0]).shape))  # entailment or not, ...
+print("each token   ", tuple(nn.Linear(64, 5)(x).shape))  # a person, a town, ...
 start, end = nn.Linear(64, 2)(x).unbind(dim=-1)  # question and passage
 print("span         ", tuple(start.shape), tuple(end.shape))  # softmax over T, each
 
 # %% [markdown]
-# The loss is always a cross-entropy: over the classes for the first two; over the classes of every real token for the third; over the T places, once for the start and once for the end, for the fourth.
+# The loss is always a cross-entropy: over the classes for the first two; over the classes of every real token for the third; over the T positions, once for the start and once for the end, for the fourth.
+
+# %% [markdown]
+# ## 7 · Published models: pieces of words, and a folder
 #
-# ### The same on real reviews
+# Few people pre-train a BERT; most take a published one. It brings two things: its way to cut text into tokens, and its weights.
+#
+# **Tokens.** A vocabulary of whole words always lacks some, as *left* above. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word is written with `##`; it is a different entry from the same letters at the start of a word. The vocabulary is found by merging, like BPE (chapter 02), but merges are ranked by how much they raise the likelihood of the text.
+#
+# To cut a word, take the **longest known piece from the left**, then the longest that continues it, until the end. If no piece fits, the whole word is `[UNK]`. The real tokenizer reads a file with one piece a line; here is one with eleven:
+
+# %%
+pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
+with tempfile.TemporaryDirectory() as folder:
+    Path(folder, "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    tokenizer = huggingface.tokenizer(folder)
+encoded = tokenizer.encode("Playing!", "unplayable playful")
+
+# %% tags=["fold"]
+# @title The pieces of the two texts
+table(
+    ["", *(f"`{token}`" for token in encoded.tokens)],
+    [["id", *encoded.ids], ["segment", *encoded.type_ids]],
+)
+claim(
+    "'playful' is unknown as a whole, though it begins with a known piece.",
+    encoded.tokens[-2] == "[UNK]",
+)
+
+# %% [markdown]
+# `huggingface.tokenizer("bert-base-uncased")` reads the published one from the Hugging Face hub (with a network connection). "Uncased" lower-cases the text and drops accents first.
+#
+# ### Exercise 12.5 · Greedy, longest first
+#
+# Difficulty ●●●○○ · 20 minutes · needs section 7
+#
+# Write the loop yourself, without any library's tokenizer.
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-5-wordpiece", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def wordpiece(word, vocab):
+    """Cut a word into known pieces, the longest first, from left to right.
+
+    Args:
+        word: str, not empty.
+        vocab: set of pieces; those inside a word begin with "##".
+
+    Returns:
+        list of pieces, or ["[UNK]"] if the word cannot be cut to its end in this way.
+    """
+    ### BEGIN SOLUTION
+    found, start = [], 0
+    while start < len(word):
+        mark = "##" if start else ""
+        ends = [e for e in range(len(word), start, -1) if mark + word[start:e] in vocab]
+        if not ends:
+            return ["[UNK]"]
+        found.append(mark + word[start : ends[0]])
+        start = ends[0]
+    return found
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-5-wordpiece-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch12.wordpiece(wordpiece)
+
+# %% [markdown]
+# **Weights.** A published model is a folder: a `config.json` with the sizes, the tokenizer's files, and `model.safetensors`, a table of names and numbers. (Older files, `pytorch_model.bin`, are pickles; opening a pickle can run any program, and the library refuses them.) Many are on the [Hugging Face hub](https://huggingface.co/models). With a network connection:
+#
+# ```python
+# model = BERTForPreTraining.from_pretrained("bert-base-uncased")  # 440 MB, once
+# tokenizer = huggingface.tokenizer("bert-base-uncased")
+# encoded = tokenizer.encode("The plot was [MASK].")
+# logits, _ = model(torch.tensor([encoded.ids]))
+# best = logits[0, encoded.tokens.index("[MASK]")].topk(5).indices
+# print([tokenizer.id_to_token(i) for i in best])
+# ```
+#
+# Our BERT reads and writes the same names, so the round trip can be made here, with the first screen's network:
+
+# %%
+some_ids, some_real = text.pad_batch([row for row, _ in task.test[:20]])
+with tempfile.TemporaryDirectory() as folder:
+    model.save_pretrained(folder)
+    returned = BERTForPreTraining.from_pretrained(folder)
+    files = sorted(path.name for path in Path(folder).iterdir())
+    config, tensors = huggingface.read(folder)
+with torch.no_grad():
+    ours, theirs = model(some_ids, some_real), returned(some_ids, some_real)
+
+# %% tags=["fold"]
+# @title The files, and the logits compared
+claim(
+    "The folder holds `config.json` and `model.safetensors`, and the loaded network gives the same logits, bit by bit.",
+    files == ["config.json", "model.safetensors"]
+    and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)),
+)
+
+# %% [markdown]
+# The names in the file are those of Hugging Face's `BertForPreTraining` (*Going deeper* lists some), and the course's tests compare the logits with those of `transformers`. However a BERT came to its weights, the next step is that of section 5: fine-tune it.
+
+# %% [markdown]
+# ## 8 · The same on real reviews
 #
 # IMDB has 25,000 labelled training reviews and 50,000 more without labels (chapter 02). A BERT of two layers and width 128 was pre-trained on the text of these 75,000 (400 of them kept out to measure it), never on that of the test reviews, then fine-tuned on the labels; beside it stands the same network from scratch: two epochs on the labels each, the rate set beforehand for each, one seed.
 #
-# It departs from BERT in many ways, to make more of half an hour on one processor core. *The game:* 25 % of the words are asked, rare ones more often than frequent ones, and only the 8,000 most frequent can be the answer; no NSP. *The input:* whole words, 30,000 of them, in windows of 128 without `[CLS]`. *The network:* Pre-LN, ALiBi (chapter 08) beside the learned positions, larger initial weights, no dropout in pre-training. *Fine-tuning:* the mean of all vectors instead of `[CLS]`, the last 256 words of a review, a fifth of them masked at random.
+# Many details differ from the published BERT, to make more of half an hour on one processor core: whole words, no `[CLS]`, no NSP, among others (*Going deeper* lists them).
 
 # %%
 guess_4 = predict("the test accuracy of the pre-trained network, in percent", ...)
@@ -1055,6 +1086,7 @@ SOURCES = {
 imdb = {name: ledger.values(*where, "accuracy") for name, where in SOURCES.items()}
 average = {name: sum(values) / len(values) for name, values in imdb.items()}
 alone = list(SOURCES)[:5]
+single_words = ledger.summary("imdb-bow", "unigrams, scaled", "accuracy")[0]
 
 # %% tags=["reveal"]
 figures.imdb_models(
@@ -1074,13 +1106,15 @@ claim(
     **{name: in_percent[name] for name in ("pre-trained", "from scratch", "chapter 09, all fixes")},
 )
 claim(
-    "It is more than 1 point behind chapter 09's best, which has pairs of words, and more than 2 points behind chapter 02's bag of words and pairs.",
+    "It is more than 1 point behind chapter 09's best, which has pairs of words, and more than 2 points behind chapter 02's bag of words and pairs; within half a point of chapter 02's bag of single words.",
     average["pre-trained"] < average["chapter 09, best"] - 0.01
-    and average["bag of words and pairs (chapter 02)"] > average["pre-trained"] + 0.02,
+    and average["bag of words and pairs (chapter 02)"] > average["pre-trained"] + 0.02
+    and abs(single_words - average["pre-trained"]) < 0.005,
+    **{"bag of single words": f"{100 * single_words:.1f} %"},
 )
 
 # %% [markdown]
-# The network from scratch was stopped while its validation accuracy still rose, and chapter 09's, with ten epochs, is better although it is smaller. So the lead over it after two epochs is not what pre-training is worth in the end. And with fewer labels? Both networks again on 100, 400 and 1,600 labelled reviews, with equally many passes over them. Which reviews is drawn anew for each of three seeds; the pre-training is one and the same. Where is the gain largest?
+# The network from scratch was stopped while its validation accuracy still rose, and chapter 09's, with ten epochs, is better although it is smaller. So the lead over it after two epochs is not what pre-training is worth in the end. And with fewer labels? Both networks again on 100, 400 and 1,600 labelled reviews, with equally many passes over them, and judged on 2,000 of the test reviews (last 128 words). Which reviews they learn from is drawn anew for each of three seeds; the pre-training is one and the same. Where is the gain largest?
 
 # %% tags=["reveal"]
 figures.imdb_by_labels("imdb-bert-curves", (100, 400, 1600))
@@ -1119,14 +1153,14 @@ claim(
 )
 
 # %% [markdown]
-# So the same steps go further from a pre-trained start, most of all with few labels. But this network is not the best model: most reviews can be judged by single words and pairs of them, which a bag learns from the labels alone. And it has read little: less than one pass over the text, where BERT-base made 40 over 3,300 million words, with a network 25 times as large.
+# So the same steps go further from a pre-trained start, most of all with few labels. But this network is not the best model: chapter 02's bag of single words does as well, its bag of words and pairs better. Most reviews can be judged by these, and a bag learns them from the labels alone. And it has read little: less than one pass over the text, where BERT-base made 40 over 3,300 million words, with a network 25 times as large.
 
 # %% [markdown]
-# ## 8 · Errors you will meet
+# ## 9 · Errors you will meet
 #
 # None of these five raises an error, and all shapes fit.
 #
-# **1 · Masks on special tokens and padding.** With `maskable` everywhere the network is asked for `[CLS]`, `[SEP]` and padding, which are always the same. The loss looks better, and nothing was learned:
+# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same. The loss looks better, and from these positions nothing is learned:
 
 # %%
 wasted = {}
@@ -1134,7 +1168,7 @@ for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.item
     draws = torch.Generator().manual_seed(1)
     _, targets = mask_tokens(test_ids, where, V, MASK, draws)
     wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
-    print(f"{name}: {wasted[name]:.0%} of the asked tokens are no words")
+    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
 
 # %% [markdown]
 # **2 · The loss over all positions.** Most of the answers stand in the question. Take a reader that copies what it sees, and at `[MASK]` knows only how often each word occurs:
@@ -1145,11 +1179,11 @@ often = torch.bincount(test_ids[maskable], minlength=V) + 1e-3
 copying = 0.99 * F.one_hot(shown, V) + 0.01 / V  # (B, T, V) probabilities
 answers = torch.where((shown == MASK)[..., None], often / often.sum(), copying)
 each = -answers.gather(2, test_ids[..., None]).log()[..., 0]  # (B, T) nats
-everywhere, at_asked = each[maskable].mean(), each[targets != IGNORE].mean()
-print(f"wrong: {everywhere:.2f} nats, fixed: {at_asked:.2f} nats per masked token")
+everywhere, at_chosen = each[maskable].mean(), each[targets != IGNORE].mean()
+print(f"wrong: {everywhere:.2f} nats, fixed: {at_chosen:.2f} nats per masked token")
 
 # %% [markdown]
-# **3 · Padding that is read.** Without the mask, the same review gets other logits in longer company. And a mean over all T places shrinks with the padding:
+# **3 · Padding that is read.** Without the mask, the same review gets other logits in longer company. And a mean over all T positions shrinks with the padding:
 
 # %% tags=["nbval-ignore-output"]
 row = task.test[0][0]
@@ -1185,12 +1219,12 @@ known, new = toys.accuracy(hasty, hundred), toys.accuracy(hasty, task.test)
 # %% tags=["fold"]
 # @title The five errors as claims
 claim(
-    "1: choosing from everything spends more than a third of the asked places on tokens that need no reading.",
+    "1: choosing from everything spends more than a third of the chosen positions on tokens that need no reading.",
     wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
 )
 claim(
-    "2: averaged over all words the loss of the copying reader is less than a fifth of that at the asked places.",
-    everywhere < 0.2 * at_asked,
+    "2: averaged over all words the loss of the copying reader is less than a fifth of that at the chosen positions.",
+    everywhere < 0.2 * at_chosen,
 )
 claim(
     "3: padding changes the logits only without the mask; the careless mean is the right one, times the share of real tokens.",
@@ -1213,7 +1247,7 @@ claim(
 # %% [markdown]
 # ### Exercise 12.6 · Explore and explain
 #
-# Difficulty ●●●○○ · 50 minutes · needs section 7, and the first part of *Going deeper* (probes)
+# Difficulty ●●●○○ · 50 minutes · needs section 5, and the first part of *Going deeper* (probes)
 #
 # A *probe* is a linear classifier fitted to frozen vectors. Change the cell below: other numbers of labels and steps (`steps=`), the rate (`learning_rate=`), the untrained network, `toys.frozen_accuracy(bert, pairs, task.test)`, probes with `toys.probe_layers(bert, task)`. Then answer in words:
 #
@@ -1251,7 +1285,7 @@ for name, row in toys.probe_layers(explored.bert, task).items():
 ch12.what_tuning_adds.compare(...)
 
 # %% [markdown]
-# ## 9 · How large is BERT?
+# ## 10 · How large is BERT?
 #
 # The published models: **BERT-base** with $N = 12$, $D = 768$, $H = 12$, and **BERT-large** with $N = 24$, $D = 1024$, $H = 16$; $F = 4D$, $V = 30522$, $L = 512$. The paper says 110 and 340 million parameters. On torch's device `meta` tensors have shapes and no numbers, so both can be built without any memory:
 
@@ -1263,54 +1297,23 @@ for name in ("bert-base-uncased", "bert-large-uncased"):
 totals = [number_of_parameters(bert) for bert in published.values()]
 
 # %% tags=["fold"]
-# @title Where the parameters are
-def parts_of(bert):
-    """Number of parameters of each part."""
-    n, layer = number_of_parameters, bert.encoder.layers[0]
-    attention = bert.config.num_layers * n(layer.self_attn)
-    return {
-        "token table": n(bert.embedding.token),
-        "places, segments, norm": n(bert.embedding) - n(bert.embedding.token),
-        "attention": attention,
-        "feed-forward and norms": n(bert.encoder) - attention,
-        "pooler": n(bert.pooler),
-    }
-
-
-def by_formula(c):
-    """Parameters of the encoder, by chapter 10."""
-    layout = c.d_model, c.num_heads, c.dim_feedforward, c.num_layers
-    return formulas.encoder_cost(1, 1, *layout).parameters
-
-
-base, large = (parts_of(bert) for bert in published.values())
-table(
-    ["part", "BERT-base", "share", "BERT-large", "share"],
-    [
-        *(
-            [part, n, f"{n / totals[0]:.1%}", large[part], f"{large[part] / totals[1]:.1%}"]
-            for part, n in base.items()
-        ),
-        ["all", totals[0], "100 %", totals[1], "100 %"],
-    ],
-)
+# @title How many parameters
+in_tokens = number_of_parameters(published["bert-base-uncased"].embedding.token)
+claim("109,482,240 and 335,141,888 parameters.", totals == [109_482_240, 335_141_888])
 claim(
-    "109,482,240 and 335,141,888 parameters.",
-    totals == [109_482_240, 335_141_888] and [sum(base.values()), sum(large.values())] == totals,
-)
-claim(
-    "Chapter 10's formula counts both encoders.",
-    all(by_formula(b.config) == number_of_parameters(b.encoder) for b in published.values()),
+    "Of BERT-base's parameters about a fifth are in the token table.",
+    abs(in_tokens / totals[0] - 0.2) < 0.02,
+    share=f"{in_tokens / totals[0]:.1%}",
 )
 
 # %% [markdown]
-# The paper rounds generously: 109.5 and 335.1 million, with the pooler and without the heads of pre-training. (These add little, since the output layer *is* the token table; *Going deeper* counts them.)
+# The paper rounds generously: 109.5 and 335.1 million, with the pooler and without the heads of pre-training. (These add little, since the output layer *is* the token table; *Going deeper* counts them, and every other part.)
 #
 # Both were pre-trained, says the paper (sections 3.1 and A.2), on BooksCorpus (800 million words) and English Wikipedia (2,500 million): batches of 256 sequences, a million steps, about 40 epochs. Nine tenths of the steps had sequences of 128 tokens and the rest 512, because attention grows with $T^2$ (chapter 10). It took four days on 4 Cloud TPUs (16 chips) for the base and on 16 (64 chips) for the large model.
 #
 # ### Exercise 12.7 · Count
 #
-# Difficulty ●●●○○ · 25 minutes · needs sections 4 and 9, chapter 10
+# Difficulty ●●●○○ · 25 minutes · needs sections 4, 6 (the pooler) and 10, chapter 10
 #
 # From the sizes alone, without building a model: with two segments, the pooler, and no heads.
 
@@ -1340,7 +1343,7 @@ def bert_parameters(V, L, D, N, F):
 ch12.bert_parameters(bert_parameters)
 
 # %% [markdown]
-# ## 10 · What BERT cannot do
+# ## 11 · What BERT cannot do
 #
 # It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now both are hidden, and each is drawn from its own probabilities.
 
@@ -1370,8 +1373,8 @@ claim(
 #
 # 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone, drawn anew each time.
 # 2. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word cannot be trained to predict it; so BERT hides words.
-# 3. BERT is an encoder whose input is a sum of token, place and segment; pairs are `[CLS] A [SEP] B [SEP]`, words are cut into WordPieces.
-# 4. Fine-tuning adds one layer and trains everything, gently. After the same few steps on the same labels a pre-trained network gets further than one from scratch; given more steps, the gap shrinks.
+# 3. BERT is an encoder whose input is a sum of token, position and segment; pairs are `[CLS] first [SEP] second [SEP]`, words are cut into WordPieces.
+# 4. Fine-tuning adds one layer and trains everything, gently. After the same few steps on the same labels a pre-trained network gets further than one from scratch; in exercise 12.6 more steps for the other make the gap smaller.
 # 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts; it does not write them.
 #
 # ## Where next
@@ -1430,9 +1433,9 @@ claim(
 # %% [markdown]
 # The curves need **controls**:
 #
-# - The *embeddings* already give three quarters on "role". They hold the place, and in some forms of review the held adjective comes early, in others late. So only what lies *above* that is due to context.
+# - The *embeddings* already give three quarters on "role". They hold the position, and in some forms of review the held adjective comes early, in others late. So only what lies *above* that is due to context.
 # - The *untrained* network has the same architecture and mixes all tokens too. It adds nothing here: its weights start so small (0.02) that its layers hardly change what they read. On other tasks random networks are surprisingly good, and a probe on a trained one must be compared with them.
-# - *Shuffled answers* (a control task in the sense of Hewitt and Liang 2019, who give each *word* a random answer): if the probe does well on these, it can learn by heart, and its score says little about the vectors.
+# - *Shuffled answers* (akin to the control tasks of Hewitt and Liang 2019, who give each *word* a random answer): if the probe does well on these, it can learn by heart, and its score says little about the vectors.
 
 # %% tags=["fold"]
 # @title The controls
@@ -1458,11 +1461,11 @@ claim(
 # %%
 layers, adjective_answers = toys.adjectives(untrained.bert, task)
 role = adjective_answers["role"]
-with torch.no_grad():  # three more places on either side
+with torch.no_grad():  # three more positions on either side
     embedded = F.pad(untrained.bert.embedding(test_ids), (0, 0, 3, 3))
-places = torch.tensor([[1 + r.held, 1 + r.denied] for r in task.reviews])  # (R, 2)
+positions = torch.tensor([[1 + r.held, 1 + r.denied] for r in task.reviews])  # (R, 2)
 every_row = torch.arange(len(test_ids))[:, None]
-around = torch.stack([embedded[every_row, places + k] for k in range(7)], 2)
+around = torch.stack([embedded[every_row, positions + k] for k in range(7)], 2)
 around = around.flatten(0, 1).flatten(1)  # (2 R, 7 D): it and its neighbours
 half = len(around) // 2
 wide = toys.probe(around[:half], role[:half], around[half:], role[half:])
@@ -1492,6 +1495,29 @@ claim(
     fitted=heart["train_accuracy"],
     new=heart["accuracy"],
 )
+
+# %% [markdown] tags=["deeper"]
+# ### Draw the masks once, or anew for each batch?
+#
+# BERT's first code prepared its text beforehand, with ten different maskings for 40 epochs: *static* masking. RoBERTa draws for each batch: *dynamic* masking. Which words have ever been chosen after 40 epochs?
+
+# %% tags=["fold"]
+# @title Words ever chosen, after 40 epochs
+drawn = torch.stack([blanks(seed=100 + epoch)[1] != IGNORE for epoch in range(40)])  # (40, R, T)
+ever = {n: (drawn[:n].any(0).sum() / maskable.sum()).item() for n in (1, 10, 40)}
+table(
+    ["different maskings", "words ever chosen", "expected"],
+    [[n, f"{share:.1%}", f"{1 - 0.85**n:.1%}"] for n, share in ever.items()],
+)
+claim(
+    "One masking chooses 15 % of the words in all, BERT's ten for 80 %, a new one in each of 40 epochs for more than 99 %.",
+    abs(ever[1] - 0.15) < 0.02 and abs(ever[10] - 0.8) < 0.02 and ever[40] > 0.99,
+)
+
+# %% [markdown] tags=["deeper"]
+# ### How does section 8's network differ from BERT?
+#
+# *The masks:* only the 8,000 most frequent words can be chosen, each with probability 0.25, the very frequent ones with less; no NSP. *The input:* whole words, 30,000 of them, in windows of 128 without `[CLS]`. *The network:* Pre-LN, ALiBi (chapter 08) beside the learned positions, larger initial weights, no dropout in pre-training. *Fine-tuning:* the mean of all vectors instead of `[CLS]`, the last 256 words of a review, a fifth of them masked at random.
 
 # %% [markdown] tags=["deeper"]
 # ### How long did the small BERT read IMDB, and was it finished?
@@ -1553,7 +1579,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### What if the second text's segments are left at 0?
 #
-# Nothing fails: the code runs, the loss falls. But a published BERT was made to read the second text with $S_B$ added to each of its vectors. In a random BERT, on the pairs of section 5:
+# Nothing fails: the code runs, the loss falls. But a published BERT was made to read the second text with $S[1]$ added to each of its vectors. In a random BERT, on the pairs of section 6:
 
 # %%
 set_seed(3)
@@ -1569,6 +1595,16 @@ claim(
     torch.equal((given != left_out).any(-1), pair_segments == 1),
     largest_difference=(given - left_out).abs().max(),
 )
+
+# %% [markdown] tags=["deeper"]
+# ### Which names stand in a published file?
+#
+# Those of Hugging Face's `BertForPreTraining`. There query, key and value are three matrices, in the library one; it cuts and joins. Of the first screen's network, saved in section 7, the weights of one layer and of the rest:
+
+# %% tags=["fold"]
+# @title Some of the names
+shown_names = [name for name in sorted(tensors) if ".layer.1" not in name and name.endswith("weight")]
+table(["name in the file", "shape"], [[f"`{name}`", tuple(tensors[name].shape)] for name in shown_names])
 
 # %% [markdown] tags=["deeper"]
 # ### What if a checkpoint does not fit?
@@ -1591,6 +1627,52 @@ with tempfile.TemporaryDirectory() as folder:
 claim(
     "It is refused, and both tensors are named.",
     "pooler" in complaint and "position" in complaint,
+)
+
+# %% [markdown] tags=["deeper"]
+# ### Where are the parameters?
+#
+# Part by part, in both sizes. (Exercise 12.7 asks for the formula: write yours first.)
+
+# %% tags=["fold"]
+# @title Where the parameters are
+def parts_of(bert):
+    """Number of parameters of each part."""
+    count, layer = number_of_parameters, bert.encoder.layers[0]
+    attention = bert.config.num_layers * count(layer.self_attn)
+    return {
+        "token table": count(bert.embedding.token),
+        "positions, segments, norm": count(bert.embedding) - count(bert.embedding.token),
+        "attention": attention,
+        "feed-forward and norms": count(bert.encoder) - attention,
+        "pooler": count(bert.pooler),
+    }
+
+
+def by_formula(c):
+    """Parameters of the encoder, by chapter 10."""
+    layout = c.d_model, c.num_heads, c.dim_feedforward, c.num_layers
+    return formulas.encoder_cost(1, 1, *layout).parameters
+
+
+base, large = (parts_of(bert) for bert in published.values())
+table(
+    ["part", "BERT-base", "share", "BERT-large", "share"],
+    [
+        *(
+            [part, number, f"{number / totals[0]:.1%}", large[part], f"{large[part] / totals[1]:.1%}"]
+            for part, number in base.items()
+        ),
+        ["all", totals[0], "100 %", totals[1], "100 %"],
+    ],
+)
+claim(
+    "The parts add up to 109,482,240 and 335,141,888 parameters.",
+    [sum(base.values()), sum(large.values())] == totals == [109_482_240, 335_141_888],
+)
+claim(
+    "Chapter 10's formula counts both encoders.",
+    all(by_formula(b.config) == number_of_parameters(b.encoder) for b in published.values()),
 )
 
 # %% [markdown] tags=["deeper"]
@@ -1620,4 +1702,4 @@ claim(
 # | RoBERTa (Liu et al. 2019, Facebook) | no NSP; dynamic masking; 160 GB of text; larger batches, longer training; byte-level BPE, 50,000 | 125M, 355M |
 # | DistilBERT (Sanh et al. 2019, Hugging Face) | 6 layers, trained to imitate BERT-base's outputs (distillation); no segments, no pooler; by its authors' count 97 % of the score on GLUE, 60 % faster | 66M, 40 % smaller |
 # | ALBERT (Lan et al. 2020) | all layers share their weights; a narrow table of embeddings; order of sentences in place of NSP | 12M (base) |
-# | ELECTRA (Clark et al. 2020) | a small network fills the gaps, the large one says of *every* token whether it was replaced: a loss at all places | 110M (base) |
+# | ELECTRA (Clark et al. 2020) | a small network fills the gaps, the large one says of *every* token whether it was replaced: a loss at all positions | 110M (base) |

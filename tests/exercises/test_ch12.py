@@ -46,6 +46,12 @@ def late(ids, maskable, choose, fate, others, mask_id):
     return torch.where((targets != -100) & (fate >= 0.9), others, inputs), targets
 
 
+def others_over_masks(ids, maskable, choose, fate, others, mask_id):
+    """Two steps, of which the second holds for the masked tokens too."""
+    inputs, targets = hidden(upto=0.8)(ids, maskable, choose, fate, others, mask_id)
+    return torch.where((targets != -100) & (fate < 0.9), others, inputs), targets
+
+
 def going_back(word, vocab, mark=""):
     """Any cut into known pieces: it goes back where the longest piece leads nowhere."""
     for end in range(len(word), 0, -1):
@@ -118,10 +124,11 @@ PLANTED = {
         ("changed places", hidden(swap=True)),
         ("targets are the ids everywhere", hidden(targets=lambda ids, inputs, chosen, fate: ids)),
         ("itself is to be predicted", hidden(targets=lambda ids, inputs, chosen, fate: inputs.where(chosen, -100))),
-        ("only the masked places", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(inputs == 4, -100))),
+        ("only the masked positions", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(inputs == 4, -100))),
         ("must be predicted like", hidden(targets=lambda ids, inputs, c, fate: ids.where(c & (fate < 0.9), -100))),
         ("are 0, which is a token", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(chosen, 0))),
         ("the targets are wrong", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(chosen, 7))),
+        ("written over the masks", others_over_masks),
         ("stands above 0.9", late),
         ("use the id that was passed", lambda ids, m, c, f, others, mask_id: hidden()(ids, m, c, f, others, 4)),
         ("not at 0.15", lambda ids, m, c, f, *rest: hidden(below=0.8 + 1e-9)(ids, m, c, f, *rest)),
@@ -134,6 +141,10 @@ PLANTED = {
         ("masks alone", (0.12, 0.0216)),
         ("share of the chosen", (0.875, 0.0216)),
         ("changed is 0.5", (0.5, 0.0216)),
+        ("changed is 13.12: a share between 0 and 1", (13.125, 0.0216)),
+        ("changed: right, but rounded", (0.13, 0.0216)),
+        ("suspect is 2.16: a share between 0 and 1", (0.131, 2.16)),
+        ("suspect: right, but rounded", (0.131, 0.022)),
         ("looks the same too", (0.131, 0.015 / 0.865)),
         ("suspect is 0.02168", (0.13125, 0.01875 / 0.865)),
         ("divide by", (0.131, 0.01875)),
@@ -143,7 +154,7 @@ PLANTED = {
     ],
     "blank_loss": [
         ("counted as token 0", loss("zero")),
-        ("divided by all places", loss(divide="all")),
+        ("divided by all positions", loss(divide="all")),
         ("the sum is not", loss("half mended")),
         ("that is the sum", loss(divide="one")),
         ("rows' means", loss("rows")),
@@ -184,6 +195,7 @@ PLANTED = {
         ("pooler is missing", counted(pooler=False)),
         ("segments' table", less(lambda V, L, D, N, F: 2 * D)),
         ("positions' table", less(lambda V, L, D, N, F: L * D)),
+        ("biases of query, key and value", less(lambda V, L, D, N, F: 3 * D * N)),
         ("4 D a layer", less(lambda V, L, D, N, F: 4 * D * N)),
         ("2 D a layer", less(lambda V, L, D, N, F: 2 * D * N)),
         ("a scale and a shift: 2 D", less(lambda V, L, D, N, F: 2 * D * N + D)),
@@ -242,8 +254,8 @@ def test_other_right_ways_are_welcome():
 
 def test_parameters_are_those_of_a_real_model():
     """Fails if the check's own count is not that of the network it speaks of."""
-    sizes = {"V": 11, "L": 13, "D": 8, "N": 3, "F": 14}
-    model = BERT(BERTConfig(11, max_len=13, d_model=8, num_layers=3, num_heads=2, dim_feedforward=14))
+    sizes = {"V": 11, "L": 13, "D": 8, "N": 5, "F": 14}
+    model = BERT(BERTConfig(11, max_len=13, d_model=8, num_layers=5, num_heads=2, dim_feedforward=14))
     assert number_of_parameters(model) == ch12._parameters(**sizes)
     assert ch12._parameters(30522, 512, 768, 12, 3072) == 109_482_240
 

@@ -5,12 +5,12 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, lab
 WORDS = ("the", "plot", "was", "dull")
 
 
-ASKED = 1  # the place whose sources are drawn in colour
+TRACED = 1  # the position whose sources are drawn in colour
 STEP = 1.28
 
 
 def _panel(ax, x, kind, title, note, seen):
-    """Title, note and words of one model; the words that reach the place asked about are coloured."""
+    """Title, note and words of one model; the words that reach the traced position are coloured."""
     columns = [x + STEP * t for t in range(4)]
     label(ax, x + 1.5 * STEP, 7.05, title, kind=kind, size=13, weight="bold")
     for line, text in enumerate(note):
@@ -21,8 +21,8 @@ def _panel(ax, x, kind, title, note, seen):
 
 
 def _layers(ax, columns, kind, links):
-    """Two layers; the links that lead to the place asked about are drawn in colour, over the others."""
-    used = [[s for s, t in links if t == ASKED], [ASKED]]  # places of layer 1 and of layer 2 that matter
+    """Two layers; the links that lead to the traced position are drawn in colour, over the others."""
+    used = [[s for s, t in links if t == TRACED], [TRACED]]  # positions of layer 1 and of layer 2 that matter
     for wanted in (False, True):
         for row in range(2):
             y = 2.35 + 2.0 * row
@@ -45,14 +45,14 @@ def _two_chains(ax, columns, kind):
     low, high, top = 2.0, 3.6, 4.9
     for y, step, shift in ((low, 1, -0.29), (high, -1, 0.29)):
         for t, column in enumerate(columns):
-            here = t <= ASKED if step == 1 else t >= ASKED
+            here = t <= TRACED if step == 1 else t >= TRACED
             if 0 <= t + step < 4:
-                ahead = t + step <= ASKED if step == 1 else t + step >= ASKED
+                ahead = t + step <= TRACED if step == 1 else t + step >= TRACED
                 line = [(column + shift + 0.26 * step, y), (columns[t + step] + shift - 0.26 * step, y)]
                 wire(ax, line, kind if ahead else "faint", lw=1.8 if ahead else 0.9)
             x = column + shift
             for bottom, end in ((0.85, y - 0.25), (y + 0.25, top - 0.25)):
-                use = here and (bottom < 1 or t == ASKED)
+                use = here and (bottom < 1 or t == TRACED)
                 crossed = high if y == low and bottom > 1 else low if y == high and bottom < 1 else None
                 if crossed:
                     ax.add_patch(Rectangle((x - 0.09, crossed - 0.1), 0.18, 0.2, facecolor="white", lw=0, zorder=0.85))
@@ -61,16 +61,16 @@ def _two_chains(ax, columns, kind):
             arrow_text = r"$\rightarrow$" if step == 1 else r"$\leftarrow$"
             box(ax, x, y, arrow_text, kind=kind if here else "faint", w=0.52, h=0.5, size=9)
     for t, column in enumerate(columns):
-        box(ax, column, top, "both", kind=kind if t == ASKED else "faint", w=1.12, h=0.5, size=9)
+        box(ax, column, top, "both", kind=kind if t == TRACED else "faint", w=1.12, h=0.5, size=9)
 
 
 @diagram(
-    alt="Three small networks over the words 'the plot was dull'; in each, what reaches the place of 'plot' is drawn "
-    "in colour. ELMo: a chain from the left brings 'the plot', and apart from it a chain from the right brings 'plot "
-    "was dull'; they meet only at the output. GPT: two layers in which every place reads itself and the places to its "
-    "left; coloured are 'the' and 'plot'. BERT: two layers in which every place reads all places; all is coloured.",
+    alt="Three small networks over the words 'the plot was dull'; in each, what reaches the position of 'plot' is "
+    "drawn in colour. ELMo: a chain from the left brings 'the plot', and apart from it a chain from the right brings "
+    "'plot was dull'; they meet only at the output. GPT: two layers in which every position reads itself and those to "
+    "its left; coloured are 'the' and 'plot'. BERT: two layers in which every position reads all; all is coloured.",
     caption="What may see what? ELMo joins two networks, each of which sees one side; GPT sees the left side in every "
-    "layer; BERT sees both sides in every layer. In colour: all that reaches the place of *plot*.",
+    "layer; BERT sees both sides in every layer. In colour: all that reaches the position of *plot*.",
 )
 def pretraining_directions():
     """Draw the links between layers of the three models, those to one place in colour."""
@@ -81,7 +81,7 @@ def pretraining_directions():
     _two_chains(ax, columns, "ELMo")
     columns = _panel(ax, 6.6, "GPT", "GPT", ("each layer: itself and", "what stands before it"), (0, 1))
     _layers(ax, columns, "GPT", causal)
-    columns = _panel(ax, 12.25, "BERT", "BERT", ("each layer: all places,", "before and after"), range(4))
+    columns = _panel(ax, 12.25, "BERT", "BERT", ("each layer: all positions,", "before and after"), range(4))
     _layers(ax, columns, "BERT", full)
     return ax
 
@@ -89,10 +89,11 @@ def pretraining_directions():
 @diagram(
     alt="Two frames. Left, 1, pre-train, on unlabelled texts: the tokens 'the plot was [MASK]' go into BERT, "
     "which says 'dull?' over the mask. A thick line, the weights are kept, leads to the right frame. Right, 2, "
-    "fine-tune, on a few labelled texts: '[CLS] slow dull film' goes into the same BERT; its first place goes "
+    "fine-tune, on a few labelled texts: '[CLS] slow dull film' goes into the same BERT; its first position goes "
     "into a new linear layer, which says 'negative'.",
     caption="First the model fills in words that were hidden in plain text, of which there is plenty; then the same "
-    "weights, with one new layer, learn from the few texts that somebody has labelled.",
+    "weights, with one new layer, learn from the few texts that somebody has labelled. It reads one vector, here "
+    "that of [CLS], as in the paper; this chapter's small BERT reads the mean of all (section 5 says why).",
 )
 def pretrain_finetune():
     """Draw the two stages, with one BERT in both."""
@@ -121,31 +122,31 @@ def pretrain_finetune():
 
 @diagram(
     alt="Bottom row: the tokens [CLS], the, plot, was, [MASK], [SEP], we, left, early, [SEP]. Above each token three "
-    "boxes that are added: its token vector, its position from 0 to 9, and its segment, A for the first six places "
-    "and B for the last four. Above them the encoder over all places. On top, an arrow from [CLS] to the question "
-    "'does B follow A?' and an arrow from [MASK] to the question 'which word was here?'.",
-    caption="What does BERT read, and what is asked of it? The sum of three vectors a place. Asked: the hidden word at "
-    "chosen places, and at [CLS] whether the second text follows the first.",
+    "boxes that are added: its token vector, its position from 0 to 9, and its segment, 0 for the first six "
+    "and 1 for the last four. Above them the encoder over all positions. On top, an arrow from [CLS] to the question "
+    "'does the second text follow the first?' and an arrow from [MASK] to the question 'which word was here?'.",
+    caption="What does BERT read, and what must it predict? It reads the sum of three vectors at each position. It "
+    "predicts the hidden word at chosen positions, and at [CLS] whether the second text follows the first.",
 )
 def mlm_nsp():
     """Draw the input's three embeddings and the two pre-training questions."""
     ax = canvas(16, 8.2)
     tokens = ("[CLS]", "the", "plot", "was", "[MASK]", "[SEP]", "we", "left", "early", "[SEP]")
     for t, token in enumerate(tokens):
-        x, special = 1.75 + 1.46 * t, token.startswith("[")
+        x, special = 1.95 + 1.44 * t, token.startswith("[")
         box(ax, x, 0.5, token, kind="muted" if special else "input", w=1.32, h=0.62, size=9)
-        box(ax, x, 1.72, f"$E_{{{token.strip('[]')}}}$", kind="hidden", w=1.32, h=0.62, size=9)
-        box(ax, x, 2.72, f"$P_{{{t}}}$", kind="position", w=1.32, h=0.62, size=10)
-        box(ax, x, 3.72, "$S_A$" if t < 6 else "$S_B$", kind="attention" if t < 6 else "output", w=1.32, h=0.62)
+        box(ax, x, 1.72, f"E[{token.strip('[]')}]", kind="hidden", w=1.32, h=0.62, size=9)
+        box(ax, x, 2.72, f"P[{t}]", kind="position", w=1.32, h=0.62, size=10)
+        box(ax, x, 3.72, "S[0]" if t < 6 else "S[1]", kind="attention" if t < 6 else "output", w=1.32, h=0.62, size=10)
         arrow(ax, (x, 0.82), (x, 1.39))
         arrow(ax, (x, 4.05), (x, 4.62))
         for y in (2.22, 3.22):
             label(ax, x, y, "+", size=11)
-    for y, name in ((1.72, "token"), (2.72, "place"), (3.72, "text")):
-        label(ax, 0.5, y, name, kind="muted", size=9)
-    box(ax, 8.3, 5.1, "LayerNorm, then N encoder layers: every place sees every place", w=14.6, h=0.86, size=11)
-    arrow(ax, (1.75, 5.55), (1.75, 6.5), kind="output")
-    arrow(ax, (7.59, 5.55), (7.59, 6.5), kind="output")
+    for y, name in ((1.72, "token"), (2.72, "position"), (3.72, "segment")):
+        label(ax, 0.63, y, name, kind="muted", size=8)
+    box(ax, 8.43, 5.1, "LayerNorm, then N encoder layers: every position sees every position", w=14.6, h=0.86, size=11)
+    arrow(ax, (1.95, 5.55), (1.95, 6.5), kind="output")
+    arrow(ax, (7.71, 5.55), (7.71, 6.5), kind="output")
     box(ax, 2.45, 7.0, "does the second text\nfollow the first?", kind="output", w=4.4, h=0.95, size=9.5)
     box(ax, 8.4, 7.0, "which word was here?", kind="output", w=4.4, h=0.95, size=9.5)
     label(ax, 2.45, 7.85, "next sentence prediction", size=9.5, weight="bold")

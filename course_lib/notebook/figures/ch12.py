@@ -6,7 +6,7 @@ from course_lib.notebook.display import show
 
 
 def loss_at_blanks(history, levels):
-    """Loss at asked words by step of the pre-training, beside levels {name: nats} that knowledge of a kind gives."""
+    """Loss at chosen words by step of the pre-training, beside levels {name: nats} that knowledge of a kind gives."""
     ax, steps = plots.axes(height=3.2), [entry["step"] for entry in history]
     ax.plot(steps, [entry["loss"] for entry in history], "o-", markersize=3, color=plots.color("pre-trained"))
     for name, level in levels.items():
@@ -24,9 +24,9 @@ def loss_at_blanks(history, levels):
     show(
         ax,
         alt="The loss starts near the unigram entropy, falls quickly to below 1 nat, and ends a little above the "
-        "floor; log V, the unigram entropy and the floor are dotted lines.",
-        caption="What does the network learn? Far more than how often each word occurs; it ends above the floor, which "
-        "holds for one asked word in an untouched review.",
+        "lowest possible loss; log V, the unigram entropy and the lowest possible loss are dotted lines.",
+        caption="What does the network learn? Far more than how often each word occurs; it ends above the lowest "
+        "possible loss, which is computed for one chosen word in an otherwise untouched review.",
     )
 
 
@@ -153,7 +153,7 @@ def four_heads():
         "text and a class for a pair: only the vector at [CLS] goes into a linear layer. A class for each token: the "
         "vectors of all words do. A span of the text: all vectors of the passage do; two are marked start and end.",
         caption="What does each head read of the same encoder? One vector for a class of the whole input, every vector "
-        "for classes of tokens; a span is two such classes, with a softmax over the T places.",
+        "for classes of tokens; a span is two such classes, with a softmax over the T positions.",
     )
 
 
