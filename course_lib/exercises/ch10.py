@@ -19,7 +19,8 @@ count_operations(torch.nn.Linear(1, 1), torch.ones(1, 1))
 
 # --- exercise 10.1: the operations of self-attention --------------------------------------
 
-SIZES = ((4, 5, 12, 3), (3, 11, 8, 2), (1, 7, 20, 5))
+# First five heads: with two or three, parts of one head and halves of the whole are the same number.
+SIZES = ((3, 7, 20, 5), (4, 5, 12, 3), (1, 11, 6, 2))
 
 
 @check(
@@ -58,6 +59,10 @@ def _operations_diagnosis(got, B, T, D, H):
         4 * projection + 2 * quadratic // H: "there are H heads of width D / H: you count the quadratic part of one",
         4 * projection * H + 2 * quadratic: "the projections are D by D for all heads together, not for each",
         4 * projection // H + 2 * quadratic: "the projections are D by D, not D by D / H: they serve all heads",
+        3 * projection // H + projection + 2 * quadratic: "queries, keys and values have width D / H in each of H "
+        "heads: you count their projections for one head",
+        3 * projection // H + projection + 2 * quadratic // H: "queries, keys and values have width D / H in each of "
+        "H heads: you count their projections, scores and weighted mean for one head",
         (3 * H + 1) * projection + 2 * quadratic: "queries, keys and values have width D / H in each head, not D: you "
         "count their projections H times",
         (3 * H + 1) * projection + 2 * quadratic * H: "queries, keys and values have width D / H in each head, not D: "
@@ -153,6 +158,7 @@ def cross_operations(student):
             (-2 * B * T * D * F, "in the feed-forward network a multiplication with its addition is 2 FLOPs too"),
         )
         new = {
+            2 * B * (T - S) * D * D: "one of keys and values is still made from T vectors; both are made from S",
             2 * B * (S - T) * D * D: "three projections read the S vectors; only keys and values do",
             4 * B * (S - T) * D * D: "all projections read the S vectors; queries and output have T rows",
             -2 * B * T * S * D: "two products have T S, scores and weighted mean; you have half of their operations",
@@ -264,6 +270,23 @@ class _Reader:
         return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
 
 
+def _special(sequences, slopes, turning):
+    """A model whose last output depends, in sequence b, on x with the slopes (B, T, 2); the others read their own.
+
+    With `turning` that output is a vector of length 1, whatever x is: it stands at an angle that x changes.
+    """
+
+    def model(x):
+        nearest = [(sequences - sequence).abs().sum((1, 2)).argmin() for sequence in x.detach()]
+        own, slope = torch.stack([sequences[b] for b in nearest]), torch.stack([slopes[b] for b in nearest])
+        angle = ((x - own) * slope).sum((1, 2))  # 0, exactly, where x is a sequence
+        pair = (angle.cos(), angle.sin()) if turning else (angle, 2 * angle)
+        last = torch.stack([pair[0], pair[1], -pair[0], -pair[1]], -1) / 2**0.5  # adds up to 0
+        return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
+
+    return model
+
+
 @check(
     hints=(
         "Let x require a gradient, take the output at the last position, make one number of it, and differentiate.",
@@ -313,6 +336,21 @@ def positions_seen(student):
         if seen < places and not model.signs:
             raise Wrong("a dependence in any row of the batch counts: you looked at one row, or asked for all of them")
         raise Wrong(f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}")
+    level, opposite = torch.zeros_like(x), torch.zeros_like(x)
+    level[:, [1, 4]] = 1.0
+    opposite[0, [2, 5]] = torch.tensor([1.0, -1.0], dtype=x.dtype)  # the entries cancel, and so do the rows
+    opposite[1] = -opposite[0]
+    for slopes, turning, message in (
+        (level, True, "nothing is seen: this output turns, but its length is always 1, so its norm or the sum of its "
+         "squares (or of its absolute values, here) has no gradient; take the sum in a random direction"),
+        (opposite, False, "nothing is seen: slopes of opposite signs cancel when gradients are added up over entries "
+         "or rows; ask of each entry of the gradient whether it is 0, and add up nothing before"),
+    ):  # fmt: skip
+        got = expect_tensor(student(_special(x, slopes, turning), x), shape=(T,), name="the answer")
+        seen, places = (set(found.nonzero().flatten().tolist()) for found in (got, slopes.abs().sum((0, 2))))
+        if seen != places:
+            found = f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}"
+            raise Wrong(found if seen else message)
 
 
 # --- exercise 10.6: when an RNN is still the better choice ----------------------------------

@@ -19,7 +19,7 @@ VALUES = {"crossovers": "lengths_of_equality", "parameters_by_hand": "by_hand"} 
 
 def operations(projections=4.0, quadratic=2.0, heads=lambda H: 1, scale=1):
     def count(B, T, D, H):
-        return scale * (projections * 2 * B * T * D * D + quadratic * heads(H) * 2 * B * T * T * D)
+        return round(scale * (projections * 2 * B * T * D * D + quadratic * heads(H) * 2 * B * T * T * D))
 
     return count
 
@@ -57,6 +57,14 @@ PLANTED = {
         ("or its factor 2, is missing", operations(quadratic=1)),
         ("you have half of that", operations(projections=2)),
         ("they serve all heads", lambda B, T, D, H: operations(projections=4 / H)(B, T, D, H)),
+        (
+            "you count their projections for one head",
+            lambda B, T, D, H: operations(projections=3 / H + 1)(B, T, D, H),
+        ),
+        (
+            "projections, scores and weighted mean for one head",
+            lambda B, T, D, H: operations(projections=3 / H + 1, quadratic=2 / H)(B, T, D, H),
+        ),
         ("you count everything H times", lambda B, T, D, H: H * operations()(B, T, D, H)),
         ("adding a bias is no matrix product", lambda B, T, D, H: operations()(B, T, D, H) + 4 * B * T * D),
         ("adding a bias is no matrix product", lambda B, T, D, H: operations()(B, T, D, H) + 8 * B * T * D),
@@ -90,6 +98,7 @@ PLANTED = {
         ("2 of the 3 bugs left; look here: a head has", cross(heads=False, factor=False)),
         ("2 of the 3 bugs left; look here: keys and values", cross(keys=False, factor=False)),
         ("3 of the 3 bugs left; look here: keys and values", cross(False, False, False)),
+        ("one of keys and values is still", lambda *n: cross()(*n) + 2 * n[0] * (n[1] - n[2]) * n[3] ** 2),
         ("three projections read the S vectors", lambda *n: cross()(*n) + 2 * n[0] * (n[2] - n[1]) * n[3] ** 2),
         ("all projections read the S vectors", lambda *n: cross()(*n) + 4 * n[0] * (n[2] - n[1]) * n[3] ** 2),
         ("you have half of their operations", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) - 2 * B * T * S * D),
@@ -117,6 +126,16 @@ PLANTED = {
         ("in any row of the batch counts: you looked at one row, or asked", seen(lambda g: (g != 0).any(-1).all(0))),
         ("you looked at one entry, or asked", seen(right, number=lambda out: out[:, 0].sum())),
         ("you looked at one entry, or asked", seen(lambda g: (g != 0).all(-1).any(0))),
+        ("its length is always 1", seen(right, number=lambda out: (out**2).sum())),
+        ("its length is always 1", seen(right, number=torch.norm)),
+        ("its length is always 1", seen(right, number=lambda out: out.norm(dim=-1).sum())),
+        ("its length is always 1", seen(right, number=lambda out: out.abs().sum())),
+        ("slopes of opposite signs cancel", seen(lambda g: g.sum((0, 2)) != 0)),
+        ("slopes of opposite signs cancel", seen(lambda g: g.sum(-1).abs().sum(0) > 0)),
+        (
+            "slopes of opposite signs cancel",
+            seen(lambda g: (g.sum(0) != 0).any(-1), number=lambda out: (out @ torch.randn(4, dtype=out.dtype)).sum()),
+        ),
         ("wanted bool", seen(lambda g: g.abs().sum((0, 2)))),
         ("has shape (3, 7)", seen(lambda g: (g != 0).any(-1))),
         ("add up to 0, like a LayerNorm's", lambda model, x: torch.zeros(x.shape[1], dtype=torch.bool)),
@@ -202,13 +221,18 @@ def test_three_hints(name, capsys):
 
 
 def test_a_finer_way_passes_too():
-    """Fails if a sum of squares, or asking for each sequence alone, is rejected though it finds the dependence."""
+    """Fails if asking for each sequence alone, or for each entry of the output, is rejected."""
 
     def one_by_one(model, x):
         return torch.stack([seen(right)(model, x[b : b + 1]) for b in range(len(x))]).any(0)
 
     assert verdict(ch10.positions_seen, one_by_one) == "passed: positions_seen"
-    assert verdict(ch10.positions_seen, seen(right, number=lambda out: out.square().sum())).startswith("passed")
+
+    def entry_by_entry(model, x):
+        slopes = torch.func.jacrev(lambda x: model(x)[:, -1])(x)  # (B, E, B, T, D)
+        return (slopes != 0).any(dim=(0, 1, 2, 4))
+
+    assert verdict(ch10.positions_seen, entry_by_entry) == "passed: positions_seen"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -40,7 +40,7 @@ def _convolution(ax, left, bottom, gaps, rise):
     "each. Dilated CNN: two layers, two places, then six. Attention: one long arrow.",
     caption="How many matrix products lie between the first of T = 9 inputs and the last output? Nine in an RNN; four "
     "in convolutions, of which each output reads three places (kernel 3); two if they leave gaps (dilated); one in "
-    "attention. A gradient goes back the same way.",
+    "causal attention. A gradient goes back the same way.",
 )
 def path_length():
     """Draw the shortest way from the first input to the last output in four kinds of layer."""
