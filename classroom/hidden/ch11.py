@@ -160,6 +160,8 @@ def draw_train_steps(draw):
 
 
 def probe_train_steps(answer, micro, weights, trainings):
+    import weakref
+
     import torch
     from torch import nn
 
@@ -184,9 +186,24 @@ def probe_train_steps(answer, micro, weights, trainings):
             self.optimizer.param_groups[0]["lr"] *= 0.8
             self.last_epoch += 1
 
+    class Mark:  # lives as long as the graph of its loss, or until the backward pass comes by
+        pass
+
+    waiting, most, passes = weakref.WeakSet(), [0], []
+
     def loss_fn(model, batch):
         x, y = batch
-        return (model(x) - y).square().sum(), len(x)
+        loss, mark = (model(x) - y).square().sum(), Mark()
+
+        def seen(gradient):
+            waiting.discard(mark)
+            passes.append(torch._C._current_graph_task_id())
+
+        if loss.requires_grad:
+            waiting.add(mark)
+            loss.register_hook(seen)
+            most[0] = max(most[0], len(waiting))
+        return loss, len(x)
 
     found = []
     for accumulate, max_norm in trainings:
@@ -197,11 +214,12 @@ def probe_train_steps(answer, micro, weights, trainings):
         scheduler = Schedule(optimizer)
         answer(model, micro, loss_fn, optimizer, scheduler, accumulate, max_norm)
         found.append([list(model.parameters()), scheduler.last_epoch])
-    return found
+    own = len(set(passes)) == len(passes) and most[0] <= 2  # a backward pass for each micro-batch, before the next
+    return [*found, own]
 
 
 def right_train_steps(micro, weights, trainings):
-    return [descended(micro, weights, *training) for training in trainings]
+    return [*(descended(micro, weights, *training) for training in trainings), True]
 
 
 def descended(micro, weights, accumulate, max_norm):

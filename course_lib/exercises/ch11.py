@@ -6,6 +6,7 @@ one it recognises. Notebook: 11.
 
 import math
 import tracemalloc
+import weakref
 
 import torch
 from torch import nn
@@ -105,11 +106,12 @@ def layer_norm_backward(student):
     if close(got, _backward(x, gradient), most):
         small = 1e-3 * x
         if not close(student(small, gradient, 1e-2), _backward(small, gradient, 1e-2), most):
-            raise Wrong("right for eps = 1e-5, wrong for eps = 0.01: it is added to the variance, before the root")
+            raise Wrong("right for eps = 1e-5, wrong for eps = 0.01: is it written into the code, or left out? It "
+                        "belongs to the variance, before the root")  # fmt: skip
         _look_how(student)
         return
     if close(got, _backward(x, gradient), 1e-4):
-        raise Wrong("nearly right: is eps added to the variance, and not to its root?")
+        raise Wrong("nearly right: is eps added to the root, or left out? It is added to the variance")
     mistakes = {
         "the gradient comes back as it went in": gradient,
         "it is only divided by sigma; two directions must be taken out of it first": (
@@ -390,6 +392,26 @@ def _nested():
     return nn.Sequential(inner, nn.LayerNorm(4))
 
 
+class _Named(nn.Module):
+    """Two tables, one of which is called an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.words = nn.Embedding(5, 4), nn.Embedding(7, 4)
+
+
+def _asked(student, model):
+    """The answer; two tensors compared with `in` or `==` get their own words."""
+    try:
+        return student(model)
+    except Exception as error:
+        said = str(error.__cause__)
+        if "Boolean value of Tensor" in said or "must match the size of tensor" in said:
+            raise Wrong("your code raised RuntimeError: `in` compares entries, as == does; use `is`, or id(), to ask "
+                        "whether two are the same tensor") from None  # fmt: skip
+        raise
+
+
 @check(
     hints=(
         "Two questions to each tensor: how many axes has it, and is it the table of an nn.Embedding?",
@@ -401,7 +423,7 @@ def decaying_names(student):
     """Exercise 11.5: matrices, but no embedding tables."""
     model = _Tied()
     named = dict(model.named_parameters())
-    found = student(model)
+    found = _asked(student, model)
     if isinstance(found, (list, tuple, frozenset)):
         found = set(found)
     found = expect_type(found, set, "the answer")
@@ -413,7 +435,7 @@ def decaying_names(student):
     matrices = {name for name, p in named.items() if p.ndim >= 2}
     tables = {"output.weight", "places.weight"}  # the shared one goes by its first name
     if found == matrices - tables:
-        other = set(student(_nested()))
+        other = set(_asked(student, _nested()))
         if other != {"0.1.weight", "0.2.weight"}:
             raise Wrong("right for one model; in another, nn.Sequential(nn.Sequential(Embedding(5, 4), Linear(4, 5), "
                         f"Conv1d(4, 3, 2)), LayerNorm(4)), you find {sorted(other)}: 0.1.weight and 0.2.weight should "
@@ -423,6 +445,8 @@ def decaying_names(student):
         raise Wrong("everything decays, the norms' gains and the biases too")
     if not found:
         raise Wrong("nothing decays")
+    if found & tables and set(_asked(student, _Named())) == {"words.weight"}:
+        raise Wrong("a table need not be called embedding: ask the module whether it is an nn.Embedding")
     if found == matrices:
         raise Wrong("the embedding tables are in it; they have two axes, but should not decay")
     if "layer.norm1.weight" in found:
@@ -496,7 +520,14 @@ def _loop(
             total = 0
         loss, count = _squares(model, batch)
         total += count
-        shares = {"total": 1, "none": 1, "micro": count, "micro and number": count * accumulate, "number": accumulate}
+        shares = {
+            "total": 1,
+            "none": 1,
+            "running": total,
+            "micro": count,
+            "micro and number": count * accumulate,
+            "number": accumulate,
+        }
         (loss / shares[divide]).backward()
         if clip == "micro":
             nn.utils.clip_grad_norm_(model.parameters(), norm)
@@ -567,6 +598,12 @@ def _squares(model, batch):
 LOOPS = {
     "the gradients of the step before are still there: empty them when a new step begins": {"emptied": ("count",)},
     "neither the gradients nor the count of the step before are emptied when a new step begins": {"emptied": ()},
+    "the count of the step before is not emptied: the sum is divided by a running total of all examples so far": (
+        {"emptied": ("gradients",)}
+    ),
+    "each micro-batch is divided by a running total, which is complete only at the last one: divide at the end": (
+        {"divide": "running"}
+    ),
     "the schedule goes on with every micro-batch; it counts optimizer steps": {"schedule": "micro"},
     "the schedule is never stepped": {"schedule": "never"},
     "the schedule goes on before the optimizer, so that the first rate is skipped": {"order": "before"},
@@ -596,6 +633,33 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+def _watched():
+    """`_squares` as a loss, and what it sees: losses that wait for their backward pass, and the passes' numbers.
+
+    A mark lives as long as the graph of its loss, or until the backward pass comes by.
+    """
+    waiting, most, passes = weakref.WeakSet(), [0], []
+
+    class Mark:
+        pass
+
+    def loss_fn(model, batch):
+        loss, count = _squares(model, batch)
+        mark = Mark()
+
+        def seen(gradient):
+            waiting.discard(mark)
+            passes.append(torch._C._current_graph_task_id())
+
+        if loss.requires_grad:
+            waiting.add(mark)
+            loss.register_hook(seen)
+            most[0] = max(most[0], len(waiting))
+        return loss, count
+
+    return loss_fn, most, passes
+
+
 @check(
     hints=(
         "What must happen once a micro-batch, and what once an optimizer step? Four lines are in the wrong group.",
@@ -608,10 +672,10 @@ def train_steps(student):
     micro = [[_draw(n, 3, seed=n), 3 * _draw(n, 2, seed=10 + n)] for n in (2, 5, 1, 3, 4, 6)]
     before, _ = _loop([], 1, 1.0)
     trainings = ((2, 0.7), (3, 100.0))  # every step is clipped, none is
-    found = []
+    found, (loss_fn, most, passes) = [], _watched()
     for accumulate, max_norm in trainings:
         model, optimizer, scheduler = _training()
-        student(model, micro, _squares, optimizer, scheduler, accumulate, max_norm)
+        student(model, micro, loss_fn, optimizer, scheduler, accumulate, max_norm)
         found.append((model.weight.detach().clone(), scheduler.last_epoch, model.weight.grad))
 
     def like(**mistake):
@@ -623,6 +687,12 @@ def train_steps(student):
         )
 
     if like():
+        if len(set(passes)) < len(passes):
+            raise Wrong("the weights are right, but one backward() serves several micro-batches, whose graphs must all "
+                        "be kept until then: call backward() once a micro-batch")  # fmt: skip
+        if most[0] > 2:  # 2: the one before may still have its name
+            raise Wrong("the weights are right, but the losses of a step, and so their graphs, are kept until its end: "
+                        "call backward() before the next micro-batch is computed")  # fmt: skip
         model, optimizer, scheduler = _training(bias=True)
         student(model, micro, _squares, optimizer, scheduler, 1, 0.7)
         if not close(model.weight.detach(), _loop(micro, 1, 0.7, bias=True)[0], 1e-5):

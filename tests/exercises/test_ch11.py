@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from course_lib.exercises import ch11
+from classroom import hidden
+from course_lib.exercises import Wrong, ch11
 from tests.helpers.solutions import solution, verdict
 
 FUNCTIONS = ("layer_norm_backward", "warmup_stable_decay", "pre_ln_block", "decaying_names", "train_steps")
@@ -134,6 +135,22 @@ def names(rule):
     return lambda model: {name for name, p in model.named_parameters() if rule(name, p)}
 
 
+def by_name_of_the_table(model):
+    """Asks for the tensor, as it should, but finds it by its name."""
+    tables = {id(p) for name, p in model.named_parameters(remove_duplicate=False) if "embed" in name}
+    return {name for name, p in model.named_parameters() if p.ndim >= 2 and id(p) not in tables}
+
+
+def in_a_list_of_tables(model):
+    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
+    return {name for name, p in model.named_parameters() if p.ndim >= 2 and p not in tables}
+
+
+def equal_to_a_table(model):
+    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
+    return {name for name, p in model.named_parameters() if p.ndim >= 2 and not any(p == table for table in tables)}
+
+
 def in_linear(model):
     return {f"{name}.weight" for name, m in model.named_modules() if type(m) is nn.Linear and name != "output"}
 
@@ -163,7 +180,7 @@ def loop(
             factor = (
                 divide
                 if divide == 7
-                else {"own": n, "own and number": n * accumulate, "number": accumulate}.get(divide, 1)
+                else {"own": n, "running": count, "own and number": n * accumulate, "number": accumulate}.get(divide, 1)
             )
             (loss / factor).backward()
             if clip == "micro":
@@ -210,6 +227,66 @@ def shortened(weights, max_norm):
         weight.grad *= min(1.0, max_norm / norm)
 
 
+def backward_once_a_step(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
+    """Right weights, but all graphs of a step are kept."""
+    for first in range(0, len(micro_batches), accumulate):
+        losses, counts = zip(*(loss_fn(model, b) for b in micro_batches[first : first + accumulate]), strict=True)
+        optimizer.zero_grad()
+        (sum(losses) / sum(counts)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+        scheduler.step()
+
+
+def backward_at_the_end(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
+    """The same with a backward pass for each loss, but only when all are there."""
+    for first in range(0, len(micro_batches), accumulate):
+        losses, counts = zip(*(loss_fn(model, b) for b in micro_batches[first : first + accumulate]), strict=True)
+        optimizer.zero_grad()
+        for loss in losses:
+            (loss / sum(counts)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+        scheduler.step()
+
+
+def counted_first(grad=True):
+    """Right: the counts in a first pass, then each micro-batch divided by their sum."""
+
+    def train_steps(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
+        for first in range(0, len(micro_batches), accumulate):
+            here, total = micro_batches[first : first + accumulate], 0
+            with torch.set_grad_enabled(grad):
+                for batch in here:
+                    loss, count = loss_fn(model, batch)
+                    total += count
+            optimizer.zero_grad()
+            for batch in here:
+                loss, _ = loss_fn(model, batch)
+                (loss / total).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.step()
+            scheduler.step()
+
+    return train_steps
+
+
+def by_autograds_function(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
+    """Right: torch.autograd.grad in place of backward()."""
+    weights = list(model.parameters())
+    for first in range(0, len(micro_batches), accumulate):
+        sums, total = [0] * len(weights), 0
+        for batch in micro_batches[first : first + accumulate]:
+            loss, count = loss_fn(model, batch)
+            sums = [a + b for a, b in zip(sums, torch.autograd.grad(loss, weights), strict=True)]
+            total += count
+        for weight, gradient in zip(weights, sums, strict=True):
+            weight.grad = gradient / total
+        torch.nn.utils.clip_grad_norm_(weights, max_norm)
+        optimizer.step()
+        scheduler.step()
+
+
 PLANTED = {
     "layer_norm_backward": [
         ("comes back as it went in", lambda x, gradient, eps=1e-5: gradient),
@@ -220,7 +297,8 @@ PLANTED = {
         ("LayerNorm divides by D", backward(unbiased=True)),
         ("over the batch (axis 0)", backward(axis=0)),
         ("its backward pass is asked for", lambda x, gradient, eps=1e-5: nn.functional.layer_norm(x, (6,))),
-        ("added to the variance, before the root", lambda x, gradient, eps=1e-5: backward()(x, gradient)),
+        ("written into the code, or left out", lambda x, gradient, eps=1e-5: backward()(x, gradient)),
+        ("nearly right: is eps added to the root, or", lambda x, gradient, eps=1e-5: backward()(x, gradient, 0)),
         ("nearly right", backward(outside=True)),
         ("LayerNorm divides by D", lambda x, gradient, eps=0: backward(unbiased=True)(x, gradient, 0)),
         ("sum to 0", lambda x, gradient, eps=1e-5: 2 * gradient),
@@ -324,6 +402,10 @@ PLANTED = {
         ("the norms' gains are in it", names(lambda name, p: name.endswith("weight") and "places" not in name)),
         ("alpha, a single number", names(lambda name, p: p.ndim != 1 and p.shape[:1] not in ((9,), (4,)))),
         ("compare the tensors, not their names", names(lambda name, p: p.ndim >= 2 and "places" not in name)),
+        ("need not be called embedding", names(lambda name, p: p.ndim >= 2 and "embed" not in name)),
+        ("need not be called embedding", by_name_of_the_table),
+        ("use `is`", in_a_list_of_tables),
+        ("use `is`", equal_to_a_table),
         ("belongs to no nn.Linear", in_linear),
         ("Ask each module what it is", names(lambda name, p: name.startswith("layer") and p.ndim >= 2)),
         ("strings", lambda model: {1, 2}),
@@ -335,6 +417,10 @@ PLANTED = {
         ("the gradients of the step before are still", loop(zero=False)),
         ("that of all parameters together", loop(clipped=one_by_one)),
         ("neither the gradients nor the count", loop(zero=False, recount=False)),
+        ("not emptied: the sum is divided by a running total", loop(recount=False)),
+        ("which is complete only at the last one", loop(divide="running")),
+        ("one backward() serves several", backward_once_a_step),
+        ("are kept until its end", backward_at_the_end),
         ("goes on with every micro-batch", loop(schedule="micro")),
         ("never stepped", loop(schedule="never")),
         ("before the optimizer", loop(schedule="before")),
@@ -400,6 +486,8 @@ def test_other_right_answers_pass():
     """Fails if a loop that divides the gradients, a list of names or factors as float32 tensors are rejected."""
     assert verdict(ch11.train_steps, loop()) == "passed: train_steps"
     assert verdict(ch11.train_steps, loop(clipped=shortened)) == "passed: train_steps"
+    for right in (counted_first(), counted_first(grad=False), by_autograds_function):
+        assert verdict(ch11.train_steps, right) == "passed: train_steps"
     listed = solution("11", "decaying_names")
     assert verdict(ch11.decaying_names, lambda model: sorted(listed(model))) == "passed: decaying_names"
     factor = solution("11", "warmup_stable_decay")
@@ -437,6 +525,20 @@ def test_vectors_one_by_one_pass():
         return out
 
     assert verdict(ch11.layer_norm_backward, one_by_one) == "passed: layer_norm_backward"
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [(backward_once_a_step, False), (backward_at_the_end, False), (loop(divide="running"), False), (loop(), True),
+     (counted_first(), True), (counted_first(grad=False), True), (by_autograds_function, True)],
+)  # fmt: skip
+def test_the_hidden_test_wants_a_backward_pass_for_each_micro_batch(answer, right):
+    """Fails if right weights are enough, or an answer that keeps no graph is refused."""
+    if right:
+        hidden.hidden_test("ex11-7-train-steps-check", answer)
+        return
+    with pytest.raises(Wrong):
+        hidden.hidden_test("ex11-7-train-steps-check", answer)
 
 
 def test_words_are_asked_for_before_the_good_answer_is_told(capsys):

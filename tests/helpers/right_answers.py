@@ -1660,10 +1660,17 @@ def embedding_tables(model):
 def train_steps(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
     assert (len(micro_batches)
             % accumulate) == 0
+
+    def backward(batch):
+        loss, count = loss_fn(model, batch)
+        loss.backward()
+        return count
+
     for group in zip(*[iter(micro_batches)] * accumulate):
-        losses, counts = zip(*(loss_fn(model, batch) for batch in group))
         optimizer.zero_grad()
-        (sum(losses) / sum(counts)).backward()
+        total = sum(backward(batch) for batch in group)
+        for parameter in model.parameters():
+            parameter.grad /= total
         nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         scheduler.step()

@@ -115,7 +115,7 @@ def first_steps(seen):
     show(
         panels[0],
         alt="Four panels over the first 40 steps. The gradient of the first layer falls by many orders of magnitude "
-        "for Post-LN without warm-up, and stays within a factor of about 30 of its start for the other two. The mean "
+        "for Post-LN without warm-up, and stays above a hundredth of its start for the other two. The mean "
         "step of a weight falls a hundredfold for Post-LN without warm-up. The share that all outputs have in common "
         "jumps to 1 after one step and stays there; in the other two runs it comes down again. What the last norm "
         "reads grows for Post-LN without warm-up and for Pre-LN.",
@@ -192,8 +192,8 @@ def spike(plain, spiked, clipped):
         ax,
         alt="Distance travelled by a weight over 400 steps. Without a spike it rises steadily. With a spike at step "
         "100 it rises hardly any more from there on. With the spike clipped it rises nearly as without.",
-        caption="What does one bad batch do to Adam? It does not throw the weight far; it fills v for a thousand "
-        "steps, and every later step is small. Clipping keeps it out of v.",
+        caption="What does one bad batch do to Adam? It does not throw the weight far; it fills v, and "
+        "makes thousands of steps small. Clipping keeps it out of v.",
     )
 
 
