@@ -677,7 +677,7 @@ def _decoded(weights, H, target_in, memory, real, rule=""):
     past = torch.ones(T, T, dtype=torch.bool).tril(0 if rule != "ahead" else T)
     there = (torch.ones_like(real) if rule == "no mask" else real)[:, None, None]
     for p in _repeated(weights["decoder"], rule):
-        third, second = (2, 3) if rule == "norms" else (3, 2)
+        third, second = {"norms": (2, 3), "second norm twice": (2, 2)}.get(rule, (3, 2))
         early = rule in ("cross first", "cross first, norms in order")
         first, second = (2, 1) if rule == "cross first, norms in order" else (1, second)
         if early:
@@ -686,7 +686,8 @@ def _decoded(weights, H, target_in, memory, real, rule=""):
         if rule == "same attention":
             y = _normed(y + _look(y, memory, p, H, there), p, second)
         elif not early and rule != "no cross":
-            found = _look(y, memory, p, H, there, "cross_", rule)
+            asks, told = (memory, y) if rule == "exchanged" else (y, memory)
+            found = _look(asks, told, p, H, there, "cross_", rule)
             y = _normed(found if rule == "no residual" else y + found, p, second)
         y = _normed(y + _feed_forward(y, p), p, third)
     factor = {"scaled": y.shape[-1] ** 0.5, "divided": y.shape[-1] ** -0.5}.get(rule, 1)
@@ -713,6 +714,8 @@ _DECODER = _EMBEDDING | {
     "same attention": "the cross-attention uses the weights of the self-attention; its own begin with cross_",
     "no residual": "what cross-attention finds replaces y; it must be added to y, as in every sublayer",
     "norms": "the second and the third norm have changed places: 1 self-attention, 2 cross-attention, 3 feed-forward",
+    "second norm twice": "the norm after the feed-forward network uses gain2 and offset2 again, as in the encoder; the "
+    "third sublayer of the decoder has its own, gain3 and offset3",
     "scaled": "the logits are multiplied by sqrt(D): the factor belongs to the embedding alone",
     "divided": "the logits are divided by sqrt(D): only the scores of attention are divided, by sqrt(K)",
 }
@@ -762,7 +765,7 @@ def own_transformer(student):
     if not close(got, _encoded(other, 3, source, real)[real]):
         raise Wrong("right for 2 heads and 2 layers, wrong for 3 and 3: is one of the numbers written in your code?")
     _expect_update(student, weights, H, source, real)
-    _expect_words(student, _whole_weights(11, 9, 6, 10, 2, seed=375), H, source[1, :3].tolist())
+    _expect_words(student, _whole_weights(11, 9, 6, 10, 2, seed=820), H, [10, 9, 7], eos=7)
     _expect_translation(student)
 
 
@@ -777,8 +780,27 @@ def _expect_memory(model, weights, H, source, real):
 
 def _expect_logits(model, weights, H, target_in, memory, real):
     right = _decoded(weights, H, target_in, memory, real)
-    got = expect_tensor(guarded(model.decode)(target_in, memory, real), right.shape, name="decode: the logits")
+    try:
+        got = guarded(model.decode)(target_in, memory, real)
+    except _StudentError:
+        if _asks_itself(model, weights, H):
+            raise Wrong("decode: your code runs only where T = S, since the roles of y and the memory are exchanged in "
+                        "the cross-attention. The decoder asks: queries come from y, keys and values from the "
+                        "memory") from None  # fmt: skip
+        raise
+    got = expect_tensor(got, right.shape, name="decode: the logits")
     _compare("decode", got, right, _DECODER, lambda rule: _decoded(weights, H, target_in, memory, real, rule))
+
+
+def _asks_itself(model, weights, H):
+    """Whether the memory asks and the decoder's vectors answer, where both are of the same length."""
+    target_in, real = torch.tensor([[_SOS, 5, 8, 4], [_SOS, 6, 7, 3]]), torch.ones(2, 4, dtype=torch.bool)
+    memory = _random(2, 4, weights["target_table"].shape[1], seed=6)
+    try:
+        got = guarded(model.decode)(target_in, memory, real)
+    except _StudentError:
+        return False
+    return close(got, _decoded(weights, H, target_in, memory, real, "exchanged"))
 
 
 class _Descent:
@@ -816,6 +838,8 @@ def _expect_update(student, weights, H, source, real):
             options = {"ignore_index": -100 if rule == "padding" else pad}
             options["reduction"] = "sum" if rule == "sum" else "mean"
             loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), **options)
+            if rule == "all places":
+                loss = loss * (wanted != pad).float().mean()
             if rule != "kept":
                 optimizer.zero_grad()
             loss.backward()
@@ -831,6 +855,8 @@ def _expect_update(student, weights, H, source, real):
     if not close(got[0], right[0]):
         for rule, message in (
             ("padding", "learn: padding counts in the loss; leave out the places where target_out is pad"),
+            ("all places", "learn: padding adds nothing to the loss, but is counted in its mean: divide by the number "
+             "of real target words, not by B times T"),
             ("sum", "learn: the loss is a sum; the mean over the real target words is asked for"),
             ("shift", "learn: the loss compares with target_in, what the decoder reads; it must predict target_out"),
         ):
@@ -853,37 +879,38 @@ def _expect_update(student, weights, H, source, real):
                 "alone, and does it reach every tensor?")  # fmt: skip
 
 
-def _expect_words(student, weights, H, source):
-    """Greedy translation: one that ends by itself, and one that the limit ends."""
-    row, full = torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool)
-    memory = _encoded(weights, H, row, full)
+def _expect_words(student, weights, H, source, eos):
+    """Greedy translation of a source that ends with eos: one that ends by itself, and one that the limit ends."""
 
-    def words(eos, limit):
-        ids = [_SOS]
+    def words(limit, source=source):
+        row, full = torch.tensor([source]), torch.ones(1, len(source), dtype=torch.bool)
+        memory, ids = _encoded(weights, H, row, full), [_SOS]
         while len(ids) <= limit and ids[-1] != eos:
             ids.append(_decoded(weights, H, torch.tensor([ids]), memory, full)[0, -1].argmax().item())
         return ids[1:]
 
-    free = words(-1, 9)
-    eos = next(word for t, word in enumerate(free) if t >= 2 and word not in (*free[:t], _SOS))
-    for stop, limit in ((eos, 9), (-1, 4)):
-        right = words(stop, limit)
-        right = right[:-1] if right[-1] == stop else right
-        got = guarded(student(_copied(weights), H).translate)(list(source), _SOS, stop, limit)
+    for limit in (9, 2):
+        right = words(limit)
+        ended = right[-1] == eos
+        right = right[:-1] if ended else right
+        got = guarded(student(_copied(weights), H).translate)(list(source), _SOS, eos, limit)
         got = got.tolist() if isinstance(got, torch.Tensor) else got
         if not isinstance(got, (list, tuple)):
             raise Wrong(f"translate: wanted a list of ids, got a {type(got).__name__}")
         got = [int(word) for word in got]
         if got == right:
             continue
-        if got == [_SOS, *right] or got == [_SOS, *right, stop]:
+        if got == [_SOS, *right] or got == [_SOS, *right, eos]:
             raise Wrong("translate: sos stands in front of your words; return only what the model has added")
-        if got == [*right, stop]:
+        if ended and got == [*right, eos]:
             raise Wrong("translate: eos is among your words: it ends the sentence and is left out")
-        if stop == eos and got[: len(right) + 1] == [*right, stop]:
+        if ended and got[: len(right) + 1] == [*right, eos]:
             raise Wrong("translate: it goes on after eos")
         if got == right[:-1]:
             raise Wrong("translate: the last word is missing: sos does not count among max_new_tokens")
+        if got == [word for word in words(limit, [*source, eos]) if word != eos]:
+            raise Wrong("translate: your code appends eos to source, which ends with it already: these are the words "
+                        "for a source with eos twice")  # fmt: skip
         raise Wrong(f"translate: encode and decode are right, but the words are {got}, wanted {right}: start with sos, "
                     "and in each round add the best word after the last one")  # fmt: skip
 

@@ -8,6 +8,8 @@ import math
 from types import SimpleNamespace
 
 import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.exercises import (
     Written,
@@ -48,6 +50,20 @@ def _tied(table, ids, targets):
     return output, embedding
 
 
+class _Autograd(TorchDispatchMode):
+    """Notices whether torch differentiates: backwards, or forwards."""
+
+    used = False
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # True would load torch's compiler, which would take the 2 s
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.used |= torch._C._current_graph_task_id() != -1 or forward_ad._current_level >= 0
+        return operation(*args, **(kwargs or {}))
+
+
 @check(
     hints=(
         "Pretend that there are two tables, one that is looked up and one that makes logits. Then add their gradients.",
@@ -67,6 +83,10 @@ def tied_gradient(student):
             expect_tensor(student(*other), (7, 2), name="the gradient for V = 7").double(), sum(_tied(*other))
         ):
             raise Wrong("right for V = 5 and D = 3, wrong for V = 7 and D = 2: a size is written into it")
+        with _Autograd() as autograd:
+            student(_draw(5, 3), ids, targets)
+        if autograd.used:
+            raise Wrong("the numbers are right, but torch differentiates for you (autograd): write both parts out")
         return
     last = dict(zip(ids.tolist(), range(len(ids)), strict=True))  # the last place of each token
     once = torch.zeros_like(table)
@@ -180,6 +200,16 @@ def _normalised(kept):
     return kept / kept.sum(-1, keepdim=True)
 
 
+# p = 0.5 is reached exactly: by one token, or by two of four. An answer that works with logits may be off by a
+# rounding error in one of the rows, not in all: among equals, and where exp(0) is 1, softmax is exact.
+EXACT = ([0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.25, 0.25, 0.25, 0.25])
+
+
+def _one_too_many(student, row):
+    kept = int((student(torch.tensor([row], dtype=torch.float64), 0.5) > 0).sum())
+    return kept > sum(value > 0 for value in _nucleus(torch.tensor([row]), 0.5)[0].tolist())
+
+
 @check(
     hints=(
         "Go through a row from the most likely token down. When do you stop, and does the last one still count?",
@@ -205,6 +235,11 @@ def top_p(student):
         whole = expect_tensor(student(probs, 1.0), (3, 7), name="the distribution for p = 1").double()
         if not close(whole, probs):
             raise Wrong("right for p = 0.75; with p = 1 nothing should be cut")
+        if all(_one_too_many(student, row) for row in EXACT):
+            raise Wrong(
+                "where the likeliest tokens reach p exactly, one token too many is kept: 0.5 reaches p = 0.5, so of "
+                "0.5, 0.25, 0.25 only the first should stay"
+            )
         return
     _explain_top_p(got, probs, p)
 
@@ -242,7 +277,12 @@ def _explain_top_p(got, probs, p):
     for message, wrong in mistakes.items():
         if close(got, wrong):
             raise Wrong(message)
-    if got[1].isnan().any() or not got[1].any():
+    nan = got.isnan().any(1).nonzero()[:, 0].tolist()
+    if nan and nan != [1]:
+        raise Wrong(f"there is nan in {len(nan)} of the 3 rows (row {nan[0]} first): 0 / 0, or 0 times infinity?")
+    if close(got.sort(-1).values, kept.sort(-1).values):
+        raise Wrong("the right probabilities stand at the wrong tokens: put each back at its own token")
+    if nan or not got[1].any():
         raise Wrong(
             "in the row whose first token alone passes p nothing is left: the token that crosses p belongs to the set"
         )
@@ -423,7 +463,11 @@ def _explain_parameters(got, sizes):
         if got == _parameters(*sizes, **change):
             raise Wrong(message)
     V, L, D, N = sizes
-    raise Wrong(f"V = {V}, L = {L}, D = {D}, N = {N}: {got:,.0f} parameters; wanted {_parameters(*sizes):,}")
+    much = "many" if got > _parameters(*sizes) else "few"
+    raise Wrong(
+        f"V = {V}, L = {L}, D = {D}, N = {N}: {got:,.0f} parameters are too {much}. Count part by part: two tables, "
+        "the layers (matrices, biases, norms), the last norm"
+    )
 
 
 def _explain_bytes(each):
@@ -494,6 +538,7 @@ def training_run(answer):
         20: "gigabytes: times the heads; all heads together make the width D",
         1 / 20: "gigabytes: that is one head's share; all 20 heads together make the width D",
         1 / 32: "gigabytes: that is one text; 32 are written at once",
+        1e9 / 2**30: "gigabytes: these are GiB, of 2^30 bytes each; wanted are gigabytes of 10^9 bytes",
     }.items():
         if near(gigabytes / (factor * cache), 1.0):
             raise Wrong(message)

@@ -30,6 +30,7 @@ from collections import Counter
 
 import torch
 from torch import nn
+from torch.autograd import grad
 from torch.nn import functional as F
 from tqdm import tqdm
 
@@ -81,7 +82,7 @@ for sentence in (
     print(sentence, "->", say(sentence))
 
 # %%
-# its name, in quotes
+# its name in quotes, such as "encoder's positions"
 guess_1 = predict("which of the nine it can spare most easily", ...)
 
 # %% tags=["fold", "nbval-ignore-output", "reveal"]
@@ -150,7 +151,7 @@ claim(
 # %% [markdown]
 # These weights spare the decoder's positions most easily; did you expect that? One possible reason is the mask that hides what comes next: the first position sees one word, the second two, so something of the order is there without them (chapter 08). The encoder sees all words at once, and without positions it knows which words there are, but not in what order.
 #
-# On these short sentences three more can mostly be spared: other words, often the same meaning. (Not always: without self-attention the decoder sees the source, its own position and the last word, but none before it, and may go round in circles.) The rest cannot. Without its feed-forward networks the decoder finds words, and stutters; without cross-attention it never hears of the German; without residual connections hardly anything gets through. (A model *trained* without a part might do better: this shows what these weights rely on.)
+# On these short sentences three more parts can mostly be spared: the words change a little, the meaning often not at all. (Not always: without self-attention the decoder sees the source, its own position and the last word, but none before it, and may go round in circles.) The rest cannot. Without its feed-forward networks the decoder finds words, and stutters; without cross-attention it never hears of the German; without residual connections hardly anything gets through. (A model *trained* without a part might do better: this shows what these weights rely on.)
 #
 # In this chapter you build every part, and see what it is for. At the end **your own** Transformer loads these weights, and translates.
 #
@@ -179,8 +180,9 @@ claim(
 diagrams.show("direct_function")
 
 # %% [markdown]
-# Attention is such a function: it takes sequences of any length (chapter 07). Together with a small network after it, it will be our $f$; one copy of $f$ for each $t$, side by side and with the same weights, is a **Transformer layer**. Before we look inside, we use the library's, and compute it in two ways: $T$ separate calls on
-# prefixes, each for one output; and one call with a causal mask.
+# Attention is such a function: it takes sequences of any length (chapter 07). With a small network after it, it will be our $f$. Put one copy of $f$ at each $t$, side by side and with the same weights: that is a **Transformer layer**.
+#
+# Before we look inside, we use the library's layer. We compute its outputs in two ways. First by $T$ separate calls on prefixes, each for one output; then by one call with a causal mask.
 
 # %%
 set_seed(1)
@@ -224,7 +226,7 @@ print("ids", tuple(ids.shape), "table", tuple(E.shape), "-> x", tuple(x.shape))
 print("pieces:", *pieces)
 
 # %% [markdown]
-# Each row of `x` knows its word and its place, but nothing of the other words. So first it must **look around**: multi-head attention as in chapter 07, with the trained weights. Each word gets a weighted mean of what the words have to offer. To *what it was*, this is **added**:
+# Each row of `x` knows its word and its place, but nothing of the other words. So first it must **look around**: multi-head attention as in chapter 07, with the trained weights. Each word gets a weighted mean of what the words have to offer. This mean is then **added** to *what the word was*:
 
 # %%
 first = model.transformer.encoder.layers[0]
@@ -237,9 +239,24 @@ print("found", tuple(found.shape), "x + found", tuple(added.shape))
 # That plus sign is the **residual connection** (He et al. 2016), and what runs from sum to sum, from the embedding to the last layer, is called the **residual stream**. Think of a document that goes round an office: everybody reads it and adds a note, and nobody rewrites it. Two reasons:
 #
 # 1. **Nothing is lost.** Attention returns a mixture of all words. Without the sum, what word $t$ *was* would survive only as far as it happens to be in the mixture. With it, a layer needs to say only what *changes*.
-# 2. **The gradient has a short path.** The derivative of $x + f(x)$ is $1 + f'(x)$: through every sum it passes unchanged, beside what comes through $f$. It is the LSTM's cell line (chapter 05), over layers in place of steps. (A norm on that path rescales it: section 3.)
+# 2. **The gradient has a short path.** The derivative of $x + f(x)$ is $1 + f'(x)$: through every sum it passes unchanged, beside what comes through $f$. It is the LSTM's cell line (chapter 05), over layers in place of steps.
 #
-# The first can be counted. Twenty random vectors go through twelve untrained layers. How many of the 20 outputs are still most similar to their own input? (Similar: by the cosine, after what all have in common is subtracted.)
+# We measure the second first. Twelve untrained attention sublayers in a row: how large is the gradient of one output entry at the input? With the sums; without them; and without them, but with a norm after each sublayer (section 3). `Identity` stands for no norm.
+
+# %%
+set_seed(0)
+parts = [EncoderLayer(64, 4, 256, dropout=0.0) for _ in range(12)]
+start, plain = torch.randn(1, 20, 64, requires_grad=True), nn.Identity()
+for keep, norm in ((1, plain), (0, plain), (0, nn.LayerNorm(64))):
+    h = start
+    for part in parts:
+        h = norm(keep * h + part.attend(h))
+    print(f"sums {keep}, {norm._get_name()}: {grad(h[0, 0, 0], start)[0].norm():.0e}")
+
+# %% [markdown]
+# With the sums the gradient arrives in full size; without them next to nothing does. A norm brings it back even without them: where it enlarges a small vector, it enlarges the gradient too. So do norms make the sums superfluous?
+#
+# The first reason can be counted, with the norms in place. Twenty random vectors go through twelve untrained layers. How many of the 20 outputs are still most similar to their own input? (Similar: by the cosine, after what all have in common is subtracted.)
 
 # %%
 def through(keep, seed, T=20):
@@ -329,7 +346,7 @@ for name, norm in (("LayerNorm", nn.LayerNorm(D)), ("BatchNorm", batch_norm)):
 # | training and use | differ: in use, running averages | are the same |
 # | batch of one, texts of unequal length | statistics of few or padded tokens | no matter |
 #
-# With sentences of all lengths, padding, and words generated one by one, the right column is what one wants. (BatchNorm *can* be made to work in Transformers: Shen et al. 2020, arXiv:2003.07845.)
+# With sentences of all lengths, padding, and words generated one by one, the right column is what one wants. (A changed BatchNorm *can* work in Transformers: Shen et al. 2020, arXiv:2003.07845.)
 #
 # ### Exercise 9.1 · LayerNorm from tensors
 #
@@ -395,7 +412,9 @@ diagrams.show("encoder_block")
 #
 # $$ \mathrm{ff}(x) = \sum_{f=1}^{F} \mathrm{relu}(k_f \cdot x + b_f)\, v_f + b_2 : $$
 #
-# a dictionary again, with learned keys and values in place of those of the sentence, and ReLU in place of softmax. Geva et al. (2021) looked at which texts activate a key in a trained language model: in lower layers patterns of words, in upper ones topics; and in upper layers the value favours the word that comes next more often than chance would. So these weights are often read as the place where a model keeps what it learned in training. They are also the larger part of an encoder layer: with $F = 4D$, $8D^2$ of its $12D^2$ weights (with our $F = 3D$, $6D^2$ of $10D^2$). Above, each word activated fewer than a tenth of the 384 keys.
+# a dictionary again. Its keys and values are learned, where attention's come from the sentence, and ReLU stands in place of softmax. Above, each word activated fewer than a tenth of the 384 keys.
+#
+# Which texts activate a key? Geva et al. (2021) looked in a trained language model. In lower layers they found patterns of words, in upper ones topics. In upper layers the value also favours the word that comes next, more often than chance would. So these weights are often read as the place where a model keeps what it learned in training. They are the larger part of an encoder layer, too: with $F = 4D$, $8D^2$ of its $12D^2$ weights (with our $F = 3D$, $6D^2$ of $10D^2$).
 #
 # ### Where the norm stands
 #
@@ -411,7 +430,7 @@ show_source(post_ln, pre_ln)
 # | `pre-ln` | $x + f(\mathrm{norm}(x))$ | the authors' later code, GPT-2; Xiong et al. 2020 |
 # | `rezero` | $x + \alpha f(x)$, $\alpha = 0$ at the start | Bachlechner et al. 2021 |
 #
-# In Post-LN every norm rescales the stream, and the gradient on its way back. In Pre-LN the stream is never normalised: the path of derivative 1 runs through, the stream may grow, and the stack ends with one more LayerNorm. Which variant trains best, and how deep, is measured in *chapter 11*.
+# In Post-LN every norm rescales the stream, and the gradient on its way back. In Pre-LN no norm stands on the stream itself: the path of derivative 1 runs through all layers, the stream may grow, and so the stack ends with one more LayerNorm. Which variant trains best, and how deep, is measured in *chapter 11*.
 #
 # ### Exercise 9.2 · By hand: three residual variants, and a fourth
 #
@@ -627,7 +646,9 @@ class DecoderBlock(nn.Module):
 
 
 # %% [markdown]
-# The blocks turn vectors into vectors. Around them we need a way in and a way out: tokens to vectors, vectors to logits. `embed` is the equation of section 2. The encoder is N blocks. The decoder is N blocks with a causal mask (`causal=False` is for an experiment in section 6), and makes its logits with its own table of embeddings. It needs no mask for the target's padding: that stands at the end, where the causal mask hides it from every real word.
+# The blocks turn vectors into vectors. Around them we need a way in and a way out: tokens to vectors, vectors to logits. `embed` is the equation of section 2. The encoder is N blocks. The decoder is N blocks with a causal mask, and makes its logits with its own table of embeddings.
+#
+# The decoder needs no mask for the target's padding: that stands at the end, where the causal mask hides it from every real word. (`causal=False` is for an experiment in section 6. It changes two things: later words become visible, and so does the target's padding.)
 
 
 # %%
@@ -732,7 +753,7 @@ claim(
 )
 
 # %% [markdown]
-# So nothing is missing. What the library adds is dropout, three residual variants, other norms and positions, faster attention, and a cache for generation. But these weights were borrowed. How does such a model learn its own?
+# So nothing is missing. What the library adds is dropout, three residual variants, other norms and positions, faster attention, and a cache for generation. Dropout sets random entries to 0 in training, so that no layer relies on a single one (chapter 05); as used here, for translation, it is off and changes nothing. But these weights were borrowed. How does such a model learn its own?
 
 # %% [markdown]
 # ## 6 · Train in one run, generate in a loop
@@ -774,6 +795,7 @@ def train(model, task, epochs=4, batch_size=32, rate=2e-3):
 
 # %% tags=["nbval-ignore-output"]
 task = toy_translation.toy_task(pairs=4000, test=300, seed=0)
+print("a pair:", *task.test_pairs[0].source, "->", *task.test_pairs[0].target)
 sizes = len(task.source_vocab), len(task.target_vocab)
 set_seed(0)
 honest = PlainTransformer(*sizes)
@@ -787,7 +809,7 @@ for name, losses in (("causal", honest_losses), ("look-ahead", peeking_losses)):
 # %%
 guess_3 = predict("how many of 100 new sentences the look-ahead one gets right", ...)
 
-# %% tags=["fold", "reveal"]
+# %% tags=["fold", "nbval-ignore-output", "reveal"]
 # @title Both on new sentences
 class Stepwise(nn.Module):
     """How the library's search calls a model of the page: it runs again on all the words so far."""
@@ -808,6 +830,17 @@ class Stepwise(nn.Module):
 
 honest_score, peeking_score = (toy_translation.translation_scores(Stepwise(m), task) for m in (honest, peeking))
 guess_3.compare(f"{100 * peeking_score['exact']:.0f}")
+says = {}
+for name, each in (("causal", honest), ("look-ahead", peeking)):
+    written = translation.translate(Stepwise(each), task.test[0], max_new_tokens=30)
+    says[name] = [" ".join(text.denumericalize(best.tokens, task.target_vocab)) for best in written]
+table(
+    ["", "its translation of *" + " ".join(task.test_pairs[0].source) + "*", "empty, of 300"],
+    [[name, lines[0] or "(nothing)", sum(not line for line in lines)] for name, lines in says.items()],
+)
+
+# %% tags=["fold"]
+# @title A low loss, and no translation
 claim(
     "The loss of the one that may look ahead is lower in each of the four epochs; in the second it is less than two thirds of the other's.",
     all(ahead < causal for ahead, causal in zip(peeking_losses, honest_losses, strict=True))
@@ -823,7 +856,9 @@ claim(
 )
 
 # %% [markdown]
-# The low loss was not knowledge: the word to be predicted stood in the input, one place further on, and the model learned to look there. When it generates, that place is empty, and **each word costs a run**:
+# The low loss was not knowledge: the word to be predicted stood in the input, one place further on, and the model learned to look there. When it generates, no word stands there. In training that was so only at the end of a sentence, where the answer was `<eos>`. That is a likely reason why it so often says `<eos>` at once, and writes nothing (with two other seeds: 204 and 300 empty of 300, tried once).
+#
+# The causal model, too, must now write for itself, and **each word costs a run**:
 
 # %%
 diagrams.show("autoregressive_decoding")
@@ -1168,7 +1203,7 @@ with torch.no_grad():
 # %% [markdown]
 # ## 10 · Real sentences, and your own translator
 #
-# The model that you trained knows a toy language. How does a Transformer do on real ones? German to English captions (Multi30k) with the protocol of chapter 06: ten epochs, scores on the test captions of 2016. Sizes were chosen by the validation captions, for the Transformer (with its learning rate and dropout) and for the recurrent models, which share those chosen for one vector. The Transformers and the LSTM have **one seed** each: a lead of a point is an example, not a finding. The last row is the translator of the first screen: fewer parameters, smaller vocabularies, 14 epochs, and Post-LN; the large Transformer is Pre-LN.
+# The model that you trained knows a toy language. How does a Transformer do on real ones? German to English captions (Multi30k) with the protocol of chapter 06: ten epochs, scores on the test captions of 2016. Sizes were chosen by the validation captions, for the Transformer (with its learning rate and dropout) and for the recurrent models, which share those chosen for one vector. The two Transformers have **one seed** each: a lead of a point is an example, not a finding. The last row is the translator of the first screen: fewer parameters, smaller vocabularies, 14 epochs, and Post-LN; the large Transformer is Pre-LN.
 
 # %% tags=["fold"]
 # @title The ledger: translators on Multi30k
@@ -1273,7 +1308,7 @@ class OwnTransformer:
         ### END SOLUTION
 
     def translate(self, source, sos, eos, max_new_tokens):
-        """The greedy translation of a list of ids, a list of ids without sos and eos."""
+        """The greedy translation, a list of ids without sos and eos, of `source`, a list of ids that ends with eos already."""
         ### BEGIN SOLUTION
         source = torch.tensor([source])
         there = torch.ones_like(source, dtype=torch.bool)
@@ -1759,11 +1794,11 @@ claim(
 )
 best_accuracy = max(average["best, words"], average["best, words and pairs"])
 claim(
-    "With all fixes the same size reaches 0.86, more than 2 points above what it was; the best Transformer from scratch "
-    "reaches 0.90; the bag of words with pairs is more than 1 point better still.",
+    "With all fixes the same size reaches 0.86, more than 2 points above what it was; the best Transformer from scratch, "
+    "which sees pairs too, reaches 0.899 on average over three seeds; the bag of words with pairs is more than 1 point better still.",
     average["all fixes"] >= 0.86
     and average["all fixes"] > average["as it was"] + 0.02
-    and best_accuracy >= 0.90
+    and 0.8985 < average["best, words and pairs"] == best_accuracy < 0.8995
     and average["bag of words and pairs"] > best_accuracy + 0.01,
     all_fixes=average["all fixes"],
     best=best_accuracy,

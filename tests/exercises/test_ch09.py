@@ -179,6 +179,7 @@ def own(
     norms=(2, 3), first=False, scale=1.0, ids_tell=False, heads=None, depth=None, pad_counts=False, reduction="mean",
     shift=False, zero=True, move=True, keep_eos=False, keep_sos=False, stop=True, short=0, half=False, train=True,
     score="K", in_order=False, divide=False, clone=False, detach=False,
+    again=False, exchange=False, all_places=False,
 ):  # fmt: skip
     """A whole model, or one with a mistake in it."""
 
@@ -231,7 +232,8 @@ def own(
                     elif in_order:
                         y = self.norm(y + self.look(p, y, memory, there, cross), p, 1)
                     elif cross is not None:
-                        y = self.norm(keep * y + self.look(p, y, memory, there, cross), p, norms[0])
+                        asks, told = (memory, y) if exchange else (y, memory)
+                        y = self.norm(keep * y + self.look(p, asks, told, there, cross), p, norms[0])
                 y = self.norm(y + self.think(y, p), p, norms[1])
             if divide:
                 y = y / y.shape[2] ** 0.5
@@ -242,6 +244,8 @@ def own(
             wanted = target_in if shift else target_out
             options = {"ignore_index": -100 if pad_counts else pad, "reduction": reduction}
             loss = F.cross_entropy(logits.transpose(1, 2), wanted, **options)
+            if all_places:
+                loss = (F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none") * (wanted != pad)).mean()
             if zero:
                 optimizer.zero_grad()
             loss.backward()
@@ -253,7 +257,7 @@ def own(
             return loss.item()
 
         def translate(self, source, sos, eos, max_new_tokens):
-            row, ids = torch.tensor([source]), [sos]
+            row, ids = torch.tensor([[*source, eos] if again else source]), [sos]
             real = torch.ones_like(row, dtype=torch.bool)
             memory = self.encode(row, real)
             while len(ids) <= max_new_tokens - short:
@@ -381,6 +385,8 @@ PLANTED = {
         ("decode: the cross-attention uses the weights", own(cross="")),
         ("decode: what cross-attention finds replaces y", own(keep=0)),
         ("decode: the second and the third norm", own(norms=(3, 2))),
+        ("decode: the norm after the feed-forward network uses gain2", own(norms=(2, 2))),
+        ("decode: your code runs only where T = S", own(exchange=True)),
         ("decode: the logits are multiplied by sqrt(D)", own(scale=1.0 + 1e-12)),
         ("decode: the logits are divided by sqrt(D)", own(divide=True)),
         ("decode: the sublayers are in the wrong order", own(in_order=True)),
@@ -389,6 +395,7 @@ PLANTED = {
         ("two more columns of padding", own(ids_tell=True)),
         ("right for 2 heads and 2 layers", own(depth=2)),
         ("learn: padding counts in the loss", own(pad_counts=True)),
+        ("learn: padding adds nothing to the loss, but is counted", own(all_places=True)),
         ("learn: the loss is a sum", own(reduction="sum")),
         ("learn: the loss compares with target_in", own(shift=True)),
         ("is there a backward, and a step", own(move=False)),
@@ -399,6 +406,7 @@ PLANTED = {
         ("translate: eos is among your words", own(keep_eos=True)),
         ("translate: it goes on after eos", own(stop=False)),
         ("translate: the last word is missing", own(short=1)),
+        ("translate: your code appends eos to source", own(again=True)),
     ],
     "continue_greedily": [
         ("the prompt is among your words", write(prompt_too=True)),

@@ -44,6 +44,13 @@ def by_autograd(table, ids, targets):
     return table.grad
 
 
+def by_func(table, ids, targets):
+    def loss(table):
+        return torch.nn.functional.cross_entropy(table[ids] @ table.T, targets)
+
+    return torch.func.grad(loss)(table)
+
+
 def nucleus(keep, descending=True, back=True, normalise=True):
     """Top-p with a rule: `keep(sorted probabilities, cumulative sums, p)` says what stays."""
 
@@ -58,6 +65,10 @@ def nucleus(keep, descending=True, back=True, normalise=True):
 
 def right(ordered, total, p):
     return total - ordered < p
+
+
+def reached_and_one(ordered, total, p):
+    return ~(total - ordered > p)
 
 
 def below(ordered, total, p):
@@ -93,6 +104,37 @@ def gathered(probs, p):
     ordered, order = probs.sort(-1, descending=True)
     kept = (ordered * right(ordered, ordered.cumsum(-1), p)).gather(-1, order)
     return kept / kept.sum(-1, keepdim=True)
+
+
+def any_as_many(probs, p):
+    """As many tokens as should be, but a row's last ones."""
+    count = (nucleus(right)(probs, p) > 0).sum(-1, keepdim=True)
+    kept = probs * (torch.arange(probs.shape[-1]) >= probs.shape[-1] - count)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def zero_over_zero(probs, p):
+    return nucleus(right)(probs, p) * torch.tensor([[math.nan], [1.0], [math.nan]])[: len(probs)]
+
+
+def by_log_softmax(probs, p):
+    """A right answer that works with logits throughout."""
+    logits, order = probs.log().log_softmax(-1).sort(-1, descending=True)
+    before = logits.exp().cumsum(-1) - logits.exp()
+    logits = logits.masked_fill(before >= p, -torch.inf)
+    return torch.full_like(probs, -torch.inf).scatter(-1, order, logits).softmax(-1)
+
+
+def by_loop(probs, p):
+    """A right answer in plain Python, in float32."""
+    found = torch.zeros(probs.shape)
+    for row, new in zip(probs.tolist(), found, strict=True):
+        total = 0.0
+        for v in sorted(range(len(row)), key=lambda v: -row[v]):
+            new[v], total = row[v], total + row[v]
+            if total >= p:
+                break
+    return found / found.sum(-1, keepdim=True)
 
 
 def flattened(probs, p):
@@ -183,6 +225,7 @@ PLANTED = {
         ),
         ("has shape (3, 5)", lambda *inputs: tied()(*inputs).T),
         ("is a tuple", lambda *inputs: (tied()(*inputs), tied()(*inputs))),
+        ("torch differentiates for you", by_autograd),
     ],
     "temperature_numbers": [
         ("(a)", temperature(_0=0.5)),
@@ -210,7 +253,10 @@ PLANTED = {
         ("which is top-k", nucleus(share_of_tokens)),
         ("for 1 - p", lambda probs, p: nucleus(right)(probs, 1 - p)),
         ("tokens are left; the smallest set", by_threshold),
-        ("not the likeliest", gathered),
+        ("wrong tokens: put each back at its own token", gathered),
+        ("not the likeliest", any_as_many),
+        ("nan in 2 of the 3 rows (row 0 first)", zero_over_zero),
+        ("reach p exactly, one token too many", nucleus(reached_and_one)),
         ("changed their ratios", flattened),
         ("has shape (7,)", lambda probs, p: nucleus(right)(probs, p)[0]),
         ("with p = 1", lambda probs, p: nucleus(right)(probs, min(p, 0.9))),
@@ -239,7 +285,8 @@ PLANTED = {
         ("norms of the layers are missing", memory(norm=0)),
         ("last norm is missing", memory(last=0)),
         ("matrices alone", memory(bias=0, norm=0, last=0)),
-        ("wanted 124,439,808", memory(norm=3)),
+        ("are too few", memory(norm=3)),
+        ("are too many", memory(norm=6)),
         ("the weights alone", memory(each=4)),
         ("two of the four", memory(each=8)),
         ("one of the four", memory(each=12)),
@@ -266,6 +313,7 @@ PLANTED = {
         ("times the heads", run(_3=20 * CACHE)),
         ("one head's share", run(_3=CACHE / 20)),
         ("one text", run(_3=CACHE / 32)),
+        ("these are GiB", run(_3=CACHE * 1e9 / 2**30)),
         ("gigabytes: 7", run(_3=7)),
         ("expected 4 numbers", (1, 2, 3)),
     ],
@@ -287,14 +335,14 @@ def test_reference_passes(name):
 
 
 def test_other_right_ways_are_welcome():
-    """Fails when a check insists on the reference's own way: autograd, the library's filter, the planted skeletons."""
+    """Fails when a check insists on the reference's own way: the library's, logits, loops, the planted skeletons."""
 
     def by_library(probs, p):
         return top_k_top_p(probs.log(), top_p=p).softmax(-1)
 
-    assert verdict(ch13.tied_gradient, by_autograd) == "passed: tied_gradient"
     assert verdict(ch13.tied_gradient, tied()) == "passed: tied_gradient"
-    assert verdict(ch13.top_p, by_library) == "passed: top_p"
+    for answer in (by_library, by_log_softmax, by_loop):
+        assert verdict(ch13.top_p, answer) == "passed: top_p"
     assert verdict(ch13.top_p, nucleus(right)) == "passed: top_p"
     assert verdict(ch13.cached_step, step()) == "passed: cached_step"
     assert verdict(ch13.training_memory, memory()) == "passed: training_memory"
@@ -309,6 +357,16 @@ def test_planted_mistake_gets_its_message(name, number):
     message = verdict(getattr(ch13, name), wrong)
     assert message.startswith("not yet: ")
     assert part in message
+
+
+def test_autograd_is_refused_in_every_form():
+    """Fails when a gradient by `torch.func` passes where one by `backward` does not."""
+    assert "torch differentiates for you" in verdict(ch13.tied_gradient, by_func)
+
+
+def test_the_wanted_number_of_parameters_is_not_told():
+    """Fails when a diagnosis prints the total."""
+    assert "124,439,808" not in verdict(ch13.training_memory, memory(norm=3))
 
 
 @pytest.mark.parametrize("name", PLANTED)
