@@ -478,7 +478,7 @@ explain_the_grid = Written(
         "comparison is Adam at beta2 = 0.9. (c) ReZero behind Pre-LN could turn; the failing setting could not.",
     ),
     good_answer=(
-        "(a) For the colleague: at 4 layers the warm-up changes the accuracy by less than the seeds do. Against: at "
+        "(a) For the colleague: at 4 layers the seeds change the accuracy more than the warm-up does. Against: at "
         "12 layers the same model fails without it, so the conclusion holds for this depth and this rate. To measure: "
         "the highest rate at which each trains, with and without warm-up, as a function of the depth. (b) r passes "
         "one half after 11 gradients in place of 556, so RAdam is nearly Adam after some tens of steps: at 4 layers "

@@ -340,7 +340,7 @@ claim(
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 1
 #
-# Count the FLOPs of a whole multi-head self-attention (three projections, scores, weighted mean, output projection) from its sizes. Do what the counter does: go from product to product and add up, but use neither torch's counter nor ours, and not `course_lib.cost`. The check compares with torch's counter at several sizes.
+# Count the FLOPs of a whole multi-head self-attention (three projections, scores, weighted mean, output projection) from its sizes. Do what the counter does: go from product to product and add up, without torch's counter, without ours, and without `course_lib.cost`. The check compares with torch's counter at several sizes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex10-1-attention-operations", "locked": false, "schema_version": 3, "solution": true, "task": false}

@@ -389,8 +389,8 @@ for std in (0.01, 0.02, 0.04):
     with torch.no_grad():
         logits = start_small(PlainGPT(V, L, D, N, H, Block), std)(x)
     expanded = math.log(V) + logits.var(dim=-1).mean().item() / 2
-    loss = F.cross_entropy(logits.flatten(0, 1), y.flatten()).item()
-    print(f"std {std}: ln V + s²/2 = {expanded:.2f}, loss {loss:.2f}")
+    measured = F.cross_entropy(logits.flatten(0, 1), y.flatten()).item()
+    print(f"std {std}: ln V + s²/2 = {expanded:.2f}, loss {measured:.2f}")
 
 # %% tags=["fold"]
 # @title Checked: the first loss is known
@@ -416,8 +416,9 @@ claim(
 z = torch.tensor([2.0, 1.0, 0.0, -1.0], requires_grad=True)
 right = torch.tensor(1)
 F.cross_entropy(z, right).backward()
-print("softmax        ", z.detach().softmax(dim=-1))
-print("minus one-hot  ", z.detach().softmax(dim=-1) - F.one_hot(right, 4))
+p, one_hot = z.detach().softmax(dim=-1), torch.eye(4)[right]
+print("softmax        ", p)
+print("minus one-hot  ", p - one_hot)
 print("autograd's     ", z.grad)
 
 # %% [markdown]

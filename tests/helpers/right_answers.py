@@ -1623,6 +1623,8 @@ def warmup_stable_decay(step, warmup, total, decay):
     return 1
 '''),
     Right("ex11-3-warmup-stable-decay", "NumPy numbers, partial", '''\
+import functools
+
 import numpy as np
 
 def trapezoid(heights, step, warmup, total, decay):
