@@ -262,7 +262,7 @@ claim(
 # %% [markdown]
 # ## 2 · What breaks, and when
 #
-# We train once more, for 41 steps, and look inside before some of them, always with the same batch. Four numbers:
+# We train once more, for 41 steps (one seed; section 3 follows the gradient in three), and look inside before some of them, always with the same batch. Four numbers:
 #
 # - `gradient`: its length in the first layer, as above;
 # - `common`: what all outputs share. There is one output vector $h$ for each place of each word. The squared length of their mean, divided by the mean of their squared lengths, is 1 if all are equal, and near 0 if they point in all directions. It is not near 0 at the start: 0.67 in our untrained Post-LN model;
@@ -353,8 +353,8 @@ claim(
 #
 # 1. Adam's first step moves nearly every weight by 0.01, the whole learning rate (why is section 4). Through 12 layers this adds up, and afterwards all outputs look alike. That is the one letter of the first screen.
 # 2. Where all places look alike, attention has nothing to choose from: a mean of equal values does not depend on the weights. So there queries and keys learn almost nothing.
-# 3. The sums grow, and a norm that reads a large sum hands back a small gradient (section 3). In Post-LN every path from the loss to the first layer leads through all the norms, so its gradient dies.
-# 4. Adam's steps shrink as well, because it divides by the size that gradients *used to have*. Huang et al. (2020) describe this end of the circle: the updates become so small that the model cannot get out.
+# 3. The sums grow, and a norm that reads a large sum hands back a small gradient (section 3). In Post-LN every path from the loss to the first layer leads through all the norms above it, so its gradient dies.
+# 4. Adam's steps shrink as well, because it divides by the size that gradients *used to have*. Huang et al. (2020) describe this end of the circle: the updates become so small that the model cannot get out. (Steps shrink in a healthy training too: with the warm-up a weight moves by a tenth of the rate at step 40; here by a hundredth.)
 #
 # With a warm-up, point 1 does less damage: the outputs become alike for a while, and recover. Pre-LN has the same accident, and survives it, because one path from the loss to the first layer passes no block's norm (section 6).
 
@@ -471,7 +471,7 @@ claim(
 )
 
 # %% [markdown]
-# So the loss sends a gradient of the usual length, and the norms swallow it on its way down. No single norm does it: on average each keeps a little less than half of the length, but 24 such factors multiply. Before training the additions make up for most of what the norms take (*Going deeper* says why); in the failing run they no longer can.
+# So the loss sends a gradient of the usual length, and the norms swallow it on its way down. (They divide by $\sigma$, remove two directions, and multiply by their learned gains; the measurement does not tell these apart.) No single norm does it: on average each keeps a little less than half of the length, but 24 such factors multiply. Before training the additions make up for most of what the norms take (*Going deeper* says why); in the failing run they no longer can.
 
 # %% [markdown]
 # ### Exercise 11.1 · LayerNorm backwards
@@ -536,7 +536,7 @@ claim(
 )
 
 # %% [markdown]
-# That has a good side: the gradients of queries and keys are shorter than those of the values, and Adam evens this out (*Going deeper*), which is one reason why Transformers are trained with Adam. And a bad one: a weight whose gradient is pure noise, and which should stay, moves as far as all others.
+# That has a good side: the gradients of queries and keys are shorter than those of the values, and Adam evens this out (*Going deeper*), which is often given as one reason why Transformers are trained with Adam. And a bad one: a weight whose gradient is pure noise, and which should stay, moves as far as all others.
 #
 # What Adam lacks is samples. Let $\psi = 1/\sqrt{\hat v}$ be the factor by which Adam multiplies. If gradients are noise of variance 1, $\psi$ should be 1. Let 4,000 weights see such noise:
 
@@ -558,7 +558,7 @@ claim(
 )
 
 # %% [markdown]
-# **RAdam** (Liu et al. 2020b) turns this scatter into a factor $r_t$ of Adam's step: it counts how many samples $v$ is worth after $t$ gradients, and shortens the step so that it scatters no more than it will in the end. As long as $v$ is worth five samples or fewer, it steps by $\eta\, \hat m$, without the adaptive factor. (The formulas are in exercise 11.2, their reasons in *Going deeper*.)
+# (After one or two gradients the true variance is infinite, because $v$ may be as small as it likes; those two numbers would be others in another draw.) **RAdam** (Liu et al. 2020b) turns this scatter into a factor $r_t$ of Adam's step: it counts how many samples $v$ is worth after $t$ gradients, and shortens the step so that it scatters no more than it will in the end. As long as $v$ is worth five samples or fewer, it steps by $\eta\, \hat m$, without the adaptive factor. (The formulas are in exercise 11.2, their reasons in *Going deeper*.)
 
 # %%
 figures.rectifications()
@@ -723,7 +723,7 @@ for placement in ("post-ln", "pre-ln"):
 # %% [markdown]
 # Post-LN's vectors keep their length, $\sqrt{32} = 5.66$. Pre-LN's stream grows with every block, and in training it may grow much more (section 2), so the model needs a *last* norm before its output.
 #
-# **ReZero** (Bachlechner et al. 2021) leaves the norms out. Each layer has one learned number $\alpha$ that starts at 0: $x \leftarrow x + \alpha f(x)$. So the stack begins as the identity at any depth, and its layers fade in. **T-Fixup** (Huang et al. 2020) leaves out norms *and* warm-up, and makes the initial values smaller with depth. *Going deeper* runs both.
+# **ReZero** (Bachlechner et al. 2021) leaves the norms out. Each layer has one learned number $\alpha$ that starts at 0: $x \leftarrow x + \alpha f(x)$. So the stack begins as the identity at any depth, and its layers fade in. **T-Fixup** (Huang et al. 2020) leaves out norms *and* warm-up, and makes the initial values smaller with depth. *Going deeper* trains ReZero, and follows T-Fixup's stream before training.
 #
 # The library's `EncoderLayer(..., residual="pre-ln")` is your `Block`, with dropout and masks; `"post-ln"` and `"rezero"` are the other two.
 #
@@ -825,7 +825,7 @@ claim(
 )
 
 # %% [markdown]
-# (a) Adam divides by the gradient's own size, so a constant factor cancels. Clipping that is *always* active does not make Adam careful; the learning rate does. (b) The spike does not throw the weight far: it fills $v$, whose memory is $1/(1-\beta_2) = 1000$ steps long, and a spike this large outweighs the rest for several times as long, so that thousands of later steps are small. Clipping that is *rarely* active keeps it out. So log the gradient's length before clipping, and set $c$ above its usual values.
+# (a) Adam divides by the gradient's own size, so a constant factor cancels. Clipping that is *always* active does not make Adam careful; the learning rate does. (b) The spike does not throw the weight far: it fills $v$, whose memory is $1/(1-\beta_2) = 1000$ steps long, and a spike this large adds some $0.001 \cdot 3000^2 = 9000$ to a $v$ of about 10. At a thousandth less in every step, it outweighs the rest for several thousand steps (the picture shows 300 of them). Clipping that is *rarely* active keeps it out. So log the gradient's length before clipping, and set $c$ above its usual values.
 
 # %% [markdown]
 # ## 8 · Weight decay: how, and of what
@@ -1046,7 +1046,7 @@ claim(
 )
 
 # %% [markdown]
-# At their best rates the four lines end within 9 % of the words of one another. Where a setting trains, its seeds differ by up to 14 %, so read a difference of a few per cent as none. What the tricks buy here is mostly the *range* of rates that work. Longer trainings and wider models were not tried.
+# Pre-LN with a warm-up has the highest peak, and the two Pre-LN lines are the widest. But at their best rates the four lines end within 9 % of the words of one another. Where a setting trains, its seeds differ by up to 14 %, so read a difference of a few per cent as none. What the tricks buy here is mostly the *range* of rates that work. Longer trainings and wider models were not tried.
 #
 # ### Exercise 11.6 · Explore and explain the grid
 #
@@ -1217,7 +1217,7 @@ claim(
 )
 
 # %% [markdown]
-# **The cosine that multiplies the warm-up.** The `CosineWarmupScheduler` of [P. Lippe's tutorial 6](https://uvadlc-notebooks.readthedocs.io) computes the cosine over the whole training and multiplies it by $s/w$ during the warm-up. So the first step has the factor 0 and changes nothing (in `transformers` too), and the peak stays below 1:
+# **The cosine that multiplies the warm-up.** The `CosineWarmupScheduler` of [P. Lippe's tutorial 6](https://uvadlc-notebooks.readthedocs.io/en/latest/tutorial_notebooks/tutorial6/Transformers_and_MHAttention.html) computes the cosine over the whole training and multiplies it by $s/w$ during the warm-up. So the first step has the factor 0 and changes nothing (in `transformers` too), and the peak stays below 1:
 
 
 # %%
@@ -1254,7 +1254,7 @@ print(f"wrong: {length_used(True):.4f} (1/64), repaired: {length_used(False):.4f
 # %% [markdown]
 # With Adam nothing seems to happen (section 7, a), but every gradient is clipped, and all batches weigh the same.
 #
-# **A norm in place of the residual.** `x = norm(x)`, then `x = x + f(x)`, looks like Pre-LN, but the *stream* is normalised. Write two such sublayers after each other: norm, add, norm, add. Post-LN is add, norm, add, norm. So this is Post-LN, shifted by one norm:
+# **A norm in place of the residual.** `x = norm(x)`, then `x = x + f(x)`, looks like Pre-LN, but the *stream* is normalised. Write two such sublayers after each other: norm, add, norm, add. Post-LN is add, norm, add, norm. So this is Post-LN, shifted by one norm. Give both an input ten times as large as usual; the first misplaced norm then divides all of its gradient by about ten:
 
 
 # %%
@@ -1284,7 +1284,7 @@ with torch.no_grad():
     for f in sublayers:
         ours, post = misplaced(ours, f), F.layer_norm(post + f(post), (D,))
     claim(
-        "norm, then Post-LN = the misplaced stack, then norm: to the last digits.",
+        "norm, then Post-LN = the misplaced stack, then norm: within 0.0001.",
         torch.allclose(F.layer_norm(ours, (D,)), post, atol=1e-4),
     )
 
@@ -1295,11 +1295,11 @@ with torch.no_grad():
 # |---|---|---|
 # | few layers (ours: 4) | Post-LN or Pre-LN, Adam; a warm-up costs little | at 4 layers no trick helped (section 9) |
 # | many layers (ours: 12) | Pre-LN, last norm, a short warm-up | best mean of the grid, widest range of rates |
-# | given Post-LN weights (BERT, chapter 12) | warm-up, and a lower rate | fails without at 12 layers (sections 2, 9) |
-# | no idea how long to warm up | RAdam, or $2/(1-\beta_2)$ steps | rescues Post-LN; in short trainings it needs a higher rate |
+# | given Post-LN weights (BERT, chapter 12) | warm-up, and a lower rate | without either, 12 layers fail (sections 2, 9; trained from random values) |
+# | no idea how long to warm up | RAdam, or $2/(1-\beta_2)$ steps | RAdam rescues Post-LN; in short trainings it needs a higher rate. The 2000 steps of the other are not measured here |
 # | no norm wanted | ReZero, or T-Fixup's initial values | ReZero trains at both depths; its speed depends on the task |
 # | now and then a bad batch | clipping, above the usual lengths | a spike fills $v$ for more than 1000 steps (section 7) |
-# | overfitting | dropout; AdamW with groups | L2 in Adam decays the wrong weights (section 8) |
+# | overfitting | dropout; AdamW with groups | L2 in Adam decays most where gradients are small (section 8) |
 # | overconfident classes | label smoothing: target 0.9, the rest shared | Vaswani et al. (2017), section 5.4. Not measured here |
 #
 # And before all tricks: try half of the learning rate. In section 9 that alone fixed the one setting that failed.
@@ -1331,7 +1331,7 @@ with torch.no_grad():
 # - P. Goyal et al., *Accurate, large minibatch SGD*, 2017, arXiv:1706.02677: sections 2.1 (the rate in proportion to the batch) and 2.2 (gradual warm-up).
 # - I. Loshchilov, F. Hutter, *SGDR*, ICLR 2017, arXiv:1608.03983 (cosine); *Decoupled weight decay regularization*, ICLR 2019, arXiv:1711.05101 (AdamW).
 # - R. Pascanu, T. Mikolov, Y. Bengio, *On the difficulty of training recurrent neural networks*, ICML 2013, arXiv:1211.5063: algorithm 1 (clipping).
-# - P. Lippe, *Tutorial 6: Transformers and multi-head attention*, UvA deep learning tutorials, https://uvadlc-notebooks.readthedocs.io (the cosine with warm-up).
+# - P. Lippe, *Tutorial 6: Transformers and multi-head attention*, UvA deep learning tutorials, https://uvadlc-notebooks.readthedocs.io/en/latest/tutorial_notebooks/tutorial6/Transformers_and_MHAttention.html (the cosine with warm-up).
 # - S. Hu et al., *MiniCPM*, 2024, arXiv:2404.06395: section 4 (warm-up, stable, decay).
 # - T. Brown et al., *Language models are few-shot learners* (GPT-3), NeurIPS 2020, arXiv:2005.14165: appendix B. H. Touvron et al., *LLaMA*, 2023, arXiv:2302.13971: section 2.3.
 # - A. Henry et al., *Query-key normalization for Transformers*, Findings of EMNLP 2020, arXiv:2010.04245. M. Dehghani et al., *Scaling vision Transformers to 22 billion parameters*, ICML 2023, arXiv:2302.05442. OLMo team, *2 OLMo 2 Furious*, 2025, arXiv:2501.00656. Qwen team, *Qwen3 technical report*, 2025, arXiv:2505.09388.
@@ -1587,7 +1587,7 @@ claim(
 )
 
 # %% [markdown]
-# No. At this rate well-estimated steps are too large as well. (60 gradients are not 2,000, the momentum fills too, and our model is not theirs.)
+# No. At this rate well-estimated steps are too large as well. (This is one seed, 60 gradients are not 2,000, the momentum fills too, and our model is not theirs.)
 #
 # **Where RAdam's three steps come from.** (1) A moving average of $t$ numbers with weights $\beta_2^{t-i}$ has its centre of mass, counted from the newest number as 1, at $\frac{1}{1-\beta_2} - \frac{t \beta_2^t}{1 - \beta_2^t}$. A plain mean of $\rho$ numbers has it at $(\rho + 1)/2$. Set equal, that is $\rho_t$. (2) For normal gradients $\psi^2$ is $\rho$ over a $\chi^2_\rho$ variable. Its variance is finite for $\rho > 4$ only, and to first order $\mathrm{Var}[\psi] \approx \frac{\mathrm{Var}[\psi^2]}{4\,\mathrm{E}[\psi^2]} = \frac{\rho}{2(\rho-2)(\rho-4)}$. (3) is as in exercise 11.2. In code:
 

@@ -844,7 +844,6 @@ for _ in range(3):
 ch13.how_to_draw.compare(...)
 
 # %% [markdown]
-# ---
 # **A second good place to stop.** Your GPT writes, and you choose how. *The last sitting, sections 7 to 10, takes about an hour and a quarter with exercises 13.5 to 13.7:* generation becomes faster, the model is stored and loaded in GPT-2's form, a large one is counted through on paper, and five usual errors are repaired.
 #
 # ---
