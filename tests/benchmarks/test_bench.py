@@ -201,25 +201,43 @@ def fake_compare(seconds, calls):
 def test_rows_of_the_recurrent_layers(monkeypatch):
     """Fails if a ratio is turned round, a goal stands at another row, or two ways differ in their gradients."""
     calls = []
-    monkeypatch.setattr(bench, "compare", fake_compare({"fused": 1.0, "loop": 3.0, "torch.nn": 2.0}, calls))
+    seconds = {"fused": 1.0, "loop": 3.0, "torch.nn": 2.0, "torch.nn's loop": 6.0}
+    monkeypatch.setattr(bench, "compare", fake_compare(seconds, calls))
     monkeypatch.setattr(bench, "SIZES", ((3, 4, 5), (2, 6, 7)))
     rows = bench.recurrent()
-    assert [(row.name, row.measured, row.goal, row.better) for row in rows[4:8]] == [
-        ("LSTM fused / torch.nn, B 3 T 4 D 5", 0.5, 1.05, "lower"),
-        ("LSTM loop / torch.nn, B 3 T 4 D 5", 1.5, 1.65, "lower"),
-        ("LSTM fused / torch.nn, B 2 T 6 D 7", 0.5, 1.05, "lower"),
-        ("LSTM loop / torch.nn, B 2 T 6 D 7", 1.5, 1.15, "lower"),
+    assert [(row.name, row.measured, row.goal, row.better) for row in rows[4:10]] == [
+        (f"LSTM {ways}, {size}", measured, goal, "lower")
+        for size in ("B 3 T 4 D 5", "B 2 T 6 D 7")
+        for ways, measured, goal in (
+            ("fused / torch.nn", 0.5, 1.05),
+            ("loop / torch.nn", 1.5, None),
+            ("loop / torch.nn's loop", 0.5, 1.10),
+        )
     ]
-    assert [row.goal for row in rows] == [1.05, 1.00] * 2 + [1.05, 1.65, 1.05, 1.15] + [1.05, 1.15] * 2
+    assert [row.goal for row in rows] == [1.05, 1.00] * 2 + [1.05, None, 1.10] * 2 + [1.05, 1.15] * 2
     for results in calls:
-        torch.testing.assert_close(results["fused"], results["torch.nn"])
-        torch.testing.assert_close(results["loop"], results["torch.nn"])
+        for name in results:
+            torch.testing.assert_close(results[name], results["torch.nn"])
+    assert [len(results) for results in calls] == [3, 3, 4, 4, 3, 3]
+
+
+def test_torch_takes_its_own_loop_without_onednn():
+    """Fails if the LSTM that ours is held against still runs oneDNN's kernel, or oneDNN stays off afterwards."""
+    layer, x = torch.nn.LSTM(3, 4, batch_first=True), torch.rand(2, 5, 3)
+
+    def kernels(function):
+        with torch.profiler.profile() as profile:
+            function(x)
+        return {event.key for event in profile.key_averages() if "mkldnn" in event.key}
+
+    assert not kernels(lambda x: bench.without_onednn(layer, x))
+    assert kernels(layer) or not torch.backends.mkldnn.is_available()
 
 
 def test_a_fast_path_that_is_another_function_is_not_timed(monkeypatch):
     """Fails if speed is reported for a layer whose output is not torch.nn's."""
     monkeypatch.setattr(bench, "SIZES", ((3, 4, 5),) * 2)
-    monkeypatch.setattr(bench, "LAYERS", {"GRU": (ResetBeforeGRU, torch.nn.GRU, (1.0, 1.0))})
+    monkeypatch.setattr(bench, "LAYERS", {"GRU": (ResetBeforeGRU, torch.nn.GRU, 1.0)})
     with pytest.raises(AssertionError, match="GRU: the fast path is not torch"):
         bench.recurrent()
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from course_lib import datasets
 from course_lib.experiments import shakespeare_rnn
+from course_lib.experiments.shakespeare_rnn import RATES
 from course_lib.recurrent_models import LanguageModel
 from course_lib.rnn import RNN
 from course_lib.utils import number_of_parameters
@@ -94,3 +95,24 @@ def test_test_part_decides_nothing(small_text, monkeypatch):
     other = shakespeare_rnn.shakespeare_recurrent(seed=3, **SMALL)
     assert one["history"] == other["history"] != before["history"]
     assert all(one["results"][kind]["nats"] != other["results"][kind]["nats"] for kind in shakespeare_rnn.LAYERS)
+
+
+def test_rates_are_compared_on_validation_text(small_text):
+    """Fails if a rate is missing, does not reach the optimizer, starts elsewhere, or the last 10 % are read."""
+    small = {name: value for name, value in SMALL.items() if name != "epochs"} | {"epochs": 1}
+    results = shakespeare_rnn.shakespeare_rates(seed=0, rates=(1e-3, 1e-2), **small)["results"]
+    assert [(name, row["learning_rate"]) for name, row in results.items()] == [
+        (f"{kind} {rate:g}", rate) for kind in shakespeare_rnn.LAYERS for rate in (1e-3, 1e-2)
+    ]
+    assert all("nats" not in row for row in results.values())
+    assert all(results[f"{kind} 0.001"]["valid_nats"] > results[f"{kind} 0.01"]["valid_nats"] for kind in RATES)
+    again = shakespeare_rnn.shakespeare_rates(seed=0, rates=(1e-2,), **small)["results"]
+    assert again["RNN 0.01"]["valid_nats"] == results["RNN 0.01"]["valid_nats"]
+
+
+def test_each_model_has_its_own_rate(small_text, monkeypatch):
+    """Fails if the chosen rates are not used, or a rate that is given is not."""
+    monkeypatch.setattr(shakespeare_rnn, "RATES", {"RNN": 1e-3, "LSTM": 2e-3, "GRU": 3e-3})
+    for given, wanted in ((None, [1e-3, 2e-3, 3e-3]), (5e-3, [5e-3] * 3)):
+        rows = shakespeare_rnn.shakespeare_recurrent(seed=0, learning_rate=given, **SMALL)["results"].values()
+        assert [row["learning_rate"] for row in rows] == wanted
