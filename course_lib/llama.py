@@ -46,8 +46,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x):
         """The same shape."""
-        mean_square = x.square().mean(-1, keepdim=True)  # (..., 1)
-        return x * torch.rsqrt(mean_square + self.eps) * self.weight
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # the squares of 16 bits may overflow
+        mean_square = wide.square().mean(-1, keepdim=True)  # (..., 1)
+        return (wide * torch.rsqrt(mean_square + self.eps)).type_as(x) * self.weight
 
 
 class SwiGLU(nn.Module):

@@ -403,3 +403,10 @@ def test_bad_input_is_named(call, message):
     """Fails if bad input passes, or the message does not say what came and what was wanted."""
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_rms_norm_of_large_numbers_in_16_bits():
+    """Fails if the squares are taken in 16 bits, where those above 65,504 are infinite and the result is zero."""
+    x = torch.tensor([[300.0, -400.0, 0.0, 500.0]], dtype=torch.float16)
+    got = RMSNorm(4).half()(x)
+    torch.testing.assert_close(got, (x.double() / x.double().square().mean().sqrt()).half())
