@@ -67,7 +67,7 @@ def judge_all_digits(got, wanted):
 
 
 def draw_positions_seen(draw):
-    """Each position that is seen is seen in one row, by one entry of the output, in one entry; one of them by 1e-12.
+    """Each position that is seen is seen in one row, by one entry of the output, in one entry; one of them by 1e-30.
 
     Two of them are seen in the same row by the same entry, with opposite signs, so that one gradient is negative
     whatever is made of the output. The others have weights as well, behind a ReLU that is closed in every row: who
@@ -83,7 +83,7 @@ def draw_positions_seen(draw):
         x[:, place, d] = -x[:, place, d].abs()
         if place in seen:
             x[row if of_two else draw.randrange(1, B), place, d] *= -1
-        size = draw.uniform(0.5, 1.5) * (1e-12 if place == seen[0] else 1.0)
+        size = draw.uniform(0.5, 1.5) * (1e-30 if place == seen[0] else 1.0)
         weights[place, d, entry if of_two else draw.randrange(1, outputs)] = size
     return x, weights, signs
 

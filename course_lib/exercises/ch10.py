@@ -120,6 +120,11 @@ def crossovers(answer):
             3 * D: "(c) the feed-forward network has two matrices: 2 (2 T D F) = 4 T D F",
         }),
     }  # fmt: skip
+    sides = {
+        "a": ("attention", "the GRU"),
+        "b": ("the quadratic part", "the projections"),
+        "c": ("the quadratic part", "all the rest"),
+    }
     for (name, (wanted, mistakes)), got in zip(usual.items(), (a, b, c), strict=True):
         if not close(got, wanted):  # whole numbers: nothing is rounded
             for value, message in mistakes.items():
@@ -127,9 +132,15 @@ def crossovers(answer):
                     raise Wrong(message)
             if near(got, wanted / D):
                 raise Wrong(f"({name}) that is T / D; put in D = {D}")
-            if got == 0:
+            if got <= 0:
                 raise Wrong(f"({name}) at T = 0 nothing is computed on either side; wanted is the T > 0 of equality")
-            raise Wrong(f"({name}) at T = {got:g} the two sides are not equal: compute both there")
+            left, right = sides[name]
+            if got == wanted + 1:
+                raise Wrong(
+                    f"({name}) from T = {got:g} on {left} has more FLOPs than {right}; at which T are they equal?"
+                )
+            than = "fewer FLOPs" if got < wanted else "more FLOPs"
+            raise Wrong(f"({name}) at T = {got:g} {left} has {than} than {right}: compute both sides there")
 
 
 # --- exercise 10.3: the operations of cross-attention and a feed-forward network ------------
@@ -270,17 +281,21 @@ class _Reader:
         return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
 
 
-def _special(sequences, slopes, turning):
+def _special(sequences, slopes, kind):
     """A model whose last output depends, in sequence b, on x with the slopes (B, T, 2); the others read their own.
 
-    With `turning` that output is a vector of length 1, whatever x is: it stands at an angle that x changes.
+    Of kind "turning" that output is a vector of length 1, whatever x is: it stands at an angle that x changes. Of kind
+    "compared" rows are subtracted from one another, as by a BatchNorm, so that an input's gradients in all rows of
+    a batch add up to 0.
     """
 
     def model(x):
         nearest = [(sequences - sequence).abs().sum((1, 2)).argmin() for sequence in x.detach()]
         own, slope = torch.stack([sequences[b] for b in nearest]), torch.stack([slopes[b] for b in nearest])
         angle = ((x - own) * slope).sum((1, 2))  # 0, exactly, where x is a sequence
-        pair = (angle.cos(), angle.sin()) if turning else (angle, 2 * angle)
+        if kind == "compared" and len(x) > 1:
+            angle = (angle - angle.flip(0)) * torch.arange(1, len(x) + 1)
+        pair = (angle.cos(), angle.sin()) if kind == "turning" else (angle, 2 * angle)
         last = torch.stack([pair[0], pair[1], -pair[0], -pair[1]], -1) / 2**0.5  # adds up to 0
         return torch.cat([torch.cat([x, x], -1)[:, :-1].tanh(), last[:, None]], 1)  # (B, T, 4)
 
@@ -305,7 +320,7 @@ def positions_seen(student):
         (_Reader(x, pairs, 1.0, signs=True), {0, 1, 2, 3, 4, 5}, False),
         (_Reader(x, [{1, 2, 5}] * 3, 1.0), {1, 2, 5}, True),
         (_Reader(x, [{0, 4}, {4}, {4, 6}], 1.0), {0, 4, 6}, False),
-        (_Reader(x, [{2, 3}] * 3, 1e-12), {2, 3}, False),
+        (_Reader(x, [{2, 3}] * 3, 1e-30), {2, 3}, False),
         (_Reader(x, [{1, 2, 5}] * 3, 1.0, split=True), {1, 2, 5}, False),
         (_Reader(x, pairs, -1.0, signs=True), {0, 1, 2, 3, 4, 5}, False),
     ):
@@ -332,7 +347,7 @@ def positions_seen(student):
             raise Wrong("a dependence of any of the E entries of the output, on any of the D of the input, counts: you "
                         "looked at one entry, or asked for all of them")  # fmt: skip
         if 0 < model.scale < 1:
-            raise Wrong("a gradient of 1e-12 is a gradient: ask whether it is 0, not whether it is small")
+            raise Wrong("a gradient of 1e-30 is a gradient: ask whether it is 0, not whether it is small")
         if seen < places and not model.signs:
             raise Wrong("a dependence in any row of the batch counts: you looked at one row, or asked for all of them")
         raise Wrong(f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}")
@@ -340,13 +355,15 @@ def positions_seen(student):
     level[:, [1, 4]] = 1.0
     opposite[0, [2, 5]] = torch.tensor([1.0, -1.0], dtype=x.dtype)  # the entries cancel, and so do the rows
     opposite[1] = -opposite[0]
-    for slopes, turning, message in (
-        (level, True, "nothing is seen: this output turns, but its length is always 1, so its norm or the sum of its "
-         "squares (or of its absolute values, here) has no gradient; take the sum in a random direction"),
-        (opposite, False, "nothing is seen: slopes of opposite signs cancel when gradients are added up over entries "
+    for slopes, kind, message in (
+        (level, "turning", "nothing is seen: this output turns, but its length is always 1, so its norm or the sum of "
+         "its squares (or of its absolute values, here) has no gradient; take the sum in a random direction"),
+        (opposite, "plain", "nothing is seen: slopes of opposite signs cancel when gradients are added up over entries "
          "or rows; ask of each entry of the gradient whether it is 0, and add up nothing before"),
+        (level, "compared", "nothing is seen: this model compares the rows of a batch, as a BatchNorm does, so the "
+         "mean of the gradients over the batch is 0; ask of each row, and average nothing before"),
     ):  # fmt: skip
-        got = expect_tensor(student(_special(x, slopes, turning), x), shape=(T,), name="the answer")
+        got = expect_tensor(student(_special(x, slopes, kind), x), shape=(T,), name="the answer")
         seen, places = (set(found.nonzero().flatten().tolist()) for found in (got, slopes.abs().sum((0, 2))))
         if seen != places:
             found = f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}"

@@ -2073,7 +2073,7 @@ parts = [
 markdown("\n".join(parts[0][:2] + [line for part in parts for line in part[2:]]))
 
 # %% [markdown]
-# **Characters, at equal parameters.** The ledger has RNN, LSTM and GRU with the same number of parameters as character models on tiny Shakespeare (the split of chapter 01, four epochs). The text has no 32-step riddles. One often reads that GRUs train faster and LSTMs perform better; do they here?
+# **Characters, at equal parameters.** The ledger has RNN, LSTM and GRU with the same number of parameters as character models on tiny Shakespeare (the split of chapter 01, four epochs). Each has the best of five learning rates for it on the validation text, one that is neither the smallest nor the largest of the five. The text has no 32-step riddles. One often reads that GRUs train faster and LSTMs perform better; do they here?
 
 # %%
 figures.shakespeare()

@@ -119,7 +119,8 @@ PLANTED = {
         ("you differentiate all outputs at once", seen(right, select=lambda out: out)),
         ("the order is turned round", seen(lambda g: right(g).flip(0))),
         ("add up to 0, like a LayerNorm's", seen(right, number=torch.sum)),
-        ("a gradient of 1e-12 is a gradient", seen(lambda g: (g.abs() > 1e-6).any(-1).any(0))),
+        ("a gradient of 1e-30 is a gradient", seen(lambda g: (g.abs() > 1e-6).any(-1).any(0))),
+        ("a gradient of 1e-30 is a gradient", seen(lambda g: (g.abs() > 1e-12).any(-1).any(0))),
         ("a negative gradient is a dependence too", seen(lambda g: (g > 0).any(-1).any(0))),
         ("a negative gradient is a dependence too", seen(lambda g: (g > 1e-6).any(-1).any(0))),
         ("in any row of the batch counts", seen(lambda g: (g != 0).any(-1)[0])),
@@ -136,6 +137,7 @@ PLANTED = {
             "slopes of opposite signs cancel",
             seen(lambda g: (g.sum(0) != 0).any(-1), number=lambda out: (out @ torch.randn(4, dtype=out.dtype)).sum()),
         ),
+        ("mean of the gradients over the batch is 0", seen(lambda g: (g.mean(0) != 0).any(-1))),
         ("wanted bool", seen(lambda g: g.abs().sum((0, 2)))),
         ("has shape (3, 7)", seen(lambda g: (g != 0).any(-1))),
         ("add up to 0, like a LayerNorm's", lambda model, x: torch.zeros(x.shape[1], dtype=torch.bool)),
@@ -155,7 +157,10 @@ PLANTED = {
         ("(c) a projection is missing", (512, 1024, 1792)),
         ("(c) the quadratic part has two products", (512, 1024, 4096)),
         ("(b) that is T / D", (512, 2, 2048)),
-        ("(c) at T = 2049 the two sides are not equal", (512, 1024, 2049)),
+        ("(a) at T = 256 attention has fewer FLOPs than the GRU", (256, 1024, 2048)),
+        ("(a) from T = 513 on attention has more FLOPs than the GRU", (513, 1024, 2048)),
+        ("(b) at T = 1025.5 the quadratic part has more FLOPs", (512, 1025.5, 2048)),
+        ("(c) from T = 2049 on the quadratic part has more FLOPs", (512, 1024, 2049)),
         ("(a) at T = 0", (0, 0, 0)),
         ("expected 3 numbers", (512, 1024)),
     ],
@@ -243,6 +248,27 @@ def test_asking_for_a_positive_gradient_never_passes(seed):
     assert "a negative gradient is a dependence too" in verdict(ch10.positions_seen, wrong)
     right_one = seen(right, number=lambda last: (last * torch.randn_like(last)).sum())
     assert verdict(ch10.positions_seen, right_one) == "passed: positions_seen"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_threshold_and_a_mean_over_the_batch_never_pass(seed):
+    """Fails if the verdict hangs on the student's random direction: (grad.abs() > 1e-12) would pass for large ones."""
+    torch.manual_seed(seed)
+
+    def randomly(reduce):
+        return seen(reduce, number=lambda last: (last * torch.randn_like(last) * 100).sum())
+
+    found = verdict(ch10.positions_seen, randomly(lambda g: (g.abs() > 1e-12).any(-1).any(0)))
+    assert "a gradient of 1e-30 is a gradient" in found
+    found = verdict(ch10.positions_seen, randomly(lambda g: (g.mean(0) != 0).any(-1)))
+    assert "the mean of the gradients over the batch is 0" in found
+    assert verdict(ch10.positions_seen, randomly(right)) == "passed: positions_seen"
+
+
+def test_one_direction_for_all_rows_passes_too():
+    """Fails if an answer that gives every row the same random direction is rejected."""
+    answer = seen(right, number=lambda last: (last @ torch.randn(last.shape[-1], dtype=last.dtype)).sum())
+    assert verdict(ch10.positions_seen, answer) == "passed: positions_seen"
 
 
 def test_asking_every_entry_for_a_positive_slope_never_passes():

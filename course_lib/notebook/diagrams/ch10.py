@@ -6,9 +6,9 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label
 PLACES, STEP = 9, 0.82
 
 
-def _row(ax, left, y, kind):
-    """Nine small boxes of a kind."""
-    for t in range(PLACES):
+def _row(ax, left, y, kind, places=PLACES):
+    """Small boxes of a kind, nine unless told."""
+    for t in range(places):
         box(ax, left + STEP * t, y, "", kind=kind, w=0.5, h=0.42)
 
 
@@ -20,18 +20,67 @@ def _edge(ax, start, end, on_path):
         ax.plot(*zip(start, end, strict=True), color=plots.COLORS["muted"], lw=0.7, alpha=0.55, zorder=0)
 
 
-def _convolution(ax, left, bottom, gaps, rise):
+def _convolution(ax, left, bottom, gaps, rise, places=PLACES):
     """Layers of kernel 3; the way from the first input to the last output takes the longest jump of each."""
     place = 0
     for n, gap in enumerate(gaps):
         y = bottom + rise * n
-        for t in range(PLACES):
+        for t in range(places):
             for source in (t - 2 * gap, t - gap, t):
                 if source >= 0:
                     ends = (left + STEP * source, y + 0.21), (left + STEP * t, y + rise - 0.21)
                     _edge(ax, *ends, on_path=(source, t) == (place, place + 2 * gap))
         place += 2 * gap
-        _row(ax, left, y + rise, "output" if n == len(gaps) - 1 else "hidden")
+        _row(ax, left, y + rise, "output" if n == len(gaps) - 1 else "hidden", places)
+
+
+def _recurrence(ax, left, bottom, top, places=PLACES):
+    """Inputs below, states above; the way goes up into the first state, then along all of them."""
+    for t in range(places):
+        x = left + STEP * t
+        _edge(ax, (x, bottom + 0.21), (x, top - 0.21), on_path=t == 0)
+        if t:
+            arrow(ax, (x - STEP + 0.25, top), (x - 0.25, top), kind="gradient")
+    _row(ax, left, top, "hidden", places)
+
+
+def _attention(ax, left, bottom, top, places=PLACES, causal=False):
+    """Attention: every output has an edge from each input, or from those up to its own; the way is the longest one."""
+    for t in range(places):
+        for source in range(t + 1 if causal else places):
+            ends = (left + STEP * source, bottom + 0.21), (left + STEP * t, top - 0.21)
+            _edge(ax, *ends, on_path=(source, t) == (0, places - 1))
+    _row(ax, left, top, "output", places)
+
+
+@diagram(
+    alt="Three ways from the first of seven words to the last output, arrows in the gradient's colour. RNN: up into "
+    "the first state, then along six more states. CNN of kernel 3: three layers, two places to the right in each. "
+    "Attention: one long arrow; thin lines join every word to every output.",
+    caption="How does the first of seven words (below) reach the last output (above)? In an RNN through one state "
+    "after the other; in convolutions that see three places each, in jumps of two, one jump per layer; in attention "
+    "directly.",
+)
+def three_layers():
+    """Draw an RNN, a stack of convolutions and attention side by side, with the way from the first word to the last."""
+    places = 7
+    ax = canvas(18.7, 7.0)
+    bottom, top = 1.6, 5.2
+    for left, name, how, products in (
+        (0.8, "RNN", "one after the other", "7 products"),
+        (7.0, "CNN, kernel 3", "neighbours, layer by layer", "3 products"),
+        (13.2, "attention", "everyone with everyone", "1 product"),
+    ):
+        label(ax, left - 0.3, 6.6, name, align="left", size=11, weight="bold")
+        label(ax, left - 0.3, 6.0, how, align="left")
+        label(ax, left + STEP * (places - 1) / 2, 0.4, f"{products} on the way", kind="gradient")
+        _row(ax, left, bottom, "input", places)
+        label(ax, left, bottom - 0.6, "$x_1$", size=10.5)
+        label(ax, left + STEP * (places - 1), bottom - 0.6, "$x_7$", size=10.5)
+    _recurrence(ax, 0.8, bottom, top, places)
+    _convolution(ax, 7.0, bottom, [1, 1, 1], (top - bottom) / 3, places)
+    _attention(ax, 13.2, bottom, top, places)
+    return ax
 
 
 @diagram(
@@ -57,19 +106,8 @@ def path_length():
         _row(ax, left, base, "input")
         label(ax, left, base - 0.55, "$x_1$", size=10.5)
         label(ax, left + STEP * (PLACES - 1), base - 0.55, "$x_9$", size=10.5)
-    left, y = columns[0], top + 2.4
-    for t in range(PLACES):
-        x = left + STEP * t
-        _edge(ax, (x, top + 0.21), (x, y - 0.21), on_path=t == 0)
-        if t:
-            arrow(ax, (x - STEP + 0.25, y), (x - 0.25, y), kind="gradient")
-    _row(ax, left, y, "hidden")
-    left = columns[1]
-    for t in range(PLACES):
-        for source in range(t + 1):
-            ends = (left + STEP * source, top + 0.21), (left + STEP * t, y - 0.21)
-            _edge(ax, *ends, on_path=(source, t) == (0, PLACES - 1))
-    _row(ax, left, y, "output")
+    _recurrence(ax, columns[0], top, top + 2.4)
+    _attention(ax, columns[1], top, top + 2.4, causal=True)
     _convolution(ax, columns[0], bottom, [1, 1, 1, 1], 1.2)
     _convolution(ax, columns[1], bottom, [1, 3], 2.4)
     return ax
@@ -93,16 +131,16 @@ def two_kinds_of_matrices():
         label(ax, x, y - h / 2 - 0.36, size, size=9.5)
 
     y = 7.2
-    label(ax, 0.3, 9.0, "learned: four of these (queries, keys, values, output)", align="left", weight="bold")
+    learned = "words meet learned matrices: four of these (queries, keys, values, output)"
+    label(ax, 0.3, 9.0, learned, align="left", weight="bold")
     matrix(2.0, y, "$x$", "T × D", "input", wide, long)
     label(ax, 3.6, y, "×", size=13)
     matrix(5.1, y, "$W^Q$", "D × D", "weight", wide, wide)
     label(ax, 6.7, y, "=", size=13)
     matrix(8.2, y, "$Q$", "T × D", "hidden", wide, long)
-    label(ax, 9.6, y + 0.35, "$2TD^2$ FLOPs", align="left", size=10.5)
-    label(ax, 9.6, y - 0.35, "$D^2$ parameters", align="left", size=10.5, kind="weight")
+    label(ax, 9.6, y, "$D^2$ parameters each", align="left", size=10.5, kind="weight")
     y = 2.3
-    label(ax, 0.3, 4.4, "computed: these two, for the heads together", align="left", weight="bold")
+    label(ax, 0.3, 4.4, "words meet words: these two (drawn for one head)", align="left", weight="bold")
     matrix(1.05, y, "$Q$", "T × D", "hidden", wide, long)
     label(ax, 2.2, y, "×", size=13)
     matrix(4.05, y, r"$K^\top$", "D × T", "hidden", long, wide)
@@ -114,5 +152,5 @@ def two_kinds_of_matrices():
     matrix(14.45, y, "$V$", "T × D", "hidden", wide, long)
     label(ax, 15.6, y, "=", size=13)
     matrix(16.75, y, "out", "T × D", "output", wide, long)
-    label(ax, 9.6, 4.4, "$4T^2D$ FLOPs, 0 parameters", align="left", size=10.5)
+    label(ax, 11.45, 4.4, "no parameters", align="left", size=10.5)
     return ax

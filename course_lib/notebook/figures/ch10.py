@@ -36,18 +36,25 @@ def operation_shares(quadratic, D):
         "fall, always two to one.",
         caption="Which part of an encoder layer takes the FLOPs (D = 256, F = 4D)? Up to T = 4D the "
         "feed-forward network has the largest share, beyond it scores and weighted mean (the quadratic part), which "
-        "reach a half at T = 6D.",
+        "reach half at T = 6D.",
     )
 
 
 def gradient_by_distance(by_seed):
     """Draw the gradient against the distance from {layer: one list of norms for each seed}, not normalised."""
     ax = plots.axes(height=3.6)
-    colors = {"attention": "self-attention", "CNN, 8 layers": "CNN"}
+    colors = {"attention": "self-attention", "attention, ALiBi": "self-attention", "CNN, 8 layers": "CNN"}
     for name, runs in by_seed.items():
         runs = [[value if value > 1e-9 else math.nan for value in run] for run in runs]
         length = min(next((i for i, v in enumerate(run) if v != v), len(run)) for run in runs)
-        plots.band(ax, range(length), [run[:length] for run in runs], name, colors.get(name))
+        plots.band(
+            ax,
+            range(length),
+            [run[:length] for run in runs],
+            name,
+            colors.get(name),
+            linestyle="--" if "ALiBi" in name else "-",
+        )
     ax.set_yscale("log")
     ax.set(xlabel="distance d (steps)", ylabel="norm of the gradient (log scale)", ylim=(1e-9, 10))
     plots.direct_labels(ax)
@@ -55,12 +62,11 @@ def gradient_by_distance(by_seed):
         ax,
         alt="Norm of the gradient against distance on a log scale. RNN and LSTM start at 1 to 4 and fall steeply, to "
         "1e-9 within 25 to 40 steps; the CNN of 8 layers rises, falls and ends at 16 steps; attention drops from 0.3 "
-        "at d = 0 to 0.03 at d = 1 and stays level to 127.",
-        caption="How much arrives from d steps back in an untrained layer? From near, most in the RNN and the LSTM; "
-        "but they forget exponentially, the CNN's window ends at 8 (3 - 1) = 16 steps (most paths lead to its middle), "
-        "and attention is level: little from each of the 128 inputs, but from far no less than from near. (Lines are "
-        "cut at 1e-9; only the CNN's gradient is exactly 0 beyond its end. The attention layer has no positions, so "
-        "it cannot even tell them apart: chapter 08.)",
+        "at d = 0 to 0.03 at d = 1 and stays level to 127; with ALiBi it starts higher and ends at 0.01.",
+        caption="How much arrives from d steps back in an untrained layer? Close by, most arrives in the RNN and the "
+        "LSTM, but they forget exponentially; the CNN's window ends at 8 (3 - 1) = 16 steps; attention without "
+        "positions passes on little from each of the 128 inputs, but as much from far as from near; ALiBi makes it "
+        "look near. (Lines are cut at 1e-9; only the CNN's gradient is exactly 0 beyond its end.)",
     )
 
 
