@@ -1,6 +1,7 @@
-"""Hidden tests of chapter 12: masking and pairs with loops, shares by listing all cases, sizes of torch's layers."""
+"""Hidden tests of chapter 12: masking, pairs, cosines with loops, shares by listing all cases, torch's layers."""
 
 import itertools
+import math
 import re
 from fractions import Fraction
 
@@ -133,6 +134,32 @@ def right_bert_parameters(V, L, D, N, F):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def draw_similarities(draw):
+    """Rows of 1 to T real tokens; what stands at padding is large."""
+    B, M, T, S, D = draw.sizes(5, low=2, high=9)
+
+    def texts(B, T):
+        real = torch.arange(T) < torch.tensor([draw.randint(1, T) for _ in range(B)])[:, None]
+        x = draw.normal(B, T, D) + draw.choice((0.0, 1.0))
+        return torch.where(real[..., None], x, 9 * draw.normal(B, T, D)), real
+
+    return *texts(B, T), *texts(M, S)
+
+
+def right_similarities(queries, real_queries, documents, real_documents):
+    """With lists: the cosine of each pair by its definition."""
+
+    def means(x, real):
+        kept = [[v for v, there in zip(*row, strict=True) if there] for row in zip(x.tolist(), real, strict=True)]
+        return [[sum(column) / len(row) for column in zip(*row, strict=True)] for row in kept]
+
+    def cosine(a, b):
+        return sum(p * q for p, q in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
+
+    found = means(documents, real_documents)
+    return torch.tensor([[cosine(a, b) for b in found] for a in means(queries, real_queries)], dtype=torch.float64)
+
+
 TESTS = [
     Hidden("ex12-1-hide-check", "hide", draw_hide, right_hide, judge=judge_types_too),
     on_paper("ex12-2-shares-check", "changed_and_suspect", right_shares),
@@ -142,4 +169,5 @@ TESTS = [
            without=("tokenizers", "transformers", "tokenizer", "WordPiece", "WordpieceTokenizer")),
     Hidden("ex12-7-bert-parameters-check", "bert_parameters", draw_bert_parameters, right_bert_parameters,
            without=(*BY_BUILDING, "BERT", "BERTConfig", "BERTEmbedding")),
+    Hidden("ex12-8-similarities-check", "similarities", draw_similarities, right_similarities),
 ]  # fmt: skip

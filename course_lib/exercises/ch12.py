@@ -1,4 +1,4 @@
-"""Checks of chapter 12's exercises: masking and its shares, pairs of texts, a loss, BERT's parameters, WordPiece.
+"""Checks of chapter 12's exercises: masking, its shares, pairs of texts, a loss, parameters, WordPiece, search.
 
 Each check asks for the properties of a right answer first; if one fails, it looks for the usual mistakes and names the
 one it recognises. The references are written with loops. Notebook: 12.
@@ -448,3 +448,74 @@ def wordpiece(student):
         if wanted == ["[UNK]"]:
             raise Wrong(f"{word!r} cannot be cut to its end, so it is one ['[UNK]']; yours is {got}")
         raise Wrong(f"{word!r} became {got}; wanted another cut: the longest known piece from the left, then the next")
+
+
+# --- exercise 12.8: search ------------------------------------------------------------------
+
+
+def _text_vectors(x, real, pool="mean", padded=False):
+    """One vector (D,) for each text, with a loop."""
+    pools = {"mean": lambda row: row.mean(0), "max": lambda row: row.amax(0), "first": lambda row: row[0]}
+    return torch.stack([pools[pool](row if padded else row[there]) for row, there in zip(x, real, strict=True)])
+
+
+def _cosines(queries, real_queries, documents, real_documents, units=(True, True), axis=1, **pooling):
+    """The reference: cosines of the texts' means; the options plant the usual mistakes."""
+    texts = (queries, real_queries), (documents, real_documents)
+    a, b = (_text_vectors(*text, **pooling) for text in texts)
+    a, b = (F.normalize(v, dim=axis) if unit else v for v, unit in zip((a, b), units, strict=True))
+    return a @ b.T
+
+
+def _texts(seed, B, T, D):
+    """Vectors (B, T, D) of different lengths, not 0 at padding; which are real, (B, T), each row another number."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(B, T, D, generator=g, dtype=torch.float64) * (1 + 3 * torch.rand(B, T, 1, generator=g))
+    return x + 0.5, torch.arange(T) < (T - torch.arange(B))[:, None]
+
+
+@check(
+    hints=(
+        "First one vector for each text: which positions may take part? Then the cosines of all pairs.",
+        "0 at padding, sum over T, divide by the number of real tokens; divide each vector by its length; one product",
+        "real[..., None] is (B, T, 1) and broadcasts over D; F.normalize(..., dim=1); (B, D) @ (D, M) is (B, M)",
+    )
+)
+def similarities(student):
+    """Exercise 12.8: cosines between the means over the real tokens of queries and documents."""
+    given = (*_texts(0, 3, 6, 4), *_texts(1, 5, 7, 4))
+    got, wanted = expect_tensor(student(*given)), _cosines(*given)
+    if got.shape == wanted.T.shape and close(got, wanted.T):
+        raise Wrong("the result is transposed: a row for each query, a column for each document")
+    expect_tensor(got, wanted.shape)
+    if close(got, wanted):
+        single = (*_texts(2, 1, 2, 3), *_texts(3, 2, 9, 3))
+        if not close(expect_tensor(student(*single), (1, 2)), _cosines(*single)):
+            raise Wrong("right for 3 queries and 5 documents, wrong for 1 and 2: a size is written into the code")
+        return
+    tokens = (F.normalize(given[0], dim=2), given[1], F.normalize(given[2], dim=2), given[3])
+    mistakes = {
+        "padding is counted: the vectors there are not 0, and only those of real tokens may enter the mean": (
+            _cosines(*given, padded=True)
+        ),
+        "nothing is normalised: those are dot products, which grow with the length of the vectors": (
+            _cosines(*given, units=(False, False))
+        ),
+        "the documents' vectors are not brought to length 1": _cosines(*given, units=(True, False)),
+        "the queries' vectors are not brought to length 1": _cosines(*given, units=(False, True)),
+        "that is the maximum over the tokens; wanted is the mean": _cosines(*given, pool="max"),
+        "that is the vector of the first token; wanted is the mean over all real ones": _cosines(*given, pool="first"),
+        "the vectors are normalised over the batch, not each over its own D numbers": _cosines(*given, axis=0),
+        "the tokens were normalised and not the mean of them: one vector for each text comes first": (
+            _cosines(*tokens, units=(False, False))
+        ),
+        "the tokens were normalised before the mean: a token's length is part of what it says": _cosines(*tokens),
+    }
+    for message, wrong in mistakes.items():
+        if close(got, wrong):
+            raise Wrong(message)
+    if got.abs().max() > 1 + 1e-6:
+        raise Wrong(
+            f"a cosine lies between -1 and 1, and yours goes to {got.abs().max():.2f}: is each vector's length 1?"
+        )
+    raise Wrong("cosines in shape, but of other vectors: each text's is the mean over its real tokens, of length 1")

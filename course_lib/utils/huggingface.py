@@ -13,11 +13,12 @@ import json
 import os
 import re
 import tempfile
+import warnings
 from pathlib import Path
 
 import torch
 
-from course_lib.datasets import DataError
+from course_lib.datasets import DataError, cache_folder
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")  # "gpt2", "owner/name"
@@ -199,6 +200,27 @@ def _wordpiece(path, settings):
 
 
 # --- files ----------------------------------------------------------------------
+
+
+def cached(name, folder):
+    """Where a model of the hub lies on this machine; nothing is downloaded, and a DataError says what to do.
+
+    It is looked for in `folder` of the data sets' cache (`COURSE_DATA`), then in the hub's own cache.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # in a notebook without widgets tqdm complains as it is imported
+        from huggingface_hub import try_to_load_from_cache
+
+    needed, own = (CONFIG, WEIGHTS, "tokenizer.json"), cache_folder() / folder
+    if all((own / file).is_file() for file in needed):
+        return str(own)
+    found = [try_to_load_from_cache(name, file) for file in needed]
+    if all(isinstance(path, str) for path in found):  # else None, or a mark that the hub has no such file
+        return os.path.dirname(found[0])
+    raise DataError(
+        f"{name} is not on this machine: call BERT.from_pretrained({name!r}) and huggingface.tokenizer({name!r}) once, "
+        f"which fetch it from the Hugging Face hub, or put its {', '.join(needed)} into {own}"
+    )
 
 
 def _find(source, name):

@@ -21,6 +21,7 @@ SOLUTIONS = {
     "pair_batch": "pair_batch",
     "wordpiece": "wordpiece",
     "bert_parameters": "bert_parameters",
+    "similarities": "similarities",
 }
 
 # --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
@@ -113,6 +114,15 @@ def pieces(longest=True, marks=True, unknown=True, strip=False, last=True):
         return [piece.removeprefix("##") for piece in found] if strip else found
 
     return wordpiece
+
+
+def compared(**wrong):
+    return lambda *given: ch12._cosines(*given, **wrong)
+
+
+def units(x, real):
+    """Texts whose tokens have length 1."""
+    return F.normalize(x, dim=2), real
 
 
 PLANTED = {
@@ -209,6 +219,25 @@ PLANTED = {
         ("wrong for BERT-base", lambda V, L, D, N, F: ch12._parameters(V, 13, D, N, F)),
         ("you count 1;", lambda V, L, D, N, F: 1),
     ],
+    "similarities": [
+        ("padding is counted", compared(padded=True)),
+        ("nothing is normalised", compared(units=(False, False))),
+        ("documents' vectors are not", compared(units=(True, False))),
+        ("queries' vectors are not", compared(units=(False, True))),
+        ("maximum over the tokens", compared(pool="max")),
+        ("first token", compared(pool="first")),
+        ("over the batch", compared(axis=0)),
+        (
+            "and not the mean of them",
+            lambda *texts: compared(units=(False, False))(*units(*texts[:2]), *units(*texts[2:])),
+        ),
+        ("before the mean", lambda *texts: compared()(*units(*texts[:2]), *units(*texts[2:]))),
+        ("transposed", lambda *texts: compared()(*texts[2:], *texts[:2])),
+        ("a size is written", lambda *texts: compared()(*texts) * len(texts[0]) / 3),
+        ("goes to 2.", lambda *texts: compared()(*texts) * 3),
+        ("of other vectors", lambda *texts: compared()(*texts).softmax(1)),
+        ("has shape (3, 6, 4); wanted (3, 5)", lambda queries, *others: queries),
+    ],
 }
 IDENTITY = {
     "hide": lambda ids, *others: (ids, ids),
@@ -217,6 +246,7 @@ IDENTITY = {
     "pair_batch": lambda pairs, *ids: pairs,
     "wordpiece": lambda word, vocab: word,
     "bert_parameters": lambda V, L, D, N, F: V,
+    "similarities": lambda queries, *others: queries,
 }
 ZEROS = {
     "hide": lambda ids, *others: (torch.zeros_like(ids), torch.zeros_like(ids)),
@@ -225,6 +255,7 @@ ZEROS = {
     "pair_batch": lambda pairs, *ids: [torch.zeros(3, 9, dtype=torch.int64)] * 3,
     "wordpiece": lambda word, vocab: [],
     "bert_parameters": lambda V, L, D, N, F: 0,
+    "similarities": lambda queries, real, documents, _: torch.zeros(len(queries), len(documents)),
 }
 
 
@@ -246,6 +277,14 @@ def test_other_right_ways_are_welcome():
     def torch_loss(logits, targets):
         return F.cross_entropy(logits.transpose(1, 2), targets)
 
+    def cosine_of_means(queries, real, documents, real_documents):
+        means = [
+            (x * r[..., None]).sum(1) / r.sum(1, keepdim=True)
+            for x, r in ((queries, real), (documents, real_documents))
+        ]
+        return torch.cosine_similarity(means[0][:, None], means[1][None], dim=-1).float()
+
+    assert verdict(ch12.similarities, cosine_of_means) == "passed: similarities"
     assert verdict(ch12.pair_batch, joined) == "passed: pair_batch"
     assert verdict(ch12.blank_loss, torch_loss) == "passed: blank_loss"
     assert verdict(ch12.hide, hidden()) == "passed: hide"
@@ -293,7 +332,17 @@ def test_untouched_is_not_attempted(name):
 def test_messages_do_not_show_the_solution(name):
     """Fails if a line of the reference stands in a diagnosis."""
     messages = " ".join(verdict(getattr(ch12, name), wrong) for _, wrong in PLANTED[name])
-    for line in ("torch.where", "masked_fill", "log_softmax(", "gather", "range(len", "torch.full", "D * F", "0.875"):
+    for line in (
+        "torch.where",
+        "masked_fill",
+        "log_softmax(",
+        "gather",
+        "range(len",
+        "torch.full",
+        "D * F",
+        "0.875",
+        "[..., None]",
+    ):
         assert line not in messages
 
 

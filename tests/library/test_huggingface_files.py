@@ -376,6 +376,29 @@ def test_the_hub_cannot_be_reached(monkeypatch, tmp_path, error, wanted):
         read("gpt2")
 
 
+def test_a_cached_model_is_found_and_nothing_is_fetched(no_network, monkeypatch, tmp_path):
+    """Fails if the data sets' cache does not go first, half a model is taken, or the hub's own cache is passed over."""
+    own, hub = tmp_path / "tiny", tmp_path / "hub"
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
+    monkeypatch.setattr(
+        huggingface_hub,
+        "try_to_load_from_cache",
+        lambda name, file: str(hub / file) if name == "owner/tiny" and (hub / file).exists() else None,
+    )
+    wanted = rf"owner/tiny is not on this machine: .*from_pretrained\('owner/tiny'\).*or put its {CONFIG}.* into {own}$"
+    for folder in (hub, own):
+        folder.mkdir()
+        for name in (CONFIG, WEIGHTS):
+            (folder / name).touch()
+        if folder == hub:
+            with pytest.raises(DataError, match=wanted):
+                huggingface.cached("owner/tiny", "tiny")
+            (folder / "tokenizer.json").touch()
+        assert huggingface.cached("owner/tiny", "tiny") == str(hub)
+    (own / "tokenizer.json").touch()
+    assert huggingface.cached("owner/tiny", "tiny") == str(own)
+
+
 def test_a_model_of_the_hub_with_pickles_only(monkeypatch, tmp_path):
     """Fails if weights that are not safetensors are asked for."""
     asked = []

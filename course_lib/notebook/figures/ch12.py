@@ -1,5 +1,7 @@
 """Figures of chapter 12: what guessing hidden words teaches, and what it is worth with few labels."""
 
+import textwrap
+
 from course_lib.notebook import ledger, plots
 from course_lib.notebook.diagrams import box, canvas, label, wire
 from course_lib.notebook.display import show
@@ -32,8 +34,9 @@ def loss_at_blanks(history, levels):
 
 def accuracy_by_labels(experiment, sizes, ways):
     """Accuracy on new toy reviews by the number of labels, for each way of learning from them."""
-    ax = _by_labels(experiment, sizes, ways)
+    ax = _by_labels({way: (experiment, way + ", {} labels") for way in ways}, sizes)
     ax.set(ylabel="accuracy on 400 new reviews", ylim=(0.4, 1.03))
+    ax.legend(loc="upper left")
     show(
         ax,
         alt="Accuracy by number of labelled reviews, 20 to 200, a band over the seeds: the fine-tuned pre-trained "
@@ -43,30 +46,41 @@ def accuracy_by_labels(experiment, sizes, ways):
     )
 
 
-def imdb_by_labels(experiment, sizes):
-    """Accuracy on IMDB by the number of labels, pre-trained and from scratch."""
-    ax = _by_labels(experiment, sizes, ("pre-trained", "from scratch"))
-    ax.set(ylabel="accuracy on 2,000 test reviews")
+def imdb_by_labels(ways, sizes):
+    """Accuracy on IMDB by the number of labels; ways: {name: (experiment, variant with {} for the number)}."""
+    styles = {"published": {"color": plots.HUES["blue"]}, "our pre-training": {"color": "pre-trained"}}
+    styles["bag of words and pairs"] = {"linestyle": "--"}
+    ax = _by_labels(ways, sizes, styles)
+    ax.set(ylabel="accuracy on 2,000 test reviews", ylim=(0.48, 0.92))
+    single = [name for name, (experiment, _) in ways.items() if len(ledger.load(experiment)["runs"]) == 1]
+    plots.direct_labels(ax, {name: f"{name} (one seed)" for name in single})
+    means = {
+        name: [ledger.summary(experiment, variant.format(n), "accuracy")[0] for n in (sizes[0], sizes[-1])]
+        for name, (experiment, variant) in ways.items()
+    }
     show(
         ax,
-        alt="Accuracy on 2,000 of IMDB's test reviews by the number of labelled reviews, pre-trained and from scratch, "
-        "a band over the seeds.",
-        caption="What is pre-training worth on real reviews? With few labels several points of accuracy, with more of "
-        "them less. Line: mean of three seeds; band: least to greatest; dotted: a coin.",
+        alt="Accuracy on 2,000 of IMDB's test reviews by the number of labelled reviews, 100 to 1,600, with bands over "
+        "the seeds: a published network, our own pre-trained one, the same from scratch, bags of words and of words "
+        "and pairs. " + "; ".join(f"{name} {first:.2f} to {last:.2f}" for name, (first, last) in means.items()) + ".",
+        caption="What is pre-training worth on real reviews? With 100 labels the published network is far ahead; with "
+        "1,600 a bag of words and pairs, which read nothing beforehand, is as good. Line: mean over the seeds"
+        + "".join(f" ({name}: one seed, an example)" for name in single)
+        + "; band: least to greatest; dotted: a coin.",
     )
 
 
-def _by_labels(experiment, sizes, ways):
+def _by_labels(ways, sizes, styles=None):
     """Bands of accuracy over the seeds against the number of labels."""
     ax = plots.axes(height=3.2)
-    for way in ways:
-        by_size = [ledger.values(experiment, f"{way}, {n} labels", "accuracy") for n in sizes]
-        plots.band(ax, sizes, list(zip(*by_size, strict=True)), way, marker="o", markersize=4)
+    for way, (experiment, variant) in ways.items():
+        by_size = [ledger.values(experiment, variant.format(n), "accuracy") for n in sizes]
+        style = {"marker": "o", "markersize": 4} | (styles or {}).get(way, {})
+        plots.band(ax, sizes, list(zip(*by_size, strict=True)), way, **style)
     ax.axhline(0.5, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
     ax.set(xscale="log", xlabel="labelled reviews")
     ax.set_xticks(sizes, [f"{n:,}" for n in sizes])
     ax.minorticks_off()
-    ax.legend(loc="upper left")
     return ax
 
 
@@ -128,6 +142,46 @@ def probes(experiment, questions):
         "Thing: all curves lie near one eighth.",
         caption="What do the vectors at the adjectives know? After pre-training their role, from the first layer on. "
         "Of which thing they are said, nothing that a linear probe finds. Dotted: chance; bands over the seeds.",
+    )
+
+
+def sentiment_by_layer(experiment):
+    """Accuracy of a linear probe for sentiment on the frozen vectors of each layer."""
+    ax = plots.axes(height=3.0)
+    runs = ledger.values(experiment, "by layer", "accuracy")
+    layers = range(len(runs[0]))
+    plots.band(ax, layers, runs, "frozen", color=plots.HUES["blue"], marker="o", markersize=4)
+    ax.axhline(0.5, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
+    ax.set(xlabel="layer (0: embeddings)", ylabel="accuracy of a linear probe", ylim=(0.48, 0.86))
+    ax.set_xticks(layers)
+    means = [sum(values) / len(values) for values in zip(*runs, strict=True)]
+    show(
+        ax,
+        alt="Accuracy of a linear probe for sentiment by layer, a band over three seeds: "
+        + ", ".join(f"layer {layer} {mean:.2f}" for layer, mean in enumerate(means))
+        + ".",
+        caption="Where is the sentiment? In every layer, the embeddings included; most in the two before the last, "
+        "least in the last. Line: mean of three seeds; band: least to greatest; dotted: a coin.",
+    )
+
+
+def search_by_meaning(cosines, documents, queries):
+    """The cosines of texts: a row for each document, a column for each query."""
+    ax = plots.axes(height=4.6)
+    columns = [textwrap.fill(query, 13) for query in queries]
+    rows = [textwrap.shorten(document, 45, placeholder=" ...") for document in documents]
+    plots.heatmap(ax, cosines.T, columns, rows, "cosine", annotate=True)
+    ax.tick_params(axis="both", labelsize=7.5)
+    ax.tick_params(axis="x", rotation=0, top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+    best = cosines.argmax(1).tolist()
+    show(
+        ax,
+        alt="Twelve notices and four questions, the cosine of each pair; in each column one is far above the others: "
+        + "; ".join(
+            f"{query} {documents[i]} {row[i]:.2f}" for query, i, row in zip(queries, best, cosines, strict=True)
+        ),
+        caption="Does one notice stand out for each question? Yes, the one that answers it; the others are near 0, or "
+        "share the question's subject (*money* and *receipt*).",
     )
 
 
