@@ -1,5 +1,9 @@
-"""Hidden tests of chapter 13: a tied table by autograd, top-p over all subsets, a cache against all tokens at once."""
+"""Hidden tests of chapter 13: a tied table by autograd, top-p over all subsets, a cache against all tokens at once.
 
+The whole GPT is compared with torch's own layers, which read the whole text for every token.
+"""
+
+import functools
 import itertools
 import math
 
@@ -128,6 +132,89 @@ def right_training_run():
     return tokens, forward + backward, (forward + backward) / a_day, math.prod(cache.shape) * cache.itemsize / 1e9
 
 
+# --- 13.8 -----------------------------------------------------------------------
+
+NAMES = {  # of torch's layer, and what the exercise calls them
+    "self_attn.in_proj_weight": "in_proj_weight", "self_attn.in_proj_bias": "in_proj_bias",
+    "self_attn.out_proj.weight": "out_weight", "self_attn.out_proj.bias": "out_bias",
+    "linear1.weight": "weight1", "linear1.bias": "bias1", "linear2.weight": "weight2", "linear2.bias": "bias2",
+    "norm1.weight": "gain1", "norm1.bias": "offset1", "norm2.weight": "gain2", "norm2.bias": "offset2",
+}  # fmt: skip
+
+
+def _block(D, H, width):
+    """torch's layer in GPT's form, in float64."""
+    gelu = functools.partial(nn.functional.gelu, approximate="tanh")
+    options = {"dropout": 0.0, "activation": gelu, "batch_first": True, "norm_first": True}
+    return nn.TransformerEncoderLayer(D, H, width, **options).double()
+
+
+def draw_own_gpt(draw):
+    """Other sizes, numbers of heads and blocks; pieces of other lengths; a prompt and the draws after it."""
+    H, K, width, N = draw.sizes(4, low=1, high=6)
+    D, V, T = H * K, draw.randint(5, 12), draw.randint(4, 8)
+    prompt, new = draw.ids(V, draw.randint(1, 6)).tolist(), draw.randint(2, 6)
+    L = max(T, len(prompt) + new) + draw.randint(0, 2)
+    state = _block(D, H, width).state_dict()
+    weights = {"table": draw.normal(V, D), "positions": draw.normal(L, D), "gain": 1 + 0.5 * draw.normal(D)}
+    weights["offset"] = draw.normal(D)
+    weights["blocks"] = [
+        {ours: draw.normal(*state[theirs].shape) * 0.6 + ("gain" in ours) for theirs, ours in NAMES.items()}
+        for _ in range(min(N, 3))
+    ]
+    pieces, rest = [], T
+    while rest:
+        pieces.append(draw.randint(1, min(rest, 3)))
+        rest -= pieces[-1]
+    return weights, H, draw.ids(V, 2, T), pieces, prompt, draw.share(new), draw.uniform(0.5, 1.5), draw.uniform(0.3, 1)
+
+
+def probe_own_gpt(answer, weights, num_heads, ids, pieces, prompt, shares, temperature, p):
+    """Logits at once and in pieces, a text and what its tokens were drawn from; twice, with one model."""
+    import torch
+
+    model, asked = answer(weights, num_heads), []
+    with torch.no_grad():
+        cache = model.start()
+        parts = torch.cat([model.logits(piece, cache) for piece in ids.split(pieces, 1)], 1)
+
+        def write():
+            left = iter(shares.tolist())
+
+            def choose(probs):
+                asked.append(probs)
+                return int((probs.cumsum(-1)[0] < next(left)).sum().clamp(max=probs.shape[1] - 1))
+
+            return [int(token) for token in model.write(list(prompt), len(shares), temperature, p, choose)]
+
+        return model.logits(ids), parts, write(), write(), torch.cat(asked)
+
+
+def right_own_gpt(weights, num_heads, ids, pieces, prompt, shares, temperature, p):
+    V, D = weights["table"].shape
+    blocks = []
+    for each in weights["blocks"]:
+        blocks.append(_block(D, num_heads, len(each["bias1"])))
+        blocks[-1].load_state_dict({theirs: each[ours] for theirs, ours in NAMES.items()})
+
+    def logits(ids):
+        T = ids.shape[1]
+        x = nn.functional.embedding(ids, weights["table"]) + weights["positions"][:T]
+        for block in blocks:
+            x = block(x, src_mask=torch.ones(T, T).triu(1).bool())
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
+        return (x * weights["gain"] + weights["offset"]) @ weights["table"].T
+
+    with torch.no_grad():
+        text, asked = list(prompt), []
+        for share in shares.tolist():
+            probs = fewest((logits(torch.tensor([text]))[0, -1] / temperature).softmax(-1), p)
+            asked.append(probs)
+            text.append(int((probs.cumsum(0) < share).sum().clamp(max=V - 1)))
+        new = text[len(prompt) :]
+        return logits(ids), logits(ids), new, new, torch.stack(asked + asked)
+
+
 TESTS = [
     Hidden("ex13-1-tied-gradient-check", "tied_gradient", draw_tied_gradient, right_tied_gradient,
            without=BY_AUTOGRAD),
@@ -138,4 +225,11 @@ TESTS = [
     Hidden("ex13-6-training-memory-check", "training_memory", draw_training_memory, right_training_memory,
            without=(*BY_BUILDING, "GPT", "GPTConfig")),
     on_paper("ex13-7-training-run-check", "training_run", right_training_run),
+    Hidden(
+        "ex13-8-own-gpt-check", "OwnGPT", draw_own_gpt, right_own_gpt, probe_own_gpt,
+        without=(
+            "GPT", "Block", "PlainGPT", "CausalAttention", "TransformerEncoder", "TransformerEncoderLayer",
+            "TransformerDecoderLayer", "MultiheadAttention", "MultiHeadAttention", "multi_head_attention_forward",
+        ),
+    ),
 ]  # fmt: skip

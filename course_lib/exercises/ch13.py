@@ -1,4 +1,4 @@
-"""Checks of chapter 13's exercises: weight tying, temperature, top-p, a cache, memory and a training run on paper.
+"""Checks of chapter 13's exercises: weight tying, temperature, top-p, a cache, numbers on paper, and a whole GPT.
 
 Each check asks for the properties of a right answer first; if one fails, it looks for the usual mistakes and names the
 one it recognises. The references are written with loops, in float64. Notebook: 13.
@@ -8,12 +8,15 @@ import math
 from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.exercises import (
     Written,
     Wrong,
+    _StudentError,
+    as_torch,
     check,
     close,
     expect_number,
@@ -21,6 +24,8 @@ from course_lib.exercises import (
     expect_tensor,
     near,
 )
+from course_lib.generate import draw, generate
+from course_lib.pretrained import load_shakespeare, weights_by_layer
 
 
 def _rounded_too_far(name, got, wanted):
@@ -544,3 +549,404 @@ def training_run(answer):
             raise Wrong(message)
     if not near(gigabytes / cache, 1.0):
         raise Wrong(f"gigabytes: {gigabytes:.4g}; 2 (keys, values) x layers x texts x tokens x width x bytes, over 1e9")
+
+
+# --- exercise 13.8: a whole GPT that writes -------------------------------------------------
+
+_TABLES = {"table": ("V", "D"), "positions": ("L", "D"), "gain": ("D",), "offset": ("D",)}
+_BLOCK = {
+    "gain1": ("D",), "offset1": ("D",), "in_proj_weight": ("3D", "D"), "in_proj_bias": ("3D",),
+    "out_weight": ("D", "D"), "out_bias": ("D",), "gain2": ("D",), "offset2": ("D",),
+    "weight1": ("F", "D"), "bias1": ("F",), "weight2": ("D", "F"), "bias2": ("D",),
+}  # fmt: skip
+
+
+def _gpt_weights(V, L, D, F_, N, seed):
+    """Random weights of a GPT, in the form in which the exercise hands them over."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {"V": V, "L": L, "D": D, "F": F_, "3D": 3 * D}
+
+    def tensors(shapes):
+        return {
+            name: torch.randn([sizes[axis] for axis in axes], generator=generator, dtype=torch.float64) * 0.6
+            + name.startswith("gain")
+            for name, axes in shapes.items()
+        }
+
+    return tensors(_TABLES) | {"blocks": [tensors(_BLOCK) for _ in range(N)]}
+
+
+def _heads(x, p, H, rule):
+    """Queries, keys and values (B, H, T, K), or what a mistake takes for them."""
+    rows = F.linear(x, p["in_proj_weight"], p["in_proj_bias"])
+    if rule == "by head":
+        return rows.unflatten(2, (H, -1)).transpose(1, 2).chunk(3, -1)
+    q, k, v = (part.unflatten(2, (H, -1)).transpose(1, 2) for part in rows.chunk(3, -1))
+    return (k, q, v) if rule == "k, q, v" else (q, k, v)
+
+
+def _attend(x, p, H, kept, rule):
+    """Causal attention of the newest tokens to all in `kept` (keys and values, or None): outputs, and what is kept."""
+    q, k, v = _heads(x, p, H, rule)
+    T, past = x.shape[1], 0
+    if kept is not None and rule != "alone":
+        past = kept[0].shape[2]
+        k, v = torch.cat([kept[0], k], 2), torch.cat([kept[1], v], 2)
+    scores = q @ k.mT / {"no scale": 1, "wide scale": x.shape[2] ** 0.5}.get(rule, q.shape[-1] ** 0.5)
+    may = torch.ones(T, past + T, dtype=torch.bool).tril(0 if rule == "top left" else past)
+    if rule == "ahead" or (rule == "ahead later" and past):
+        may = torch.ones_like(may)
+    if rule == "not itself" and past:
+        may = may.tril(past - 1)
+    if rule == "zeros":
+        weights = scores.softmax(-1) * may
+    else:
+        scores = scores.masked_fill(~may, 0.0 if rule == "score 0" else -math.inf)
+        weights = scores.softmax(-2 if rule == "columns" else -1)
+    found = weights @ v
+    found = found.flatten(2).view_as(x) if rule == "merged" else found.transpose(1, 2).flatten(2)
+    matrix = p["out_weight"].T if rule == "transposed" else p["out_weight"]
+    return F.linear(found, matrix, p["out_bias"]), (k, v)
+
+
+def _norm(x, weights, i=""):
+    return F.layer_norm(x, x.shape[-1:], weights[f"gain{i}"], weights[f"offset{i}"])
+
+
+def _think(x, p, rule):
+    hidden = F.linear(x, p["weight1"], p["bias1"])
+    exact = "none" if rule == "exact" else "tanh"
+    hidden = hidden.relu() if rule == "relu" else F.gelu(hidden, approximate=exact)
+    return F.linear(hidden, p["weight2"], p["bias2"])
+
+
+def _join(x, p, first, second, attend, rule):
+    """One block around the stream x, its norms where they belong or where a mistake puts them."""
+    if rule == "post":
+        x = _norm(x + attend(x), p, first)
+        return _norm(x + _think(x, p, rule), p, second)
+    for i, part in ((first, attend), (second, lambda y: _think(y, p, rule))):
+        y = _norm(x, p, i)
+        x = part(y) + (0 if rule == "no sum" else y if rule == "sum with norm" else x)
+    return x
+
+
+def _own_logits(weights, H, ids, rule="", pieces=None):
+    """The logits of a text read in pieces of these lengths (None: at once), or those of a mistaken GPT."""
+    blocks, past, rows = weights["blocks"], 0, []
+    blocks = {"one block": blocks[:1], "same block": blocks[:1] * len(blocks), "backwards": blocks[::-1]}.get(
+        rule, blocks
+    )
+    kept = [None] * len(blocks)
+    for piece in ids.split(pieces or ids.shape[1], 1):
+        T, D = piece.shape[1], weights["table"].shape[1]
+        at = {"from 0": 0, "one on": past + 1, "one back": max(past - 1, 0)}.get(rule, past)
+        x = weights["table"][piece] * (D**0.5 if rule == "root" else 1)
+        x = x + (0 if rule == "no place" else weights["positions"][at : at + T])
+        for i, p in enumerate(blocks):
+            first, second = (2, 1) if rule == "exchanged" else (1, 2)
+
+            def attend(y, i=i, p=p):
+                j = -1 if rule == "one cache" else i
+                found, new = _attend(y, p, H, kept[j], rule)
+                kept[j] = new
+                return found
+
+            x = _join(x, p, first, second, attend, rule)
+        x = x if rule == "no last" else _norm(x, weights)
+        rows.append(x @ weights["table"].T)
+        past += T
+    return torch.cat(rows, 1)
+
+
+_AT_ONCE = {
+    "ahead": "a position sees the tokens after it: the causal mask is missing",
+    "zeros": "the weights of later tokens are set to 0 after the softmax, and the rest no longer add up to 1: mask the "
+    "scores, with minus infinity, before it",
+    "score 0": "the scores of later tokens are set to 0, and exp(0) is 1: mask with minus infinity",
+    "columns": "the softmax runs over the queries; each query's weights, over the keys, must add up to 1",
+    "no place": "the positions are not added: without them the order of the tokens is lost",
+    "one on": "the positions begin at 1; the first token stands at position 0",
+    "root": "the rows of the table are multiplied by sqrt(D): that was the Transformer of 2017; a GPT takes them as "
+    "they are",
+    "no scale": "the scores of attention are not divided by sqrt(K)",
+    "wide scale": "the scores of attention are divided by sqrt(D); a head's dot products have K = D / H terms: sqrt(K)",
+    "k, q, v": "queries and keys are exchanged: the first D rows of in_proj_weight make the queries, then keys, values",
+    "by head": "the rows of in_proj_weight are cut into heads first: they are all queries, then all keys, then all "
+    "values; cut each of the three into heads",
+    "merged": "the heads are merged in the wrong order: from (B, H, T, K) back to (B, T, H, K), then to (B, T, D)",
+    "transposed": "out_weight is used transposed (it is square, so nothing fails): it is stored as (out, in), as "
+    "F.linear wants it",
+    "post": "the norms stand after the sums (Post-LN); a GPT normalises what goes into a sublayer, and adds to the "
+    "stream as it is",
+    "sum with norm": "the sublayer's output is added to the normalised vectors; it is added to the stream itself",
+    "no sum": "the sublayers' outputs replace the stream; they are added to it",
+    "exchanged": "the two norms of a block have changed places: 1 before attention, 2 before the feed-forward network",
+    "no last": "the last norm, gain and offset, is missing: it stands between the blocks and the table",
+    "relu": "the activation is ReLU; the weights were trained with GELU in its tanh form",
+    "exact": "the GELU is the exact one; the weights were trained with the tanh form (a small difference)",
+    "one block": "only the first block is used; go through all of them",
+    "same block": "the first block is used again and again: each has weights of its own",
+    "backwards": "the blocks are used in the wrong order: the first of the list reads the embeddings",
+}
+_IN_PIECES = {
+    "from 0": "with a cache, every piece of the text begins at position 0: add as many as the cache knows already",
+    "one on": "with a cache, positions are one too large",
+    "one back": "with a cache, positions are one too small",
+    "alone": "with a cache, new tokens see only the tokens of their own call: join their keys and values to the kept "
+    "ones",
+    "top left": "with a cache, row t of the mask allows columns 0 to t; but token t of a call stands behind all that "
+    "the cache knows, and may see these too",
+    "ahead later": "with a cache, a call with several tokens lets them see each other's future: they need the causal "
+    "mask, too",
+    "not itself": "with a cache, a new token does not see itself: its own key and value belong to those it attends to",
+    "one cache": "all blocks share one cache; each block has keys and values of its own",
+}
+
+
+def _handed(method):
+    """A student's method whose exceptions are told from the check's own; it may change what it is given: its cache."""
+
+    def call(*arguments):
+        try:
+            return method(*arguments)
+        except (TimeoutError, KeyboardInterrupt, Wrong):
+            raise
+        except BaseException as error:  # also SystemExit: an answer must not end the notebook
+            raise _StudentError from error
+
+    return call
+
+
+@check(
+    hints=(
+        "One method after the other; the check looks at logits without a cache, then with one, at probabilities, and "
+        "at write. Begin with section 3's classes, and put tensors in the place of their layers.",
+        "logits: past = how many tokens the cache knows; x = rows of the table + rows past to past + T of positions; "
+        "each block: x = x + attention(norm 1 of x), x = x + feed-forward(norm 2 of x); last norm; times the table, "
+        "transposed. attention: join the kept keys and values with the new ones, keep both, mask, softmax. write: "
+        "read the prompt with an empty cache, then loop: last position's logits, probabilities, choose, read that one.",
+        "start: a list with an empty dict for each block. The mask for T new tokens after `past` old ones is "
+        "torch.ones(T, past + T, dtype=torch.bool).tril(past). probabilities: divide the logits by the temperature, "
+        "softmax, then your top_p of 13.3. write: unread is first the whole prompt (1, T), then (1, 1).",
+    )
+)
+def own_gpt(student):
+    """Exercise 13.8: logits, cache, distribution and text of a GPT on plain tensors; then the trained weights."""
+    weights, H = _gpt_weights(V=11, L=40, D=6, F_=10, N=2, seed=3), 2
+    ids = torch.tensor([[4, 9, 0, 4, 7, 10, 2], [1, 1, 8, 3, 5, 6, 0]])
+    with torch.no_grad():
+        model = student(weights, H)
+        for method in ("start", "logits", "probabilities", "write"):
+            if not callable(getattr(model, method, None)):
+                raise Wrong(f"what OwnGPT(weights, num_heads) gives has no method {method}")
+        _expect_at_once(student, weights, H, ids)
+        _expect_in_pieces(student, weights, H, ids)
+        _expect_distribution(student(weights, H))
+        _expect_text(student, weights, H)
+        _expect_shakespeare(student)
+
+
+def _expect_logits(model, shape, *arguments):
+    """What a model's logits give for these ids, and perhaps a cache."""
+    return expect_tensor(as_torch(_handed(model.logits)(*arguments)), shape, name="logits: the result")
+
+
+def _expect_at_once(student, weights, H, ids):
+    """The logits without a cache, and again with other sizes."""
+    model = student(weights, H)
+    right = _own_logits(weights, H, ids)
+    got = _expect_logits(model, right.shape, ids)
+    if got.isnan().any():
+        raise Wrong("logits: the result holds nan: a row of scores is minus infinity throughout")
+    if not close(got, _expect_logits(student(weights, H), right.shape, ids)):
+        raise Wrong("logits: chance changes the numbers: is dropout at work? It belongs to training alone")
+    if not close(got, _expect_logits(model, right.shape, ids)):
+        raise Wrong("logits: a second call with the same ids gives other numbers: your model remembers the first. "
+                    "Without a cache, ids begin a text")  # fmt: skip
+    if not close(got, right):
+        for rule, message in _AT_ONCE.items():
+            if close(got, _own_logits(weights, H, ids, rule)):
+                raise Wrong(f"logits: {message}")
+        raise Wrong("logits: shapes are right, numbers are not. Give it no block at all (an empty list), then one, and "
+                    "compare the vectors after each step with those of section 3's classes")  # fmt: skip
+    other, more = _gpt_weights(V=9, L=8, D=12, F_=7, N=3, seed=4), ids[:1].clamp(max=8)
+    if not close(_expect_logits(student(other, 3), (1, 7, 9), more), _own_logits(other, 3, more)):
+        raise Wrong("logits: right for 2 heads and 2 blocks, wrong for 3 and 3: is one of the numbers written in your "
+                    "code?")  # fmt: skip
+
+
+def _expect_in_pieces(student, weights, H, ids):
+    """The same logits where the text comes one by one, as a prompt and then one by one, and in pieces of several."""
+    right, model = _own_logits(weights, H, ids), student(weights, H)
+    if _handed(model.start)() is None:
+        raise Wrong("start: it gives None, which means no cache; give something empty that logits can fill")
+    for pieces in ([1] * 7, [4, 1, 1, 1], [2, 3, 2]):
+        cache = _handed(model.start)()
+        got = torch.cat([_expect_logits(model, (*piece.shape, 11), piece, cache) for piece in ids.split(pieces, 1)], 1)
+        if close(got, right):
+            continue
+        for rule, message in _IN_PIECES.items():
+            if close(got, _own_logits(weights, H, ids, rule, pieces)):
+                raise Wrong(f"logits: {message}")
+        first = torch.isclose(got.double(), right, atol=1e-5).all(-1).all(0).tolist().index(False)
+        raise Wrong(f"logits: right without a cache; with one, and the text in pieces of {pieces}, token {first} is "
+                    "the first whose logits differ from those of the whole text at once")  # fmt: skip
+
+
+def _tilted(logits, temperature, p, rule=""):
+    """The distribution to draw from, or a mistaken one."""
+    z = {"times": logits * temperature, "warm": logits}.get(rule, logits / temperature)
+    if rule == "after":
+        return _nucleus((logits.softmax(-1) / temperature).softmax(-1), p)
+    if rule == "cut first":
+        kept = _nucleus(logits.softmax(-1), p) > 0
+        return (logits / temperature).masked_fill(~kept, -math.inf).softmax(-1)
+    if rule == "uncut":
+        return z.softmax(-1)
+    return _nucleus(z.softmax(-1), p, renormalise=rule != "sums")
+
+
+_DISTRIBUTION = {
+    "uncut": "nothing is cut: p is not used",
+    "warm": "the temperature is not used",
+    "times": "the logits are multiplied by the temperature; divide them: a low temperature sharpens",
+    "after": "the temperature divides probabilities, which go through a second softmax: divide the logits",
+    "cut first": "the cut comes before the temperature: tilt first, then keep the fewest tokens that reach p",
+    "sums": "the kept probabilities do not add up to 1: divide each row by its sum",
+}
+
+
+def _expect_distribution(model):
+    """Temperature, then the nucleus, in each row on its own."""
+    logits = torch.tensor([[2.0, 0.3, -1.0, 1.2, 0.1], [0.0, 0.4, 3.0, -0.3, 1.1], [0.5, 0.1, 0.7, 0.2, 0.65]]).double()
+    for temperature, p in ((0.6, 0.7), (1.5, 0.85)):
+        right = _tilted(logits, temperature, p)
+        got = as_torch(_handed(model.probabilities)(logits.clone(), temperature, p))
+        got = expect_tensor(got, (3, 5), name="probabilities: the result").double()
+        if close(got, right):
+            continue
+        for rule, message in _DISTRIBUTION.items():
+            if close(got, _tilted(logits, temperature, p, rule)):
+                raise Wrong(f"probabilities: {message}")
+        raise Wrong("probabilities: the distribution is wrong. Compare with section 6: divide by the temperature, "
+                    "softmax, and then what exercise 13.3 asks for")  # fmt: skip
+
+
+class _Work(TorchDispatchMode):
+    """Adds up how many numbers torch computes: the work of a call, whatever its style."""
+
+    numbers = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # True would load torch's compiler, which would take the 2 s
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        self.numbers += result.numel() if isinstance(result, torch.Tensor) else 0
+        return result
+
+
+class _Chooser:
+    """Takes the token in which a share of the probability falls, and keeps what it was asked."""
+
+    def __init__(self, shares):
+        self.shares, self.asked = iter(shares), []
+
+    def __call__(self, probs):
+        probs = expect_tensor(as_torch(probs), name="write: what is given to choose")
+        if probs.ndim != 2 or len(probs) != 1:
+            raise Wrong(f"write: choose gets a tensor of shape {tuple(probs.shape)}; wanted (1, V)")
+        self.asked.append(probs.double())
+        return int((probs.double().cumsum(-1)[0] < next(self.shares, 0.5)).sum().clamp(max=probs.shape[1] - 1))
+
+
+def _written(weights, H, prompt, shares, temperature, p, rule=""):
+    """The new ids, each from the whole text at once, and the distributions; or those of a mistaken loop."""
+    ids, choose = list(prompt), _Chooser(shares)
+    for t in range(len(shares)):
+        told = [*ids, ids[-1]] if rule == "twice" else prompt if rule == "prompt" else ids
+        first = rule == "first" or (rule == "first of prompt" and t == 0)
+        logits = _own_logits(weights, H, torch.tensor([told]))[:, 0 if first else -1]
+        ids.append(choose(logits if rule == "logits" else _tilted(logits, temperature, p)))
+    return ids[len(prompt) :], choose.asked
+
+
+def _expect_text(student, weights, H):
+    """Twice the same text from one model, from distributions that are right, with little work."""
+    prompt = torch.randint(11, (20,), generator=torch.Generator().manual_seed(5)).tolist()
+    shares = torch.rand(16, generator=torch.Generator().manual_seed(6)).tolist()
+    model = student(weights, H)
+    for temperature, p in ((0.8, 0.9), (1.3, 0.75)):
+        right, wanted = _written(weights, H, prompt, shares, temperature, p)
+        choose = _Chooser(shares)
+        with _Work() as work:
+            got = _handed(model.write)(list(prompt), len(shares), temperature, p, choose)
+        got = _as_ids(got)
+        if got == right and all(map(close, choose.asked, wanted)):
+            continue
+        _explain_text(got, choose.asked, weights, H, prompt, shares, temperature, p)
+        if temperature != 0.8:
+            raise Wrong("write: the first text is right, the second of the same model is not: does it begin with the "
+                        "cache of the first? Or is a temperature or a p written in your code?")  # fmt: skip
+        n = next((i for i, (a, b) in enumerate(zip(choose.asked, wanted, strict=False)) if not close(a, b)), 0)
+        raise Wrong(f"write: logits and probabilities are right, but for new token {n} (counted from 0) choose gets "
+                    "another distribution: has each token been read once, in its place, before it?")  # fmt: skip
+    with _Work() as whole:
+        _handed(model.logits)(torch.tensor([prompt]))
+    if work.numbers > 0.6 * len(shares) * whole.numbers:
+        raise Wrong("write: the text is right, but for every new token all tokens are read again: give logits the "
+                    "cache, and only what it has not read yet")  # fmt: skip
+
+
+def _as_ids(got):
+    """New ids as a list of int."""
+    got = as_torch(got)
+    got = got.tolist() if isinstance(got, torch.Tensor) else got
+    if not isinstance(got, (list, tuple)):
+        raise Wrong(f"write: wanted a list of ids, got a {type(got).__name__}")
+    try:
+        return [int(token) for token in got]
+    except (TypeError, ValueError):
+        raise Wrong("write: wanted a list of ids, one number each") from None
+
+
+def _explain_text(got, asked, weights, H, prompt, shares, temperature, p):
+    """Say which usual mistake gives this text."""
+    right, wanted = _written(weights, H, prompt, shares, temperature, p)
+    if got == prompt + right:
+        raise Wrong("write: the prompt stands in front of your ids; return only what the model has added")
+    if len(got) == len(right) + 1 and got[:-1] == right:
+        raise Wrong("write: there is one token more than max_new_tokens")
+    if got == right[:-1]:
+        raise Wrong("write: the last token is missing: max_new_tokens counts the new tokens alone")
+    if got == [prompt[-1], *right[:-1]]:
+        raise Wrong("write: the prompt's last token stands in front of your ids, and the last new one is missing")
+    for rule, message in {
+        "logits": "choose gets logits; it wants what your probabilities gives",
+        "first": "the logits of the first position are taken; the newest token stands at the last",
+        "first of prompt": "the logits of the prompt's first position are taken; its newest token stands at the last",
+        "prompt": "the prompt is read again and again; each new token must be read, too",
+        "twice": "the last token is read twice, once more than it stands in the text",
+    }.items():
+        _, wrong = _written(weights, H, prompt, shares, temperature, p, rule)
+        if len(asked) >= 2 and all(map(close, asked[:2], wrong[:2])) and not all(map(close, asked[:2], wanted[:2])):
+            raise Wrong(f"write: {message}")
+
+
+def _expect_shakespeare(student):
+    """The weights that come with the course, in the student's model: the library's logits, and its text."""
+    model, characters = load_shakespeare()
+    weights, H = weights_by_layer(model), model.config.num_heads
+    prompt = [characters.index(character) for character in "GREMIO:\n"]
+    mine, ids = student(weights, H), torch.tensor([prompt])
+    if not close(_expect_logits(mine, (1, len(prompt), len(characters)), ids), model(ids), 1e-3):
+        raise Wrong("all parts are right on the small model, but with the trained weights the logits are not those of "
+                    f"the library: does your code work in float32, and with {H} heads?")  # fmt: skip
+    (right,) = generate(model, [prompt], 30, torch.Generator().manual_seed(1), temperature=0.8, top_p=0.9)
+    draws = torch.Generator().manual_seed(1)
+    new = _as_ids(_handed(mine.write)(prompt, 30, 0.8, 0.9, lambda probs: draw(probs.double(), draws).item()))
+    if new != right:
+        raise Wrong("all parts are right on the small model, but with the trained weights the text is "
+                    f"{''.join(characters[i] for i in new)!r}")  # fmt: skip

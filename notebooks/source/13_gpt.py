@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
-from course_lib import datasets, metrics, ngram
+from course_lib import datasets, metrics, ngram, pretrained
 from course_lib.cost import measure
 from course_lib.exercises import ch13
 from course_lib.experiments import (
@@ -92,11 +92,12 @@ claim(
 #
 # ### You will be able to
 #
-# 1. build a whole GPT, predict its first loss, and say why its table of embeddings has two gradients (exercise 13.1);
-# 2. train it, and compare it fairly;
+# 1. build a whole GPT, and predict its first loss;
+# 2. train it, compare it fairly, and say why its table of embeddings has two gradients (exercise 13.1);
 # 3. choose how to draw the next token: temperature, top-k, top-p (13.2 to 13.4);
 # 4. keep keys and values in a cache, and prove that nothing changed (13.5);
-# 5. load GPT-2's weights, and count what training a large model takes (13.6, 13.7).
+# 5. load GPT-2's weights, and count what training a large model takes (13.6, 13.7);
+# 6. assemble it all, a GPT of your own on trained weights, and let it write (13.8).
 #
 # **Letters.** `B` sequences, `T` tokens, `L` positions (the most tokens a text may have, the *context*), `V` tokens in the vocabulary, width `D`, `N` blocks, `H` heads of width `K` = `D`/`H`. In section 9, as in the papers, $N$ and $D$ mean something else.
 
@@ -134,6 +135,12 @@ for t in range(len(x)):
 # %% [markdown]
 # ## 2 · The skeleton first
 #
+# This is the whole network, and beside each part the line that you will write for it. It is the right one of chapter 09's two stacks, alone: there is no source, so the memory and every arrow from it fall away.
+
+# %%
+diagrams.show("whole_gpt")
+
+# %% [markdown]
 # We build from the outside in: first a GPT whose blocks do nothing, so that we see what goes in and what comes out.
 
 # %%
@@ -146,7 +153,7 @@ class DummyBlock(nn.Module):
 
 
 # %% [markdown]
-# Around the blocks stand four parts. A table turns each token into a vector. A second table tells it its position (learned, as in chapter 08). At the end comes one more LayerNorm, since the residual stream has grown (Pre-LN, chapter 09). Last, a linear layer makes a score, the *logit*, for each of the `V` tokens. GPT-2 uses *the same* table for this: token $i$ is likely where the vector points along row $i$ (**weight tying**, Press and Wolf 2017).
+# The other parts stand around the blocks. Positions are learned, as in chapter 08. One more LayerNorm comes at the end, since the residual stream has grown (Pre-LN, chapter 09). Last, a linear layer makes a score, the *logit*, for each of the `V` tokens. GPT-2 uses *the same* table for this: token $i$ is likely where the vector points along row $i$ (**weight tying**, Press and Wolf 2017).
 
 
 # %%
@@ -188,12 +195,8 @@ print("logits", tuple(skeleton(ids).shape))  # (B, T, V)
 # %% [markdown]
 # ## 3 · Fill the boxes
 #
-# Chapter 09's Transformer was two stacks. A GPT is the one on the right, alone: there is no source, so the memory and every arrow from it fall away. What is left of a layer is masked self-attention and a feed-forward network.
-
-# %%
-diagrams.show("stacked")
-
-# %% [markdown]
+# A block has two parts: masked self-attention, and a feed-forward network.
+#
 # **Look back.** This is chapter 07's multi-head attention with a causal mask. One linear layer makes queries, keys and values, which are cut into heads. Line by line, on our two texts:
 
 # %%
@@ -326,7 +329,7 @@ claim(
 # The library adds dropout, faster attention and a cache (section 7). What distinguishes GPT-2 from the Transformer of 2017 fits in a line: one causal stack in place of two, Pre-LN, GELU, learned positions (all but Pre-LN are already in the GPT of 2018). One number can be known even before training.
 
 # %% [markdown]
-# ## 4 · The first loss, and its gradient
+# ## 4 · The first loss
 #
 # A student who has not opened the book should find each of the `V` answers equally likely. Then the right one has probability $1/V$, and the loss is $-\ln(1/V) = \ln V$, here about 4.6 nats. What is it for our fresh, untrained model?
 
@@ -406,80 +409,7 @@ claim(
 )
 
 # %% [markdown]
-# It does, to a few hundredths. Look at the first loss of every run before anything else.
-#
-# **How does the loss push?** Differentiate $\ell$ with respect to a logit. The first term gives $-1$ for the right token and 0 for the others; the second gives $e^{z_i} / \sum_j e^{z_j} = p_i$:
-#
-# $$ \frac{\partial \ell}{\partial z_i} = p_i - [\,i = r\,] : \qquad \text{softmax minus one-hot.} $$
-
-# %%
-z = torch.tensor([2.0, 1.0, 0.0, -1.0], requires_grad=True)
-right = torch.tensor(1)
-F.cross_entropy(z, right).backward()
-p, one_hot = z.detach().softmax(dim=-1), torch.eye(4)[right]
-print("softmax        ", p)
-print("minus one-hot  ", p - one_hot)
-print("autograd's     ", z.grad)
-
-# %% [markdown]
-# The right token's logit is pushed up by what its probability lacks; the others are pushed down by what they have. For the mean over `T` positions, each row is divided by `T`.
-#
-# **From logits to the table.** A parameter that is used twice gets the sum of two gradients. Write the loss with two tables, $\ell(E_{in}, E_{out})$. With both set to $E$, the chain rule gives
-#
-# $$ \frac{d\ell(E, E)}{dE} = \frac{\partial \ell}{\partial E_{in}} + \frac{\partial \ell}{\partial E_{out}} . $$
-#
-# The smallest tied model has no blocks at all. `detach` cuts off one of the two uses:
-
-# %%
-E = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
-read, follow = torch.tensor([0, 2, 2]), torch.tensor([2, 2, 5])  # inputs, targets
-
-
-def gradient(table_in, table_out):
-    logits = table_in[read] @ table_out.T  # (T, V)
-    return torch.autograd.grad(F.cross_entropy(logits, follow), E)[0]
-
-
-whole = gradient(E, E)
-as_input, as_output = gradient(E, E.detach()), gradient(E.detach(), E)
-print("the sum:", torch.allclose(whole, as_input + as_output))
-print("length of each row's part, as input ", as_input.norm(dim=1))
-print("                           as output", as_output.norm(dim=1))
-
-# %% [markdown]
-# As input only the rows that were read (0 and 2) get a gradient; as output every row does.
-#
-# ### Exercise 13.1 · Implement: the gradient of a tied table
-#
-# Difficulty ●●●○○ · 25 minutes · needs section 4
-#
-# The smallest tied language model has no layers: $\text{logits}_t = E\,e_t$, with $e_t$ the row of $E$ that belongs to token `ids[t]`, and the loss is the mean cross-entropy of the targets. Write its gradient from tensors, without autograd. Mind tokens that occur twice.
-
-
-# %% nbgrader={"grade": false, "grade_id": "ex13-1-tied-gradient", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def tied_gradient(table, ids, targets):
-    """Gradient of the mean cross-entropy of logits = table[ids] @ table.T with respect to the table.
-
-    Args:
-        table: (V, D) float, embedding and output layer.
-        ids: (T,) int64, the tokens that are read; a token may occur more than once.
-        targets: (T,) int64, the tokens that follow.
-
-    Returns:
-        (V, D).
-    """
-    ### BEGIN SOLUTION
-    x = table[ids]  # (T, D)
-    error = (x @ table.T).softmax(-1)  # (T, V)
-    error[torch.arange(len(ids)), targets] -= 1
-    error = error / len(ids)
-    as_output = error.T @ x  # (V, D)
-    return as_output.index_add(0, ids, error @ table)  # plus the part of the look-up
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "ex13-1-tied-gradient-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch13.tied_gradient(tied_gradient)
+# It does, to a few hundredths. Look at the first loss of every run before anything else. Now it can learn.
 
 # %% [markdown]
 # ## 5 · Train it
@@ -546,7 +476,21 @@ claim(
 )
 
 # %% [markdown]
-# Letter salad becomes syllables, then words and the shape of lines. Sense does not come: for that it needs more text, more parameters and more time, but no other code. The two losses stay close: what it has learned holds for new modules, too.
+# Letter salad becomes syllables, then words and the shape of lines. The two losses stay close: what it has learned holds for new modules, too. And with more time? A GPT of the same form (800,000 parameters, context 256) read Shakespeare, on one core. Twice it wrote after `GREMIO:`, with the same random numbers:
+
+# %% tags=["fold"]
+# @title The ledger: one training, early and at its end
+stages = ledger.load("shakespeare-weights")["runs"][0]["results"]
+for row in (stages["early"], stages["GPT"]):
+    minutes = f"{row['seconds'] / 60:.0f} minutes, {row['steps']:,} steps"
+    markdown(f"**{minutes}, validation loss {row['valid_loss']:.2f} nats**\n```text\n{row['sample']}\n```")
+claim(
+    "From the first text to the second the validation loss falls by more than 0.4 nats, to at most 1.55.",
+    stages["early"]["valid_loss"] - 0.4 > stages["GPT"]["valid_loss"] <= 1.55,
+)
+
+# %% [markdown]
+# Speakers, lines, and mostly real words. Sense does not come: for that it needs more text, more parameters and more time, but no other code. (In exercise 13.8 your own GPT loads these weights.)
 #
 # ### Is that good? Compare it with a table of counts
 #
@@ -586,7 +530,7 @@ claim(
 )
 
 # %% [markdown]
-# So after half a minute our GPT beats the 3-gram and *loses* to chapter 01's 4-gram, a table of counts made in one pass. A table learns by heart at once; a network must find out in small steps what is worth keeping. Does it pay? Recorded on the last tenth of tiny Shakespeare, beside models of earlier chapters: two GPTs of 800,000 parameters, each after 2,000 steps. One is nanoGPT's, with learned positions and GELU like ours; the other has rotary positions, squared ReLUs, biases, a wider start and a higher learning rate.
+# So after half a minute our GPT beats the 3-gram and *loses* to chapter 01's 4-gram, a table of counts made in one pass. A table learns by heart at once; a network must find out in small steps what is worth keeping. Does it pay? Recorded on the last tenth of tiny Shakespeare, beside models of earlier chapters: two more GPTs of 800,000 parameters, each after 2,000 steps. One is nanoGPT's, with learned positions and GELU like ours; the other has rotary positions, squared ReLUs, biases, a wider start and a higher learning rate.
 
 # %% tags=["fold"]
 # @title The ledger: tiny Shakespeare, bits per character
@@ -620,8 +564,85 @@ claim(
 )
 
 # %% [markdown]
-# This is one run of each GPT, and no contest of architectures: the GPTs have 800,000 parameters and learned from nine tenths of the text, one and a half passes; the recurrent networks have 215,000 and had four passes over eight tenths, since they and the n-grams kept a tenth for their choices. So the small lead over the GRU says nothing about the architectures. But after minutes in place of seconds a network is well below the 4-gram. And which GPT it is matters: in nanoGPT's setting, after as many steps, it is hardly below.
+# After minutes in place of seconds a network is well below the 4-gram; in nanoGPT's setting, after as many steps, it is hardly below. The small lead over the GRU says nothing about the architectures: this is one run of each GPT, with one and a half passes over nine tenths of the text; the recurrent networks have 215,000 parameters and had four passes over eight tenths (they and the n-grams kept a tenth for their choices).
+
+# %% [markdown]
+# ### How does the loss push?
 #
+# Training works; what did each step do? Differentiate the loss of one position, $\ell = -z_r + \ln \sum_j e^{z_j}$ (section 4), with respect to a logit. The first term gives $-1$ for the right token and 0 for the others; the second gives $e^{z_i} / \sum_j e^{z_j} = p_i$:
+#
+# $$ \frac{\partial \ell}{\partial z_i} = p_i - [\,i = r\,] : \qquad \text{softmax minus one-hot.} $$
+
+# %%
+z = torch.tensor([2.0, 1.0, 0.0, -1.0], requires_grad=True)
+right = torch.tensor(1)
+F.cross_entropy(z, right).backward()
+p, one_hot = z.detach().softmax(dim=-1), torch.eye(4)[right]
+print("softmax        ", p)
+print("minus one-hot  ", p - one_hot)
+print("autograd's     ", z.grad)
+
+# %% [markdown]
+# The right token's logit is pushed up by what its probability lacks; the others are pushed down by what they have. For the mean over `T` positions, each row is divided by `T`.
+#
+# **From logits to the table.** A parameter that is used twice gets the sum of two gradients. Write the loss with two tables, $\ell(E_{in}, E_{out})$. With both set to $E$, the chain rule gives
+#
+# $$ \frac{d\ell(E, E)}{dE} = \frac{\partial \ell}{\partial E_{in}} + \frac{\partial \ell}{\partial E_{out}} . $$
+#
+# The smallest tied model has no blocks at all. `detach` cuts off one of the two uses:
+
+# %%
+E = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+read, follow = torch.tensor([0, 2, 2]), torch.tensor([2, 2, 5])  # inputs, targets
+
+
+def gradient(table_in, table_out):
+    logits = table_in[read] @ table_out.T  # (T, V)
+    return torch.autograd.grad(F.cross_entropy(logits, follow), E)[0]
+
+
+whole = gradient(E, E)
+as_input, as_output = gradient(E, E.detach()), gradient(E.detach(), E)
+print("the sum:", torch.allclose(whole, as_input + as_output))
+print("length of each row's part, as input ", as_input.norm(dim=1))
+print("                           as output", as_output.norm(dim=1))
+
+# %% [markdown]
+# As input only the rows that were read (0 and 2) get a gradient; as output every row does.
+#
+# ### Exercise 13.1 · Implement: the gradient of a tied table
+#
+# Difficulty ●●●○○ · 25 minutes · needs sections 4 and 5
+#
+# The smallest tied language model has no layers: $\text{logits}_t = E\,e_t$, with $e_t$ the row of $E$ that belongs to token `ids[t]`, and the loss is the mean cross-entropy of the targets. Write its gradient from tensors, without autograd. Mind tokens that occur twice.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex13-1-tied-gradient", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def tied_gradient(table, ids, targets):
+    """Gradient of the mean cross-entropy of logits = table[ids] @ table.T with respect to the table.
+
+    Args:
+        table: (V, D) float, embedding and output layer.
+        ids: (T,) int64, the tokens that are read; a token may occur more than once.
+        targets: (T,) int64, the tokens that follow.
+
+    Returns:
+        (V, D).
+    """
+    ### BEGIN SOLUTION
+    x = table[ids]  # (T, D)
+    error = (x @ table.T).softmax(-1)  # (T, V)
+    error[torch.arange(len(ids)), targets] -= 1
+    error = error / len(ids)
+    as_output = error.T @ x  # (V, D)
+    return as_output.index_add(0, ids, error @ table)  # plus the part of the look-up
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex13-1-tied-gradient-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch13.tied_gradient(tied_gradient)
+
+# %% [markdown]
 # *A good place to stop for today.* You have built, checked and trained a GPT. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 #
 # ---
@@ -778,7 +799,7 @@ print(greedy_text[:150], "...\n\nphrase", repr(phrase))
 print("nats of each turn:", *(f"{turn:.1f}" for turn in turns[:8]))
 
 # %% [markdown]
-# In our run it stays about as likely as it was. It need not become likelier: greedy decoding is a calculation, and the same context gives the same next character, every time round. Only chance leads out. Ours is a small model, and the one on the first screen had seen only half of its text once. That the likeliest text of *large* models repeats itself too is a finding of Holtzman et al. (2020); in theirs a repeated phrase even becomes likelier from turn to turn (figure 4).
+# In our run it stays about as likely as it was. Greedy decoding is a calculation: the same context gives the same next character, every time round. Only chance leads out. Ours are small models, hardly trained; Holtzman et al. (2020) found the same in *large* ones, where a repeated phrase even becomes likelier from turn to turn (figure 4).
 #
 # So likelihood and variety pull in opposite directions. The ledger has ten rules for the Shakespeare model of the first screen, 20 texts each (one model, trained for only 500 steps: an example). Upwards is variety, the fraction of all 4-grams that are different ones; to the right, how unlikely the model finds the text.
 
@@ -844,7 +865,7 @@ for _ in range(3):
 ch13.how_to_draw.compare(...)
 
 # %% [markdown]
-# **A second good place to stop.** Your GPT writes, and you choose how. *The last sitting, sections 7 to 10, takes about an hour and a quarter with exercises 13.5 to 13.7:* generation becomes faster, the model is stored and loaded in GPT-2's form, a large one is counted through on paper, and five usual errors are repaired.
+# **A second good place to stop.** Your GPT writes, and you choose how. *The last sitting, sections 7 to 10, takes about an hour and a quarter with exercises 13.5 to 13.7; 13.8 takes an hour more.*
 #
 # ---
 
@@ -1269,6 +1290,108 @@ claim(
 )
 
 # %% [markdown]
+# ### Exercise 13.8 · Assemble: your GPT writes
+#
+# Difficulty ●●●●● · 60 minutes · needs sections 3, 6 and 7, and exercises 13.3 and 13.5
+#
+# Everything of this chapter comes together in a GPT of your own: section 3's network, 13.5's cache, 13.3's sampler. Layers of `nn`, of the library or of section 3 are not allowed; functions of `F` are, and so is your `top_p` (or `top_k_top_p`). The weights are handed over as a dict, every matrix as (out, in), as `F.linear` wants it:
+#
+# - `table` (V, D), which makes the logits too; `positions` (L, D); `gain`, `offset` (D,) of the last norm;
+# - `blocks`, a list with a dict for each block: `gain1`, `offset1`, `in_proj_weight` (3D, D; the first D rows make the queries, then keys, then values), `in_proj_bias`, `out_weight` (D, D), `out_bias`, `gain2`, `offset2`, `weight1` (F, D), `bias1`, `weight2` (D, F), `bias2`.
+#
+# Write one method after the other; the check looks at them in this order, on a small model. In `logits` begin without the cache. With it, two things change: where the new tokens stand, and which keys they may see. A call may bring a whole prompt, one token, or a few. (To try things: `pretrained.weights_by_layer(trained)` hands over your own model of section 5, and `trained(ids)` gives its logits.) Then your model gets the course's trained weights.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex13-8-own-gpt", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class OwnGPT:
+    """A GPT on weights that are handed over; eps = 1e-5 in all norms, GELU in its tanh form."""
+
+    def __init__(self, weights, num_heads):
+        self.weights, self.num_heads = weights, num_heads
+
+    def start(self):
+        """An empty cache, in whatever form suits your `logits`, but not None."""
+        ### BEGIN SOLUTION
+        return [{"length": 0} for _ in self.weights["blocks"]]
+        ### END SOLUTION
+
+    def logits(self, ids, cache=None):
+        """Logits (B, T, V) of the token after each of ids (B, T).
+
+        Without a cache, ids begin their texts. With one, they come after the tokens of all earlier calls with it; the cache is changed.
+        """
+        ### BEGIN SOLUTION
+        cache = self.start() if cache is None else cache
+        first, weights = cache[0]["length"], self.weights
+        x = weights["table"][ids] + weights["positions"][first : first + ids.shape[1]]
+        for p, kept in zip(weights["blocks"], cache, strict=True):
+            x = x + self.look_back(F.layer_norm(x, x.shape[-1:], p["gain1"], p["offset1"]), p, kept)
+            x = x + self.think(F.layer_norm(x, x.shape[-1:], p["gain2"], p["offset2"]), p)
+        x = F.layer_norm(x, x.shape[-1:], weights["gain"], weights["offset"])
+        return F.linear(x, weights["table"])
+        ### END SOLUTION
+
+    def probabilities(self, logits, temperature, p):
+        """The distribution (B, V) to draw from: logits (B, V) at this temperature, then the nucleus of p."""
+        ### BEGIN SOLUTION
+        return top_k_top_p(logits / temperature, top_p=p).softmax(dim=-1)
+        ### END SOLUTION
+
+    def write(self, prompt, max_new_tokens, temperature, p, choose):
+        """The new ids, a list of max_new_tokens int; `prompt` is a list of ids. Each token is read once.
+
+        choose: the draw, from probabilities (1, V) to an id, an int.
+        """
+        ### BEGIN SOLUTION
+        cache, unread, written = self.start(), prompt, []
+        for _ in range(max_new_tokens):
+            last = self.logits(torch.tensor([unread]), cache)[:, -1]
+            written.append(choose(self.probabilities(last, temperature, p)))
+            unread = written[-1:]
+        return written
+
+    def look_back(self, x, p, kept):
+        B, T, D = x.shape
+        rows = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).view(B, T, 3, self.num_heads, -1)
+        q, k, v = rows.permute(2, 0, 3, 1, 4)  # (B, H, T, K) each
+        if kept["length"]:
+            k, v = torch.cat([kept["k"], k], 2), torch.cat([kept["v"], v], 2)
+        earlier = torch.ones(T, k.shape[2], dtype=torch.bool).tril(kept["length"])
+        kept.update(k=k, v=v, length=k.shape[2])
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=earlier)
+        return F.linear(found.transpose(1, 2).reshape(B, T, D), p["out_weight"], p["out_bias"])
+
+    def think(self, x, p):
+        wide = F.gelu(F.linear(x, p["weight1"], p["bias1"]), approximate="tanh")
+        return F.linear(wide, p["weight2"], p["bias2"])
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex13-8-own-gpt-check", "locked": true, "points": 6, "schema_version": 3, "solution": false, "task": false}
+ch13.own_gpt(OwnGPT)
+
+# %% [markdown]
+# Now Shakespeare. Change the beginning (in the plays, capitals and a colon announce a speaker) and the two dials.
+
+# %% tags=["nbval-ignore-output"]
+shakespeare, characters = pretrained.load_shakespeare()
+beginning, draws = "GREMIO:\n", torch.Generator().manual_seed(0)
+
+
+def draw_one(probs):
+    return torch.multinomial(probs, 1, generator=draws).item()
+
+
+try:
+    with torch.no_grad():
+        yours = OwnGPT(pretrained.weights_by_layer(shakespeare), num_heads=4)
+        prompt = [characters.index(character) for character in beginning]
+        written = yours.write(prompt, 240, 0.8, 0.95, choose=draw_one)
+        print(beginning + "".join(characters[i] for i in written))
+except NotImplementedError:
+    print("Not yet: this needs exercise 13.8.")
+
+# %% [markdown]
 # ## Summary
 #
 # 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 60 lines. The tied table's gradient is the sum of both uses.
@@ -1279,7 +1402,7 @@ claim(
 #
 # ## Where next
 #
-# This is the end of the course. You began with a table of letter pairs and now hold, in code that you can read from top to bottom, the network that most of today's language models are. Two ways on: load GPT-2 and repeat section 6 with it; or read a current open model's code and name what differs (rotary positions, gated feed-forward networks, RMSNorm, shared keys and values: each changes a few lines here). What such a model does *not* do, follow wishes, is taught afterwards, with examples and preferences (Ouyang et al. 2022): the same network, another loss.
+# You now hold, in code that you can read from top to bottom, the network that most of today's language models are. *Chapter 14* exchanges what current open models exchange (rotary positions, gated feed-forward networks, RMSNorm, shared keys and values: each changes a few lines here), and adapts, shrinks and replaces parts of the result. What such a model does *not* do, follow wishes, is taught afterwards, with examples and preferences (Ouyang et al. 2022): the same network, another loss.
 #
 # ## References
 #

@@ -8,12 +8,16 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from course_lib import pretrained
 from course_lib.exercises import ch13
 from course_lib.generate import top_k_top_p
+from course_lib.gpt import GPT, GPTConfig
 from tests.helpers.solutions import solution, verdict
 
-NAMES = ("tied_gradient", "temperature_numbers", "top_p", "cached_step", "training_memory", "training_run")
+NAMES = ("tied_gradient", "temperature_numbers", "top_p", "cached_step", "training_memory", "training_run", "own_gpt")
+CLASSES = {"own_gpt": "OwnGPT"}  # what the answer of an exercise is called where it is not the check's name
 
 
 # --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
@@ -189,6 +193,130 @@ def memory(each=16, table=1, L=1, bias=9, norm=4, last=2):
     return held
 
 
+def own(
+    mask="scores", columns=-1, place=0, root=False, score="K", order="qkv", by_head=False, merge=True, turned=False,
+    norms="pre", gains=(1, 2), last=True, activation="tanh", blocks=lambda layers: layers, drop=0.0, heads=None,
+    fill=-math.inf, piece="joined", at="past", corner="past", itself=True, shared=False, remember=False, empty=True,
+    tilt="right", sums=True, keep_prompt=False, more=0, cached=True, gives="probabilities", newest=-1, twice=False,
+    feed=True, one_cache=False, kind=list, hot=False,
+):  # fmt: skip
+    """A GPT on plain tensors, with mistakes to choose from."""
+
+    class OwnGPT:
+        def __init__(self, weights, num_heads):
+            self.w, self.H, self.last_cache = weights, heads or num_heads, None
+
+        def start(self):
+            if not empty:
+                return None
+            if one_cache and self.last_cache is not None:
+                return self.last_cache
+            self.last_cache = {"length": 0, "kept": {}}
+            return self.last_cache
+
+        def logits(self, ids, cache=None):
+            if remember:
+                cache = self.last_cache or self.start()
+            T, past = ids.shape[1], cache["length"] if cache else 0
+            first = {"past": past, "0": 0, "one on": past + 1, "one back": max(past - 1, 0)}[at] + place
+            x = self.w["table"][ids] * (self.w["table"].shape[1] ** 0.5 if root else 1)
+            if at == "one on" and not cache:
+                first = 0
+            x = x + (0 if place is math.nan else self.w["positions"][first : first + T])
+            for i, p in enumerate(blocks(self.w["blocks"])):
+                kept = None if cache is None else (cache["kept"], 0 if shared else i)
+                x = self.block(x, p, kept, past)
+            x = self.norm(x, self.w) if last else x
+            if cache is not None:
+                cache["length"] += T
+            return x @ self.w["table"].T
+
+        def norm(self, x, p, i=""):
+            return F.layer_norm(x, x.shape[-1:], p[f"gain{i}"], p[f"offset{i}"])
+
+        def block(self, x, p, kept, past):
+            a, b = gains
+            if norms == "post":
+                x = self.norm(x + self.look(x, p, kept, past), p, a)
+                return self.norm(x + self.think(x, p), p, b)
+            y = self.norm(x, p, a)
+            found = self.look(y, p, kept, past)
+            x = found if norms == "no sum" else (y if norms == "with norm" else x) + found
+            y = self.norm(x, p, b)
+            found = self.think(y, p)
+            return found if norms == "no sum" else (y if norms == "with norm" else x) + found
+
+        def look(self, x, p, kept, past):
+            rows = x @ p["in_proj_weight"].T + p["in_proj_bias"]
+            if by_head:
+                q, k, v = rows.unflatten(2, (self.H, -1)).transpose(1, 2).chunk(3, -1)
+            else:
+                q, k, v = (part.unflatten(2, (self.H, -1)).transpose(1, 2) for part in rows.chunk(3, -1))
+            if order == "kqv":
+                q, k = k, q
+            T = x.shape[1]
+            if kept is not None:
+                store, i = kept
+                if i in store and piece == "joined":
+                    k, v = (torch.cat(pair, 2) for pair in zip(store[i], (k, v), strict=True))
+                store[i] = k, v
+            S = k.shape[2]
+            scores = q @ k.mT / {"K": q.shape[-1], "D": x.shape[2], "1": 1}[score] ** 0.5
+            seen = torch.ones(T, S).tril(0 if corner == "top left" else S - T) > 0
+            if mask == "none" or (mask == "prompt" and past):
+                seen = torch.ones(T, S) > 0
+            if not itself and past:
+                seen = torch.ones(T, S).tril(S - T - 1) > 0
+            if mask == "weights":
+                weights = scores.softmax(-1) * seen
+            else:
+                weights = scores.masked_fill(~seen, fill).softmax(columns)
+            if drop:
+                weights = F.dropout(weights, drop)
+            found = weights @ v
+            found = found.transpose(1, 2).flatten(2) if merge else found.reshape(x.shape)
+            return found @ (p["out_weight"] if turned else p["out_weight"].T) + p["out_bias"]
+
+        def think(self, x, p):
+            hidden = x @ p["weight1"].T + p["bias1"]
+            kinds = {"tanh": lambda h: F.gelu(h, approximate="tanh"), "exact": F.gelu, "relu": F.relu, "silu": F.silu}
+            return kinds[activation](hidden) @ p["weight2"].T + p["bias2"]
+
+        def probabilities(self, logits, temperature, p):
+            z = logits / temperature
+            if tilt == "times":
+                z = logits * temperature
+            elif tilt == "none":
+                z = logits
+            probs = (logits.softmax(-1) / temperature).softmax(-1) if tilt == "after" else z.softmax(-1)
+            if tilt == "uncut":
+                return probs
+            if tilt == "cut first":
+                kept = nucleus(right)(logits.softmax(-1), p) > 0
+                return z.masked_fill(~kept, -math.inf).softmax(-1)
+            if tilt == "top-k":
+                return nucleus(share_of_tokens)(probs, p)
+            return nucleus(right, normalise=sums)(probs, p)
+
+        def write(self, prompt, max_new_tokens, temperature, p, choose):
+            cache, unread, new = self.start(), list(prompt), []
+            if hot:
+                temperature = 0.8
+            for _ in range(max_new_tokens + more):
+                if not cached:
+                    cache, unread = None, [*prompt, *new]
+                if twice:
+                    cache, unread = None, [*prompt, *new, ([*prompt, *new])[-1]]
+                if not feed:
+                    cache, unread = None, prompt
+                z = self.logits(torch.tensor([unread]), cache)[:, newest]
+                new.append(choose(z if gives == "logits" else self.probabilities(z, temperature, p)))
+                unread = new[-1:]
+            return kind([*prompt, *new] if keep_prompt else new)
+
+    return OwnGPT
+
+
 TEMPERATURE = [math.e / (math.e + 2), math.e**2 / (math.e**2 + 2), 0.5, 1 / 3, 1 / math.log(3)]
 TOKENS = 20 * 774e6
 OPERATIONS = 6 * 774e6 * TOKENS
@@ -317,6 +445,64 @@ PLANTED = {
         ("gigabytes: 7", run(_3=7)),
         ("expected 4 numbers", (1, 2, 3)),
     ],
+    "own_gpt": [
+        ("causal mask is missing", own(mask="none")),
+        ("no longer add up to 1", own(mask="weights")),
+        ("exp(0) is 1", own(fill=0.0)),
+        ("runs over the queries", own(columns=-2)),
+        ("positions are not added", own(place=math.nan)),
+        ("positions begin at 1", own(place=1)),
+        ("multiplied by sqrt(D)", own(root=True)),
+        ("are not divided by sqrt(K)", own(score="1")),
+        ("divided by sqrt(D)", own(score="D")),
+        ("queries and keys are exchanged", own(order="kqv")),
+        ("cut into heads first", own(by_head=True)),
+        ("merged in the wrong order", own(merge=False)),
+        ("out_weight is used transposed", own(turned=True)),
+        ("Post-LN", own(norms="post")),
+        ("added to the normalised vectors", own(norms="with norm")),
+        ("replace the stream", own(norms="no sum")),
+        ("have changed places", own(gains=(2, 1))),
+        ("the last norm", own(last=False)),
+        ("the activation is ReLU", own(activation="relu")),
+        ("the GELU is the exact one", own(activation="exact")),
+        ("shapes are right, numbers are not", own(activation="silu")),
+        ("only the first block", own(blocks=lambda layers: layers[:1])),
+        ("used again and again", own(blocks=lambda layers: layers[:1] * len(layers))),
+        ("blocks are used in the wrong order", own(blocks=lambda layers: layers[::-1])),
+        ("is dropout at work", own(drop=0.5)),
+        ("remembers the first", own(remember=True)),
+        ("holds nan", own(score="K", fill=math.nan)),
+        ("right for 2 heads and 2 blocks", own(blocks=lambda layers: layers[:2])),
+        ("start: it gives None", own(empty=False)),
+        ("every piece of the text begins at position 0", own(at="0")),
+        ("with a cache, positions are one too large", own(at="one on")),
+        ("with a cache, positions are one too small", own(at="one back")),
+        ("only the tokens of their own call", own(piece="alone")),
+        ("columns 0 to t", own(corner="top left")),
+        ("see each other's future", own(mask="prompt")),
+        ("does not see itself", own(itself=False)),
+        ("all blocks share one cache", own(shared=True)),
+        ("whose logits differ from those of the whole text", own(one_cache=True)),
+        ("nothing is cut", own(tilt="uncut")),
+        ("the temperature is not used", own(tilt="none")),
+        ("multiplied by the temperature", own(tilt="times")),
+        ("divides probabilities", own(tilt="after")),
+        ("the cut comes before the temperature", own(tilt="cut first")),
+        ("do not add up to 1: divide", own(sums=False)),
+        ("Compare with section 6", own(tilt="top-k")),
+        ("the prompt stands in front", own(keep_prompt=True)),
+        ("one token more than", own(more=1)),
+        ("the last token is missing", own(more=-1)),
+        ("all tokens are read again", own(cached=False)),
+        ("choose gets logits", own(gives="logits")),
+        ("prompt's first position are taken", own(newest=0)),
+        ("logits of the first position are taken", own(newest=0, cached=False)),
+        ("the last token is read twice", own(twice=True)),
+        ("the prompt is read again and again", own(feed=False)),
+        ("wanted a list of ids, got a str", own(kind=str)),
+        ("is a temperature or a p written in your code", own(hot=True)),
+    ],
 }
 FUNCTIONS = {
     "tied_gradient": (lambda table, ids, targets: table, lambda table, ids, targets: torch.zeros_like(table)),
@@ -325,13 +511,14 @@ FUNCTIONS = {
     "training_memory": (lambda V, L, D, N: (V, L), lambda V, L, D, N: (0, 0)),
     "temperature_numbers": ((2, 1, 1, 3, 3), (0, 0, 0, 0, 0)),
     "training_run": ((774e6, 8, 0.4, 32), (0, 0, 0, 0)),
+    "own_gpt": (lambda weights, num_heads: weights, lambda weights, num_heads: 0),
 }  # for each what gives back its input, and what gives zeros
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reference_passes(name):
     """Fails when the solution in the notebook is wrong, or its check rejects it."""
-    assert verdict(getattr(ch13, name), solution("13", name)) == f"passed: {name}"
+    assert verdict(getattr(ch13, name), solution("13", CLASSES.get(name, name))) == f"passed: {name}"
 
 
 def test_other_right_ways_are_welcome():
@@ -348,6 +535,9 @@ def test_other_right_ways_are_welcome():
     assert verdict(ch13.training_memory, memory()) == "passed: training_memory"
     assert verdict(ch13.temperature_numbers, tuple(TEMPERATURE)) == "passed: temperature_numbers"
     assert verdict(ch13.training_run, run()) == "passed: training_run"
+    assert verdict(ch13.own_gpt, own()) == "passed: own_gpt"
+    assert verdict(ch13.own_gpt, own(kind=tuple)) == "passed: own_gpt"
+    assert verdict(ch13.own_gpt, own(kind=torch.tensor)) == "passed: own_gpt"
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, i) for name, rows in PLANTED.items() for i in range(len(rows))])
@@ -395,7 +585,19 @@ def test_untouched_is_not_attempted(name):
 def test_messages_do_not_show_the_solution(name):
     """Fails when a diagnosis holds a line of the reference."""
     messages = " ".join(verdict(getattr(ch13, name), wrong) for _, wrong in PLANTED[name])
-    for line in ("index_add", "cumsum", "scatter", "sort(", "cache.keys[", "12 * D", "12 D^2", "e / (e", "86400"):
+    for line in (
+        "index_add",
+        "cumsum",
+        "scatter",
+        "sort(",
+        "cache.keys[",
+        "12 * D",
+        "12 D^2",
+        "e / (e",
+        "86400",
+        "tril(",
+        "cat([",
+    ):
         assert line not in messages
 
 
@@ -407,3 +609,31 @@ def test_words_are_asked_for_before_the_good_answer_is_told(capsys):
     assert "no answer yet" in capsys.readouterr().out
     ch13.how_to_draw.compare("word " * 20)
     assert "calculation" in capsys.readouterr().out
+
+
+def test_the_reference_is_the_library_s_gpt():
+    """Fails if the exercise's GPT is another one than chapter 13's, so that the shipped weights would not fit it."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(11, 9, 12, 2, 3, dropout=0.0)).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    weights, ids = pretrained.weights_by_layer(model), torch.randint(11, (2, 9))
+    assert torch.allclose(ch13._own_logits(weights, 3, ids), model(ids), atol=1e-10)
+
+
+def test_a_model_on_other_weights_is_not_taken_for_the_trained_one():
+    """Fails if the trained weights play no part in the check: an answer that is right in float64 alone passes."""
+    right_one = own()
+
+    class Double(right_one):
+        def logits(self, ids, cache=None):
+            found = super().logits(ids, cache)
+            return found if found.dtype == torch.float64 else found * 1.1
+
+    class Rounds(right_one):
+        def write(self, prompt, max_new_tokens, temperature, p, choose):
+            new = super().write(prompt, max_new_tokens, temperature, p, choose)
+            return new if self.w["table"].dtype == torch.float64 else new[::-1]
+
+    assert "the logits are not those of the library" in verdict(ch13.own_gpt, Double)
+    assert "with the trained weights the text is" in verdict(ch13.own_gpt, Rounds)

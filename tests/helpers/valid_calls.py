@@ -20,12 +20,16 @@ from course_lib import (
     functional,
     generate,
     gpt,
+    linear_attention,
+    llama,
+    lora,
     lstm_gru,
     metrics,
     ngram,
     optim,
     positional,
     pretrained,
+    quantization,
     recurrent_models,
     rnn,
     seq2seq,
@@ -39,6 +43,7 @@ from course_lib import (
 from course_lib.cost import formulas, measure
 from course_lib.datasets import real, synthetic
 from course_lib.utils import device
+from course_lib.utils.llama_checkpoint import LLAMA_3_2
 from tests.helpers.bad_calls import (
     NAN,
     a_module,
@@ -954,6 +959,72 @@ call(
 call(gpt.GPT, config=a_module(lambda: gpt.GPTConfig(9, 8, 6, 1, 2)), position=SCHEME)
 call(gpt.GPT.forward, on=small_gpt, ids=IDS.but("wider", "empty"))
 
+# --- llama --------------------------------------------------------------------------
+
+LLAMA = CONFIG | {"num_kv_heads": size(1), "dim_feedforward": size(8)}
+call(
+    llama.LlamaConfig,
+    **LLAMA,
+    head_dim=optional(size(4)),
+    rope_base=number(1e4),
+    rope_scaling=optional(of_values(lambda: dict(LLAMA_3_2), none=None, number=3, text="text", empty={})),
+    norm_eps=number(1e-5),
+)
+
+
+def small_llama():
+    """A Llama of nine tokens and a context of eight."""
+    return llama.Llama(llama.LlamaConfig(9, 8, 6, 1, 2, 1, 8, head_dim=4)).eval()
+
+
+call(llama.Llama, config=a_module(lambda: llama.LlamaConfig(9, 8, 6, 1, 2, 1, 8, head_dim=4)))
+call(llama.Llama.forward, on=small_llama, ids=IDS.but("wider", "empty"))
+call(llama.GroupedQueryAttention, d_model=size(6), num_heads=size(2), num_kv_heads=size(1), head_dim=size(4))
+call(llama.RMSNorm, d_model=size(6), eps=number(1e-5))
+call(llama.SwiGLU, d_model=size(6), dim_feedforward=size(8))
+
+# --- lora, quantization, linear_attention -------------------------------------------
+
+MATRIX = floats(randn(5, 3)).but("wider")
+call(lora.LowRankUpdate, weight=MATRIX.but("nan", "inf", "empty"), rank=size(2), alpha=number(4))  # its shape counts
+call(
+    lora.add_lora,
+    model=a_module(small_gpt),
+    rank=size(2),
+    alpha=number(4),
+    targets=words(["q_proj", "mlp.0"]).also(others=["query"], tied=["head"], empty=[]),
+)
+call(quantization.quantize_rows, weight=MATRIX.but("empty"))
+call(
+    quantization.dequantize,
+    q=floats(lambda: torch.ones(5, 3, dtype=torch.int8)).but("wider", "nan", "inf"),
+    scales=floats(randn(5)).but("nan", "inf"),
+)
+call(
+    quantization.Int8Linear,
+    weight=MATRIX.but("empty"),
+    bias=optional(floats(randn(5))).but("nan", "inf"),
+    activations=fixed(True),
+)
+call(
+    quantization.quantize_model,
+    model=a_module(small_gpt).also(nothing=nn.Sequential()),
+    skip=words(["head"]).also(empty=[]),  # the head is tied
+    activations=fixed(False),
+)
+call(quantization.size_in_bytes, model=a_module(lambda: nn.Linear(2, 2)))
+HEADS = floats(randn(2, 3, 5, 4)).but("nan", "inf")
+for f, more in (
+    (linear_attention.linear_attention, {}),
+    (linear_attention.linear_attention_chunked, {"chunk": size(2)}),
+):
+    call(f, q=HEADS, k=HEADS, v=HEADS.but("wider"), **more)
+STEPS = floats(randn(2, 5, 4)).but("nan", "inf")
+call(linear_attention.linear_scan, a=STEPS.but("fewer axes"), b=STEPS)  # one that broadcasts
+call(linear_attention.LinearAttention, d_model=size(6), num_heads=size(2), bias=fixed(True), chunk=optional(size(4)))
+for f, method in ((linear_attention.StateSpace, "fft"), (linear_attention.MinGRU, "loop")):
+    call(f, d_model=size(6), d_state=optional(size(4)), method=choice(method))
+
 NO_HUGE = {"width": 12, "heads": 3, "layers": 2, "feedforward": 20, "source_size": 11, "target_size": 7}
 call(
     pretrained.build_translator,
@@ -961,6 +1032,7 @@ call(
     dropout=prob(0.1),
 )
 call(pretrained.load_translator, folder=of_values(lambda: None, number=3))
+call(pretrained.load_shakespeare, folder=of_values(lambda: None, number=3))
 call(pretrained.weights_by_layer, model=a_module(lambda: pretrained.build_translator(11, 7, 12, 3, 2, 20)))
 SPECIAL_PIECES = ["<unk>", "<pad>", "<sos>", "<eos>", "a", "b"]
 call(

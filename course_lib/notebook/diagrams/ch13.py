@@ -1,6 +1,6 @@
-"""Diagrams of chapter 13: three ways to use a language model, and what a cache of keys and values keeps."""
+"""Diagrams of chapter 13: the whole GPT, three ways to use one, and what a cache of keys and values keeps."""
 
-from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, label, wire
+from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, joint, label, operation, wire
 
 
 @diagram(
@@ -76,6 +76,65 @@ def gpt_loop():
     box(ax, xs[5], 0.9, "mat", "output", w=1.5, h=0.7)
     label(ax, xs[5] - 0.75, 2.75, "then all again,\none token more", size=9.5, align="left")
     return ax
+
+
+@diagram(
+    alt="The whole GPT from bottom to top, beside each part its line of code. The ids (B, T) choose rows of a table of "
+    "tokens; rows of a table of positions are added. Then a frame that is repeated N times: a branch with a norm and "
+    "masked attention is added to the stream, then a branch with a norm and a feed-forward network. After the last "
+    "block one more norm, and the table of tokens again, which gives the logits (B, T, V).",
+    caption="What is a GPT? A stream of vectors, one for each token, from a table to the same table. N blocks add to "
+    "it what each position finds by looking back, and what it makes of that.",
+)
+def whole_gpt():
+    """Draw every part of a GPT in its place, with the line that computes it."""
+    ax = canvas(15.5, 15.0)
+    x, branch, code = 2.3, 5.3, 8.2
+
+    def line(y, text, words=""):
+        ax.text(code, y, text, ha="left", va="center", fontsize=9.5, family="monospace")
+        label(ax, code, y - 0.45, words, size=9, align="left")
+
+    box(ax, x, 0.6, "ids", "token", w=2.6, h=0.7)
+    line(0.75, "ids", "(B, T)")
+    wire(ax, [(x, 0.95), (x, 1.55)])
+    box(ax, x, 1.95, "table of tokens", "token", w=3.2, h=0.75)
+    line(1.95, "self.embedding(ids)", "a row for each token: (B, T, D)")
+    wire(ax, [(x, 2.33), (x, 3.05)])
+    operation(ax, x, 3.32, "+")
+    box(ax, branch, 3.32, "table of positions", "position", w=3.2, h=0.75)
+    wire(ax, [(branch - 1.6, 3.32), (x + 0.27, 3.32)], "position")
+    line(3.32, "+ self.positions[:T]", "a row for each place: (T, D)")
+    wire(ax, [(x, 3.59), (x, 7.23)])
+    frame(ax, 0.35, 4.3, 7.25, 6.75)
+    label(ax, 7.25, 10.6, "block, × N", size=10.5, align="right", weight="bold")
+    _branch(ax, x, branch, 4.75, 7.5, "masked attention", "masked self-attention")
+    line(6.35, "x + self.attn(self.ln1(x))", "look back, add")
+    wire(ax, [(x, 7.77), (x, 9.98)])
+    _branch(ax, x, branch, 7.95, 10.25, "feed-forward", "feed-forward")
+    line(9.3, "x + self.mlp(self.ln2(x))", "think, add")
+    wire(ax, [(x, 10.52), (x, 11.55)])
+    box(ax, x, 11.85, "norm", "Add & Norm", w=2.6, h=0.6)
+    line(11.85, "self.norm(x)")
+    wire(ax, [(x, 12.15), (x, 12.75)])
+    box(ax, x, 13.13, "table of tokens", "token", w=3.2, h=0.75)
+    line(13.13, "self.head(...)", "the same table, transposed")
+    wire(ax, [(x, 13.51), (x, 14.1)])
+    box(ax, x, 14.45, "logits", "output", w=2.6, h=0.7)
+    line(14.45, "logits", "(B, T, V): a score for each next token")
+    return ax
+
+
+def _branch(ax, x, side, below, above, text, kind):
+    """A branch that leaves the stream at x, goes through a norm and a part, and is added to it."""
+    joint(ax, x, below)
+    middle = (below + above) / 2
+    wire(ax, [(x, below), (side, below), (side, middle - 0.63)])
+    box(ax, side, middle - 0.4, "norm", "Add & Norm", w=2.6, h=0.46, size=9)
+    wire(ax, [(side, middle - 0.17), (side, middle + 0.1)])
+    box(ax, side, middle + 0.48, text, kind, w=3.2, h=0.75, size=10)
+    wire(ax, [(side, middle + 0.86), (side, above), (x + 0.27, above)])
+    operation(ax, x, above, "+")
 
 
 @diagram(
