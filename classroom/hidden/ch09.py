@@ -102,13 +102,14 @@ def right_cross_attention(x, memory, memory_mask, W_q, W_k, W_v):
 
 
 def draw_continue_greedily(draw):
-    """Prompts of which one is stopped at once, one after some words, and one by the limit."""
+    """Prompts of which one is stopped at once, one after some words, one by the limit; one holds the stop token."""
     while True:
         V = draw.randint(6, 11)
         table, stop, max_new = draw.normal(97, V), draw.randrange(V), draw.randint(3, 7)
         prompts = [draw.choices([w for w in range(V) if w != stop], k=draw.randint(1, 5)) for _ in range(6)]
-        lengths = {len(words) for words in right_continue_greedily(table, prompts, stop, max_new)}
-        if {0, max_new} <= lengths and len(lengths) > 2:
+        prompts[0] = [stop, *prompts[0]]
+        lengths = [len(words) for words in right_continue_greedily(table, prompts, stop, max_new)]
+        if {0, max_new} <= set(lengths) and len(set(lengths)) > 2 and lengths[0]:
             return table, prompts, stop, max_new
 
 
@@ -175,24 +176,32 @@ def _stack(kind, layers, H, names):
 
 
 def draw_own_transformer(draw):
-    """Other sizes, numbers of heads and layers; a source without padding, one of a single word."""
+    """Other sizes, numbers of heads and layers; a source without padding, one of a single word; all end with eos."""
     H, K, width, N, V, V_source = draw.sizes(6, low=1, high=9)
     D, N = H * K * 2, min(N, 3)  # an even width: sine and cosine
     H, V, V_source = 2 * H, V + 5, V_source + 5
+
+    def spread(shape):  # matrices that do not blow up a table of positions in float32
+        return 0.5 if len(shape) == 1 else 1.5 / shape[-1] ** 0.5
+
     weights = {"source_table": draw.normal(V_source, D) / D**0.5, "target_table": draw.normal(V, D) / D**0.5}
     for name, kind, names in (
         ("encoder", nn.TransformerEncoderLayer, NAMES), ("decoder", nn.TransformerDecoderLayer, DECODER),
     ):  # fmt: skip
         state = kind(D, H, width, batch_first=True).state_dict()
         weights[name] = [
-            {ours: draw.normal(*state[theirs].shape) * 0.5 + ("gain" in ours) for theirs, ours in names.items()}
+            {
+                ours: spread(state[theirs].shape) * draw.normal(*state[theirs].shape) + ("gain" in ours)
+                for theirs, ours in names.items()
+            }
             for _ in range(N)
         ]
     S, T = draw.sizes(2, low=3, high=6)
-    lengths, ends = [S, 1, draw.randint(2, S)], [draw.randint(2, T), T, draw.randint(1, T)]
+    lengths, ends = [S, 2, draw.randint(2, S)], [draw.randint(2, T), T, draw.randint(1, T)]
     source, target = draw.ids(V_source, 3, S), draw.ids(V - 1, 3, T + 1)
     for row, end in enumerate(ends):
         target[row, end + 1 :] = V - 1  # the id of the padding
+        source[row, lengths[row] - 1] = 1  # eos
     real = torch.arange(S) < torch.tensor(lengths)[:, None]
     return weights, H, source, real, target, V - 1, draw.randint(3, 6)
 

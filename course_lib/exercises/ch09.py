@@ -404,9 +404,10 @@ def cross_attention(student):
         if not close(student(*small, mask, *W), _cross(*parts, mask), precision(got)):
             raise Wrong("right for D = 5, wrong for D = 3: is the width written in your code?")
         alone = torch.tensor([[1, 0, 0, 0], [0, 0, 1, 0]]).bool()
-        if not close(student(300 * x, memory, alone, W_q, W_k, W_v), _cross(300 * q, k, v, alone), 1e-3):
-            raise Wrong("right for small scores, wrong for large ones, of some hundreds. Is the score of padding a "
-                        "number that a real score can fall below?")  # fmt: skip
+        for factor, size in ((300, "hundreds"), (1500, "thousands")):
+            if not close(student(factor * x, memory, alone, W_q, W_k, W_v), _cross(factor * q, k, v, alone), 1e-3):
+                raise Wrong(f"right for small scores, wrong for large ones, of some {size}. Is the score of padding a "
+                            "number that a real score can fall below?")  # fmt: skip
         return
     if close(got[0], _cross(q, k, v, None, axis=1)[0], precision(got, 1e-6)):  # sentence 0 has no padding
         raise Wrong("the softmax runs over the target positions; for each query the weights over the memory must add "
@@ -437,6 +438,8 @@ def cross_attention(student):
         "the projections are applied as x @ W; row vectors need x @ W.T, as nn.Linear does it":
             _cross(x @ W_q, memory @ W_k, memory @ W_v, mask),
         "the values are the memory itself: project them with W_v": _cross(q, k, memory, mask),
+        "x is added to the answer: that residual belongs to the block; here what cross-attention itself gives is "
+        "asked for": x + _cross(q, k, v, mask),
     })  # fmt: skip
     inverted = _cross(q, k, v, ~mask)
     if close(got[1], inverted[1], precision(got, 1e-6)):
@@ -504,18 +507,25 @@ def _write(model, prompt, stop, limit, last=True, whole=True, best=True, obey=Tr
 )
 def continue_greedily(student):
     """Exercise 9.5: the loop that generates."""
-    for prompt, limit in (([4, 6], 20), ([7], 4), ([8, 5, 4, 2], 20)):
+    for prompt, limit in (([4, 6], 20), ([7], 4), ([8, 5, 4, 2], 20), ([5, _STOP, 7], 20)):
         whole = _write(_CausalModel(), prompt, _STOP, limit)
         right = whole[:-1] if whole[-1] == _STOP else whole
-        got = student(_CausalModel(), list(prompt), _STOP, limit)
+        model = _CausalModel()
+        got = student(model, list(prompt), _STOP, limit)
         got = got.tolist() if isinstance(got, torch.Tensor) else got
         if not isinstance(got, (list, tuple)):
             raise Wrong(f"wanted a list of the new tokens, got a {type(got).__name__}")
         got = [token.item() if isinstance(token, torch.Tensor) else token for token in got]
         if not all(isinstance(token, int) for token in got):
             raise Wrong("the result must be a flat list of ids")
+        if got == right and model.calls > len(whole) + 1:
+            raise Wrong(f"the words are right, but the model was called {model.calls} times for {len(whole)} words, "
+                        f"the stop token ({_STOP}) among them: leave the loop when it comes")  # fmt: skip
         if got == right:
             continue
+        if got == [] and _STOP in prompt:
+            raise Wrong(f"the prompt holds the stop token ({_STOP}), and nothing is written: only a stop token that "
+                        "the model writes ends the text")  # fmt: skip
         if got == [*prompt, *right]:
             raise Wrong("the prompt is among your words: return only what the model has added")
         if got == whole and whole[-1] == _STOP:
@@ -557,7 +567,7 @@ which_style = Written(
         "training loss put in doubt?",
         "(a) A text that is complete: the encoder. One that is still being written: the decoder. One sequence in, "
         "another out: both stacks, or a decoder with a prefix. (b) Think of CLS at the front, and of a word that a "
-        "later word corrects. (c) The first of the four tests in section 7.",
+        "later word corrects. (c) The first of the four tests in section 8.",
         "(a) Pool where one vector for the whole text is asked for; where a label for each token is asked for, do not. "
         "(b) The first position of a causal model sees itself alone. (c) Change one target word and look at the logits "
         "before it.",
@@ -855,8 +865,11 @@ def _expect_update(student, weights, H, source, real):
     if not close(got[0], right[0]):
         for rule, message in (
             ("padding", "learn: padding counts in the loss; leave out the places where target_out is pad"),
-            ("all places", "learn: padding adds nothing to the loss, but is counted in its mean: divide by the number "
-             "of real target words, not by B times T"),
+            (
+                "all places",
+                "learn: padding adds nothing to the loss, but is counted in its mean: divide by the number "
+                "of real target words, not by B times T",
+            ),
             ("sum", "learn: the loss is a sum; the mean over the real target words is asked for"),
             ("shift", "learn: the loss compares with target_in, what the decoder reads; it must predict target_out"),
         ):

@@ -154,6 +154,29 @@ def write(last=-1, whole=True, append=True, stop_at=True, keep_stop=False, promp
     return continue_greedily
 
 
+def never_stops(model, prompt, stop, max_new):
+    """Writes to the limit, and cuts at the stop token afterwards."""
+    words = write(stop_at=False)(model, prompt, stop, max_new)
+    return words[: words.index(stop)] if stop in words else words
+
+
+def looks_everywhere(model, prompt, stop, max_new):
+    """Stops when a stop token stands anywhere, the prompt included."""
+    ids = list(prompt)
+    for _ in range(max_new):
+        if stop in ids:
+            break
+        ids.append(model(torch.tensor([ids]))[0, -1].argmax().item())
+    words = ids[len(prompt) :]
+    return words[:-1] if words and words[-1] == stop else words
+
+
+def cuts_all(model, prompt, stop, max_new):
+    """Stops in time, but cuts prompt and words at the first stop token of both."""
+    ids = [*prompt, *write()(model, prompt, stop, max_new)]
+    return ids[: ids.index(stop)][len(prompt) :] if stop in ids else ids[len(prompt) :]
+
+
 def doubled(model, prompt, stop, max_new):
     """Appends the best word after every position, not after the last alone."""
     ids = torch.tensor([prompt])
@@ -367,7 +390,9 @@ PLANTED = {
         ("the memory is set to 0 at padding", cross(see="all", zero=("memory",))),
         ("padding has the score 0", cross(see="all", zero=("k",))),
         ("its scores are finite numbers", cross(hide=-10.0)),
-        ("right for small scores, wrong for large ones", cross(hide=-100.0)),
+        ("right for small scores, wrong for large ones, of some hundreds", cross(hide=-100.0)),
+        ("right for small scores, wrong for large ones, of some thousands", cross(hide=-1000.0)),
+        ("x is added to the answer", lambda x, *rest: x + cross()(x, *rest)),
     ],
     "own_transformer": [
         ("encode: the rows of the table", own(root=False)),
@@ -420,6 +445,8 @@ PLANTED = {
         ("append one word in each round", doubled),
         ("right for eos_id = 3, wrong for", lambda model, prompt, stop, limit: write()(model, prompt, 3, limit)),
         ("list of the new tokens", lambda model, prompt, stop, max_new: "words"),
+        ("leave the loop when it comes", never_stops),
+        ("the prompt holds the stop token", looks_everywhere),
     ],
 }  # fmt: skip
 
@@ -503,6 +530,25 @@ def test_heads_of_the_wrong_axis_are_named(options):
 def test_padding_that_keeps_its_weight_is_named(part, options):
     """Fails when another way to the same mistake gets a message that is not true of it."""
     assert part in verdict(ch09.cross_attention, cross(**options))
+
+
+def test_a_prompt_cut_at_its_stop_token_is_named():
+    """Fails when another way to trip over a stop token in the prompt passes, or gets another message."""
+    assert "the prompt holds the stop token" in verdict(ch09.continue_greedily, cuts_all)
+
+
+def test_one_call_too_many_is_welcome():
+    """Fails when a loop that looks one word ahead at the limit is refused."""
+
+    def one_ahead(model, prompt, stop, max_new):
+        ids = list(prompt)
+        word = model(torch.tensor([ids]))[0, -1].argmax().item()
+        while word != stop and len(ids) < len(prompt) + max_new:
+            ids.append(word)
+            word = model(torch.tensor([ids]))[0, -1].argmax().item()
+        return ids[len(prompt) :]
+
+    assert verdict(ch09.continue_greedily, one_ahead) == "passed: continue_greedily"
 
 
 @pytest.mark.parametrize("low", [-1e4, -1e9])

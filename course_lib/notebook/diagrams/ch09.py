@@ -1,5 +1,8 @@
 """Diagrams of chapter 09: a direct function in place of a loop, the blocks of a Transformer, writing word by word."""
 
+import math
+from itertools import pairwise
+
 from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, joint, label, operation, wire
 
 # The arrows of queries, keys and values, coloured by the kind of attention, the same in every diagram of the chapter.
@@ -170,6 +173,101 @@ def encoder_block():
     return ax
 
 
+TOKENS = ["ein", "hund", "läuft"]
+VECTORS = [[1, 0, 0, 1], [0, 2, 0, 0], [0, 0, 3, -1]]  # x, (T, D)
+WEIGHTS = [[0.2, 0.7, 0.1], [0.3, 0.5, 0.2], [0.1, 0.6, 0.3]]  # of attention, (T, T)
+
+
+def _rounded(vectors):
+    return [[round(entry, 1) + 0.0 for entry in vector] for vector in vectors]
+
+
+def _added(one, other):
+    return _rounded([[a + b for a, b in zip(*pair, strict=True)] for pair in zip(one, other, strict=True)])
+
+
+def _normalised(vectors):
+    """LayerNorm without gain and offset, rounded."""
+    result = []
+    for vector in vectors:
+        mean = sum(vector) / len(vector)
+        spread = math.sqrt(sum((entry - mean) ** 2 for entry in vector) / len(vector))
+        result.append([(entry - mean) / spread for entry in vector])
+    return _rounded(result)
+
+
+def _small_block():
+    """Every step of an encoder block on three vectors of four entries, each step from the rounded one before."""
+    steps = {"x": _rounded(VECTORS)}
+    steps["found"] = _rounded([[sum(w * v[d] for w, v in zip(row, VECTORS, strict=True)) for d in range(4)]
+                               for row in WEIGHTS])  # fmt: skip
+    steps["added"] = _added(steps["x"], steps["found"])
+    steps["x1"] = _normalised(steps["added"])
+    steps["hidden"] = _rounded([[max(0, b + c), max(0, a - c)] for a, b, c, _ in steps["x1"]])
+    steps["thought"] = _rounded([[second, 0, 0, first] for first, second in steps["hidden"]])
+    steps["added again"] = _added(steps["x1"], steps["thought"])
+    steps["x2"] = _normalised(steps["added again"])
+    return steps
+
+
+@diagram(
+    alt="Three words, ein, hund, läuft, each a vector of four numbers, go up through an encoder block. Self-attention, "
+    "which spans all three columns, gives each a weighted mean of the three vectors: for läuft 0.1, 0.6 and 0.3. The "
+    "vector itself, on a grey line beside it, is added, and the sum normalised. Then, in each column by itself, a "
+    "feed-forward network of two hidden units; its result is added, and the sum normalised.",
+    caption="The encoder block in numbers small enough to check: first each word looks around, then it thinks by "
+    "itself; what it was (grey) is added both times, and the sum normalised. (Made up: $D$ = 4, two hidden units, "
+    "values that are $x$ itself; each step rounded.)",
+)
+def block_with_numbers():
+    """Draw three words going through an encoder block, with the numbers of every step."""
+    ax = canvas(17.0, 13.6)
+    columns, w, steps = (7.05, 10.9, 14.75), 3.3, _small_block()
+    rows = {"x": 1.4, "found": 4.35, "added": 5.5, "x1": 6.65, "hidden": 8.25, "thought": 9.4, "added again": 10.7,
+            "x2": 11.85}  # fmt: skip
+    kinds = {"x": "token", "found": SELF, "hidden": DEEP, "thought": DEEP, "x1": NORM, "x2": NORM}
+    frame(ax, 5.15, 1.95, 11.75, 10.45)
+    box(ax, 10.9, 3.2, "", kind=SELF, w=11.1, h=0.8)
+    names = list(rows)
+    for name, y in rows.items():
+        for x, vector in zip(columns, steps[name], strict=True):
+            box(ax, x, y, "", kind=kinds.get(name, "plain"), w=w, h=0.64)
+            _numbers(ax, x, y, vector)
+    for below, above in pairwise(names[1:]):
+        for x in columns:
+            wire(ax, [(x, rows[below] + 0.32), (x, rows[above] - 0.32)])
+    for x, word, weights in zip(columns, TOKENS, WEIGHTS, strict=True):
+        label(ax, x, 0.55, word, size=10.5, weight="bold")
+        _numbers(ax, x, 3.2, weights)
+        wire(ax, [(x, rows["x"] + 0.32), (x, 2.8)], SELF)
+        wire(ax, [(x, 3.6), (x, rows["found"] - 0.32)], SELF)
+        wire(ax, [(x, rows["x2"] + 0.32), (x, 13.2)])
+        for below, above in (("x", "added"), ("x1", "added again")):
+            y, side = rows[below] + 0.83, x + w / 2 + 0.26
+            joint(ax, x, y, "residual")
+            wire(ax, [(x, y), (side, y), (side, rows[above]), (x + w / 2, rows[above])], "residual")
+            ax.patches[-1].set_zorder(1.5)
+    for y, text in (
+        (rows["x"], "$x$: its meaning and place"),
+        (3.2, "self-attention: how much it\ntakes of ein, hund, läuft"),
+        (rows["found"], "what it found"),
+        (rows["added"], "$x$ + what it found"),
+        (rows["x1"], "normalised"),
+        (rows["hidden"], "feed-forward: 2nd + 3rd entry,\n1st − 3rd, where positive"),
+        (rows["thought"], "what it makes of these two:\nnew entries 4 and 1"),
+        (rows["added again"], "what it was + what it made"),
+        (rows["x2"], "normalised: the output"),
+    ):
+        label(ax, 0.15, y, text, size=9, align="left")
+    return ax
+
+
+def _numbers(ax, x, y, vector):
+    """The entries of a vector side by side, around x."""
+    for i, entry in enumerate(vector):
+        label(ax, x + 0.8 * (i - (len(vector) - 1) / 2), y, f"{entry:g}".replace("-", "−"), size=9)
+
+
 @diagram(
     alt="One decoder block from bottom to top: masked self-attention over its own input, in purple; then "
     "cross-attention, in vermilion, whose query comes from below and whose keys and values come straight from the "
@@ -322,7 +420,7 @@ WORDS = ["la", "kata", "vidis", "<eos>"]
     "Frame 1: input <sos>, output la. Frame 2: inputs <sos> la, output kata. Frame 3: <sos> la kata, output vidis. "
     "Frame 4: <sos> la kata vidis, output <eos>. A dashed arrow leads from each output to the next frame's input.",
     caption="Generating: each output is appended to the input, and the decoder runs again on all of it, until it says "
-    "`<eos>`. With T words, T runs, each waiting for the word before.",
+    "`<eos>`. Three words and `<eos>` take four runs, each waiting for the one before.",
 )
 def autoregressive_decoding():
     """Draw four steps of decoding as a strip of frames."""

@@ -32,6 +32,50 @@ def reactions(matrices):
     )
 
 
+def recognised(matrices):
+    """Draw the similarities of outputs to inputs after twelve layers: {name: (T, T)}."""
+    axes = plots.grid(1, len(matrices), height=3.1)[0]
+    for ax, (name, matrix) in zip(axes, matrices.items(), strict=True):
+        places = [str(t + 1) if t % 5 == 4 or t == 0 else "" for t in range(len(matrix))]
+        label = "similarity (cosine, 0 or above)" if ax is axes[-1] else ""
+        ylabel = "output" if ax is axes[0] else ""
+        plots.heatmap(ax, matrix.clamp(min=0), places, places, label, xlabel="input", ylabel=ylabel)
+        ax.collections[0].set_clim(0, 1)
+        if ax is not axes[-1]:
+            ax.collections[0].colorbar.remove()
+        ax.set(title=name, aspect="equal")
+        ax.tick_params(labelsize=8, length=0)
+    show(
+        axes[0],
+        alt="Two maps of 20 outputs by 20 inputs. With the sums: a dark diagonal on a pale ground. Without: pale "
+        "spots everywhere, and no diagonal.",
+        caption="What is left of 20 vectors after twelve untrained layers? With the sums each output resembles its own "
+        "input (the diagonal); without them almost none does. (One seed.)",
+    )
+
+
+def layer_norm(first, second, result):
+    """Draw two vectors, and the one vector that LayerNorm makes of both."""
+    axes = plots.grid(1, 3, height=2.2)[0]
+    titles = ("a vector", "times 10, plus 100", "LayerNorm of either")
+    for ax, vector, title in zip(axes, (first, second, result), titles, strict=True):
+        kind = "output" if ax is axes[-1] else "input"
+        ax.bar(range(1, len(vector) + 1), vector, color=plots.COLORS[kind], width=0.6)
+        mean = sum(vector) / len(vector)
+        ax.axhline(mean, color=plots.COLORS["ink"], lw=1, ls="--")
+        ax.annotate(
+            f"mean {mean:.0f}", (len(vector) + 0.4, mean), xytext=(0, 3), textcoords="offset points", ha="right"
+        )
+        ax.set(title=title, xlabel="entry", xticks=range(1, len(vector) + 1))
+    show(
+        axes[0],
+        alt="Three bar charts of four entries: a vector with mean 3; the same times 10, plus 100, with mean 130; and "
+        "what LayerNorm makes of either, with mean 0 and entries between -1 and 2. The pattern is the same in all.",
+        caption="What does LayerNorm keep? The pattern, not the size: both vectors become the same, with mean 0 and "
+        "standard deviation 1.",
+    )
+
+
 def alignment(pair, weights):
     """Draw the cross-attention (T, S) of one sentence pair, with squares on the true alignment."""
     ax = plots.heatmap(
