@@ -25,6 +25,11 @@ MAP = [
     ("11", "Training tricks", "warm-up, Pre-LN, ReZero, RAdam, measured"),
     ("12", "BERT", "masked language models, pre-training and fine-tuning"),
     ("13", "GPT", "causal language models, sampling, the KV cache"),
+    (
+        "14",
+        "From GPT-2 to the models of today",
+        "RMSNorm, SwiGLU, grouped queries; LoRA; eight bits; loops that train in parallel",
+    ),
 ]
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 SITE = "<!-- the site -->", "<!-- end of the site -->"

@@ -129,6 +129,23 @@ FAMILIES = {  # what may stand in one figure: distinct in every family; between 
     "splits": {"training": "grey", "validation": "blue"},
     "memory": {"weights": "purple", "gradients": "vermilion", "moments": "grey", "activations": "green"},
     "forecast": {"autoregression": "orange", "persistence": "grey", "series": "sky"},
+    "modern parts": {
+        "GPT": "sky",
+        "Llama": "vermilion",
+        "RMSNorm": "olive",
+        "SwiGLU": "orange",
+        "RoPE": "green",
+        "grouped queries": "blue",
+        "LoRA": "purple",
+    },
+    "recall": {
+        "softmax attention": "blue",
+        "linear attention": "vermilion",
+        "gated recurrence": "purple",
+        "GRU": "orange",
+    },
+    "recurrence": {"loop": "vermilion", "scan": "purple"},
+    "layers": {"two layers": "blue", "one layer": "grey", "one layer, wide": "olive"},
 }
 ALIASES = {
     "GRU with attention": "GRU + attention",
@@ -162,6 +179,7 @@ ALIASES = {
     "shuffled": "frozen",
     "training text": "training",
     "held-out text": "validation",
+    "GPT-2": "GPT",
 }
 ENTITIES = {name: HUES[hue] for family in FAMILIES.values() for name, hue in family.items()}
 ENTITIES |= {alias: ENTITIES[name] for alias, name in ALIASES.items()}  # one colour for each entity of the course

@@ -97,7 +97,7 @@ def test_an_api_page_documents_a_module_and_the_modules_inside_it():
     assert ".. automodule:: course_lib.rnn\n   :members:" in page
     assert "Used in chapters [05](../notebooks/05_lstm_and_gru.ipynb)." in page
     page = pages.api_page("exercises", {})
-    assert ".. automodule:: course_lib.exercises.ch13\n" in page
+    assert ".. automodule:: course_lib.exercises.ch14\n" in page
     assert "Used in" not in page
 
 

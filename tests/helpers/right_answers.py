@@ -1777,6 +1777,24 @@ def bert_parameters(V, L, D, N, F):
     number_of_parameters = sum(map(np.prod, outside + N * layer))
     return number_of_parameters
 '''),
+    Right("ex12-8-similarities", "scipy, Python loops, NumPy array for a tensor", '''\
+from scipy.spatial.distance import cdist
+
+def similarities(queries, real_queries, documents, real_documents):
+    asked = [x[there].numpy().mean(0) for x, there in zip(queries, real_queries)]
+    found = [x[there].numpy().mean(0) for x, there in zip(documents, real_documents)]
+    return torch.from_numpy(1 - cdist(asked, found, "cosine"))
+''', needs=("scipy",)),
+    Right("ex12-8-similarities", "einsum, compared with torch's own", '''\
+def means(x, real):
+    return torch.einsum("btd,bt->bd", x, real.to(x.dtype)) / real.sum(1, keepdim=True)
+
+def similarities(queries, real_queries, documents, real_documents):
+    a, b = means(queries, real_queries), means(documents, real_documents)
+    cosines = a @ b.T / torch.outer(a.norm(dim=1), b.norm(dim=1))
+    torch.testing.assert_close(cosines[0], F.cosine_similarity(a[:1], b))
+    return cosines
+'''),
     # --- 13 ---------------------------------------------------------------------------------
     Right("ex13-1-tied-gradient", "NumPy array for a tensor, innocent names", '''\
 import numpy as np
@@ -1849,5 +1867,475 @@ import numpy as np
 N = 774e6
 tokens, cache = 20 * N, 2 * 36 * 32 * 1024 * 1280 * 2
 training_run = np.array([tokens, 6 * N * tokens, 6 * N * tokens / (8 * 0.4 * 4e14 * 24 * 3600), cache / 1e9], "float32")
+'''),
+    Right("ex13-8-own-gpt", "helper cell, own class, innocent names", '''\
+class OwnGPT(Parts):
+    def start(self):
+        return Store(len(self.weights["blocks"]))
+
+    def logits(self, ids, cache=None):
+        cache = Store(len(self.weights["blocks"])) if cache is None else cache
+        places = torch.arange(ids.shape[1]) + cache.length
+        x = F.embedding(ids, self.weights["table"]) + self.weights["positions"][places]
+        for i, p in enumerate(self.weights["blocks"]):
+            x = x + self.multi_head_attention(self.layer_norm(x, p, "1"), p, cache, i)
+            x = x + self.feed_forward(self.layer_norm(x, p, "2"), p)
+        cache.length += ids.shape[1]
+        return self.layer_norm(x, self.weights, "") @ self.weights["table"].T
+
+    def probabilities(self, logits, temperature, p):
+        return top_p((logits / temperature).softmax(-1), p)
+
+    def write(self, prompt, max_new_tokens, temperature, p, choose):
+        cache, text = self.start(), list(prompt)
+        while len(text) < len(prompt) + max_new_tokens:
+            unread = torch.tensor(text[cache.length :]).unsqueeze(0)
+            generate = self.probabilities(self.logits(unread, cache)[:, -1], temperature, p)
+            text.append(choose(generate))
+        return text[len(prompt) :]
+''', before=('''\
+def top_p(probs, p):
+    values, order = probs.sort(descending=True)
+    values[values.cumsum(-1) - values >= p] = 0
+    kept = torch.zeros_like(probs).scatter(-1, order, values)
+    return kept / kept.sum(-1, keepdim=True)
+
+class Store:
+    def __init__(self, blocks):
+        self.keys, self.values, self.length = [None] * blocks, [None] * blocks, 0
+
+    def join(self, i, k, v):
+        if self.keys[i] is not None:
+            k, v = torch.cat([self.keys[i], k], 2), torch.cat([self.values[i], v], 2)
+        self.keys[i], self.values[i] = k, v
+        return k, v
+
+class Parts:
+    def __init__(self, weights, num_heads):
+        self.weights, self.H = weights, num_heads
+
+    def layer_norm(self, x, p, i):
+        centred = x - x.mean(-1, keepdim=True)
+        scale = (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        return centred * scale * p[f"gain{i}"] + p[f"offset{i}"]
+
+    def multi_head_attention(self, x, p, cache, i):
+        parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
+        q, k, v = (part.unflatten(2, (self.H, -1)).transpose(1, 2) for part in parts)
+        k, v = cache.join(i, k, v)
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        when = torch.arange(k.shape[2])
+        scores = scores.masked_fill(when > when[-q.shape[2] :, None], -torch.inf)
+        return F.linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), p["out_weight"], p["out_bias"])
+
+    def feed_forward(self, x, p):
+        x = F.linear(x, p["weight1"], p["bias1"])
+        x = 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return F.linear(x, p["weight2"], p["bias2"])
+''',)),
+    Right("ex13-8-own-gpt", "einsum, dataclass, Python loops, generator, 0-d tensors", '''\
+@dataclasses.dataclass
+class OwnGPT:
+    weights: dict
+    num_heads: int
+
+    def start(self):
+        return {"read": 0}
+
+    def logits(self, ids, cache=None):
+        w = self.weights
+        cache = {"read": 0} if cache is None else cache
+        rows = []
+        for t in range(ids.shape[1]):
+            x = w["table"][ids[:, t]] + w["positions"][cache["read"]]
+            for i, p in enumerate(w["blocks"]):
+                x = self.block(x, p, cache.setdefault(i, ([], [])))
+            cache["read"] += 1
+            rows += [torch.einsum("bd,vd->bv", F.layer_norm(x, x.shape[1:], w["gain"], w["offset"]), w["table"])]
+        return torch.stack(rows, 1)
+
+    def block(self, x, p, kept):
+        y = F.layer_norm(x, x.shape[1:], p["gain1"], p["offset1"])
+        q, k, v = (torch.einsum("bd,hkd->bhk", y, W) + b for W, b in zip(
+            p["in_proj_weight"].unflatten(0, (3, self.num_heads, -1)), p["in_proj_bias"].view(3, self.num_heads, -1)))
+        for store, new in zip(kept, (k, v)):
+            store.append(new)
+        keys, values = (torch.stack(store, 1) for store in kept)
+        share = (torch.einsum("bhk,bshk->bhs", q, keys) * q.shape[-1] ** -0.5).softmax(-1)
+        x = x + torch.einsum("bhs,bshk->bhk", share, values).flatten(1) @ p["out_weight"].T + p["out_bias"]
+        y = F.layer_norm(x, x.shape[1:], p["gain2"], p["offset2"]) @ p["weight1"].T + p["bias1"]
+        return x + F.gelu(y, approximate="tanh") @ p["weight2"].T + p["bias2"]
+
+    def probabilities(self, logits, temperature, p):
+        logits = torch.as_tensor(logits)
+        return torch.stack([self.nucleus(row, p) for row in (logits / temperature).softmax(-1)])
+
+    def nucleus(self, row, p):
+        total, kept = 0.0, torch.zeros_like(row)
+        for token in row.argsort(descending=True):
+            if total < p:
+                kept[token] = row[token]
+                total = total + row[token]
+        return kept / kept.sum()
+
+    def tokens(self, ids, temperature, p, choose):
+        cache = self.start()
+        while True:
+            new = choose(self.probabilities(self.logits(ids, cache)[:, -1], temperature, p))
+            ids = torch.tensor([[new]])
+            yield ids.squeeze()
+
+    def write(self, prompt, max_new_tokens, temperature, p, choose):
+        return list(islice(self.tokens(torch.tensor([prompt]), temperature, p, choose), max_new_tokens))
+''', before=('''\
+import dataclasses
+from itertools import islice
+''',)),
+    Right("ex13-8-own-gpt", "nn.Module instance, walrus, no_grad, tuple for list", '''\
+class OwnGPT(nn.Module):
+    def __init__(self, weights, num_heads):
+        super().__init__()
+        self.w, self.H = weights, num_heads
+        self.L, self.D = weights["positions"].shape
+
+    def start(self, B=None):
+        return [None, 0]  # keys and values (2, N, B, L, D), made at the first call, and how many are filled
+
+    @torch.no_grad()
+    def forward(self, ids, cache):
+        (B, T), start = ids.shape, cache[1]
+        if cache[0] is None:
+            cache[0] = self.w["table"].new_zeros(2, len(self.w["blocks"]), B, self.L, self.D)
+        cache[1] = (end := start + T)
+        x = self.w["table"][ids] + self.w["positions"][start:end]
+        for p, keys, values in zip(self.w["blocks"], *cache[0]):
+            y = F.layer_norm(x, [self.D], p["gain1"], p["offset1"])
+            W, b = p["in_proj_weight"].split(self.D), p["in_proj_bias"].split(self.D)
+            q, keys[:, start:end], values[:, start:end] = (y @ w.T + c for w, c in zip(W, b))
+            heads = []
+            for h in range(self.H):
+                part = slice(h * (K := self.D // self.H), h * K + K)
+                scores = q[..., part] @ keys[:, :end, part].mT / K**0.5 + torch.full((T, end), -1e30).triu(start + 1)
+                heads += [scores.softmax(-1) @ values[:, :end, part]]
+            x = x + F.linear(torch.cat(heads, -1), p["out_weight"], p["out_bias"])
+            y = F.layer_norm(x, [self.D], p["gain2"], p["offset2"])
+            y = F.gelu(F.linear(y, p["weight1"], p["bias1"]), approximate="tanh")
+            x = x + F.linear(y, p["weight2"], p["bias2"])
+        return F.layer_norm(x, [self.D], self.w["gain"], self.w["offset"]) @ self.w["table"].T
+
+    def logits(self, ids, cache=None):
+        return self(ids, cache or self.start())
+
+    def probabilities(self, logits, temperature, p):
+        return top_k_top_p(logits / temperature, top_p=p).softmax(-1)
+
+    def write(self, prompt, max_new_tokens, temperature, p, choose):
+        scores, new = self.logits(torch.tensor([prompt]), cache := self.start()), []
+        for n in range(1, max_new_tokens + 1):
+            new += [choose(self.probabilities(scores[:, -1], temperature, p))]
+            if n < max_new_tokens:
+                scores = self.logits(torch.tensor([[new[-1]]]), cache)
+        return tuple(new)
+'''),
+    # --- 14 ---------------------------------------------------------------------------------
+    Right("ex14-1-rms-norm", "NumPy array for a tensor", '''\
+import numpy as np
+
+def rms_norm(x, weight, eps):
+    x, weight = x.numpy().astype(np.float64), weight.numpy().astype(np.float64)
+    return weight * x / np.sqrt(np.mean(x ** 2, axis=-1, keepdims=True) + eps)
+'''),
+    Right("ex14-1-rms-norm", "einsum, annotations", '''\
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.double()
+    mean_square = torch.einsum("...d,...d->...", wide, wide) / x.shape[-1]
+    return wide * torch.rsqrt(mean_square + eps).unsqueeze(-1) * weight
+''', after=('''\
+x, w = torch.randn(3, 5), torch.rand(5)
+assert torch.allclose(rms_norm(x, w, 0.1), F.rms_norm(x, (5,), w, 0.1).double(), atol=1e-6)
+''',)),
+    Right("ex14-1-rms-norm", "Python loops, recursion", '''\
+def rms_norm(x, weight, eps):
+    if x.ndim > 1:
+        return torch.stack([rms_norm(row, weight, eps) for row in x])
+    total = 0.0
+    for value in x.tolist():
+        total += value * value
+    root = math.sqrt(total / len(x) + eps)
+    return torch.tensor([w * value / root for w, value in zip(weight.tolist(), x.tolist())])
+'''),
+    Right("ex14-1-swiglu", "einsum, no_grad", '''\
+@torch.no_grad()
+def swiglu(x, gate, up, down):
+    one, two = (torch.einsum("...d,fd->...f", x, matrix) for matrix in (gate, up))
+    return torch.einsum("...f,df->...d", one * torch.sigmoid(one) * two, down)
+'''),
+    Right("ex14-1-swiglu", "nn.Module instance, own class", '''\
+class Network(nn.Module):
+    def forward(self, x, gate, up, down):
+        both = F.linear(x, torch.cat([gate, up]))
+        one, two = both.chunk(2, dim=-1)
+        return F.linear(nn.SiLU()(one) * two, down)
+
+swiglu = Network()
+'''),
+    Right("ex14-1-swiglu", "NumPy array for a tensor, lambda", '''\
+import numpy as np
+silu = lambda z: z / (1 + np.exp(-z))
+swiglu = lambda x, gate, up, down: (silu(x.numpy() @ gate.numpy().T) * (x.numpy() @ up.numpy().T)) @ down.numpy().T
+'''),
+    Right("ex14-2-grouped-attention", "einsum", '''\
+def grouped_attention(q, k, v, causal):
+    B, H, T, K = q.shape
+    G, S = k.shape[1:3]
+    q = q.reshape(B, G, H // G, T, K)
+    scores = torch.einsum("bghtk,bgsk->bghts", q, k) * K ** -0.5
+    if causal:
+        scores = scores + torch.full((T, S), float("-inf")).triu(S - T + 1)
+    return torch.einsum("bghts,bgsk->bghtk", scores.softmax(-1), v).flatten(1, 2)
+'''),
+    Right("ex14-2-grouped-attention", "Python loops, helper cell", '''\
+def grouped_attention(q, k, v, causal):
+    result = torch.empty_like(q)
+    each = q.shape[1] // k.shape[1]
+    for h in range(q.shape[1]):
+        for t in range(q.shape[2]):
+            end = k.shape[2] - q.shape[2] + t + 1 if causal else k.shape[2]
+            result[:, h, t] = look(q[:, h, t], k[:, h // each, :end], v[:, h // each, :end])
+    return result
+''', before=('''\
+def look(q, k, v):
+    weights = torch.softmax((k @ q.unsqueeze(-1)).squeeze(-1) / math.sqrt(q.shape[-1]), dim=1)
+    return (weights.unsqueeze(-1) * v).sum(1)
+''',)),
+    Right("ex14-2-grouped-attention", "einops, innocent names, compared with torch's own", '''\
+from einops import rearrange, repeat
+
+def grouped_attention(q, k, v, causal):
+    attention, (H, T), S = None, q.shape[1:3], k.shape[2]
+    k, v = (repeat(y, "b g s k -> b (g h) s k", h=H // k.shape[1]) for y in (k, v))
+    scores = q @ rearrange(k, "b h s k -> b h k s") / q.shape[-1] ** 0.5
+    positions = torch.arange(S)
+    if causal:
+        scores[..., positions > torch.arange(S - T, S)[:, None]] = -float("inf")
+    return torch.softmax(scores, -1) @ v
+''', after=('''\
+q, k, v = torch.randn(2, 6, 4, 8), torch.randn(2, 3, 4, 8), torch.randn(2, 3, 4, 8)
+theirs = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+assert torch.allclose(grouped_attention(q, k, v, True), theirs, atol=1e-5)
+''',), needs=("einops",)),
+    Right("ex14-3-llama-block", "helper cell", '''\
+def llama_block(x, weights, rotate, H, G, eps):
+    y = my_norm(x, weights["norm_1"], eps)
+    q, k, v = cut(y @ weights["q"].T, H), cut(y @ weights["k"].T, G), cut(y @ weights["v"].T, G)
+    heads = my_attention(rotate(q), rotate(k), v)
+    x = x + heads.transpose(1, 2).reshape(*x.shape[:2], -1) @ weights["o"].T
+    return x + my_network(my_norm(x, weights["norm_2"], eps), weights["gate"], weights["up"], weights["down"])
+''', before=('''\
+def my_norm(x, weight, eps):
+    return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+def my_network(x, gate, up, down):
+    return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+''', '''\
+def cut(y, heads):
+    B, T, width = y.shape
+    return y.view(B, T, heads, width // heads).transpose(1, 2)
+
+def my_attention(q, k, v):
+    k, v = (y.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for y in (k, v))
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    later = torch.ones(q.shape[2], q.shape[2]).triu(1).bool()
+    return scores.masked_fill(later, -math.inf).softmax(-1) @ v
+''')),
+    Right("ex14-3-llama-block", "einsum, innocent names", '''\
+def llama_block(x, weights, rotate, H, G, eps):
+    Llama = lambda name: F.rms_norm(x, x.shape[-1:], weights[name], eps)
+    by_head = lambda y, name, n: torch.einsum("btd,hkd->bhtk", y, weights[name].unflatten(0, (n, -1)))
+    y = Llama("norm_1")
+    q, k, v = rotate(by_head(y, "q", H)), rotate(by_head(y, "k", G)), by_head(y, "v", G)
+    k, v = k.repeat_interleave(H // G, 1), v.repeat_interleave(H // G, 1)
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    x = x + torch.einsum("bhtk,dhk->btd", y, weights["o"].unflatten(1, (H, -1)))
+    y = Llama("norm_2")
+    return x + F.linear(F.silu(F.linear(y, weights["gate"])) * F.linear(y, weights["up"]), weights["down"])
+'''),
+    Right("ex14-3-llama-block", "own class, Python loops", '''\
+class Block:
+    def __init__(self, weights, H, G, eps):
+        self.w, self.H, self.G, self.eps = weights, H, G, eps
+
+    def norm(self, x, name):
+        return self.w[name] * x * torch.rsqrt((x * x).mean(-1, keepdim=True) + self.eps)
+
+    def attend(self, y, rotate):
+        K = self.w["q"].shape[0] // self.H
+        q, k, v = (torch.stack((y @ self.w[name].T).split(K, dim=-1), dim=1) for name in ("q", "k", "v"))
+        q, k, heads, T = rotate(q), rotate(k), [], y.shape[1]
+        hidden = torch.arange(T) > torch.arange(T)[:, None]
+        for h in range(self.H):
+            g = h * self.G // self.H
+            scores = (q[:, h] @ k[:, g].transpose(1, 2)) / K ** 0.5
+            heads.append(torch.softmax(scores.masked_fill(hidden, -1e30), dim=-1) @ v[:, g])
+        return torch.cat(heads, dim=-1) @ self.w["o"].T
+
+    def think(self, y):
+        one = y @ self.w["gate"].T
+        return (one * torch.sigmoid(one) * (y @ self.w["up"].T)) @ self.w["down"].T
+
+def llama_block(x, weights, rotate, H, G, eps):
+    block = Block(weights, H, G, eps)
+    x = x + block.attend(block.norm(x, "norm_1"), rotate)
+    return x + block.think(block.norm(x, "norm_2"))
+'''),
+    Right("ex14-4-low-rank", "own class, Parameter", '''\
+class LowRank(nn.Module):
+    def __init__(self, linear, rank, alpha):
+        super().__init__()
+        self.inner, self.rank, self.alpha = linear, rank, alpha
+        for parameter in self.inner.parameters():
+            parameter.requires_grad = False
+        self.A = nn.Parameter(torch.empty(rank, linear.weight.shape[1]))
+        self.B = nn.Parameter(torch.empty(linear.weight.shape[0], rank))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
+        nn.init.zeros_(self.B)
+
+    def forward(self, x):
+        return self.inner(x) + self.alpha / self.rank * F.linear(F.linear(x, self.A), self.B)
+
+    @torch.no_grad()
+    def merged(self):
+        return self.inner.weight.add(self.B @ self.A, alpha=self.alpha / self.rank)
+'''),
+    Right("ex14-4-low-rank", "einsum, innocent names", '''\
+class LowRank(nn.Module):
+    def __init__(self, linear, rank, alpha):
+        super().__init__()
+        outputs, inputs = linear.weight.shape
+        self.LoRALinear = linear.requires_grad_(False)
+        self.register_buffer("factor", torch.tensor(alpha / rank))
+        self.A = nn.Parameter(0.01 * torch.randn(rank, inputs))
+        self.B = nn.Parameter(torch.zeros(outputs, rank))
+
+    def merged(self):
+        return self.LoRALinear.weight + self.factor * torch.einsum("or,ri->oi", self.B, self.A)
+
+    def forward(self, x):
+        return F.linear(x, self.merged(), self.LoRALinear.bias)
+'''),
+    Right("ex14-4-low-rank", "annotations, keyword-only", '''\
+class LowRank(nn.Linear):
+    def __init__(self, linear: nn.Linear, rank: int, alpha: float):
+        super().__init__(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        self.weight, self.bias = linear.weight, linear.bias
+        self.requires_grad_(False)
+        self.A = nn.Parameter(torch.randn(rank, linear.in_features))
+        self.B = nn.Parameter(torch.zeros(linear.out_features, rank))
+        self.ratio = alpha / rank
+
+    def update(self, *, ratio: float) -> torch.Tensor:
+        return ratio * (self.B @ self.A)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + x @ self.update(ratio=self.ratio).T
+
+    def merged(self) -> torch.Tensor:
+        return self.weight + self.update(ratio=self.ratio)
+'''),
+    Right("ex14-5-quantize", "NumPy array for a tensor", '''\
+import numpy as np
+
+def quantize(weight):
+    w = weight.numpy()
+    scales = np.maximum(np.abs(w).max(axis=1), 1e-12) / 127
+    return np.rint(w / scales[:, None]).astype(np.int8), scales
+'''),
+    Right("ex14-5-quantize", "Python loops, float32, list for tuple", '''\
+def quantize(weight):
+    ints, scales = [], []
+    for row in weight.tolist():
+        scale = max(abs(value) for value in row) / 127 or 0.5
+        ints.append([round(value / scale) for value in row])
+        scales.append(scale)
+    return [torch.tensor(ints, dtype=torch.int8), torch.tensor(scales)]
+'''),
+    Right("ex14-5-quantize", "walrus, vmap", '''\
+def quantize(weight):
+    def row(w):
+        return torch.round(w / (scale := w.abs().max().clamp(min=1e-30) / 127)).clamp(-127, 127), scale
+    ints, scales = torch.vmap(row)(weight)
+    return ints.char(), scales
+'''),
+    Right("ex14-6-llama-numbers", "NumPy array for numbers, dataclass", '''\
+from dataclasses import dataclass
+import numpy as np
+
+@dataclass
+class Sizes:
+    V: int = 128256
+    D: int = 4096
+    N: int = 32
+    F: int = 14336
+    narrow: int = 8 * 128
+
+s = Sizes()
+each = 2 * s.D**2 + 2 * s.D * s.narrow + 3 * s.D * s.F
+total = s.N * (each + 2 * s.D) + 2 * s.V * s.D + s.D
+tokens = 2 * s.N * 8192 * s.narrow * 2
+adapter = s.N * 16 * (s.D + s.D + s.D + s.narrow)
+eight_bits = s.N * each + 4 * s.V * s.D
+llama_numbers = np.array([total, tokens, 4 * tokens, 2 * total, eight_bits, adapter / total * 1e11]) / 1e9
+'''),
+    Right("ex14-6-llama-numbers", "Fraction, list for tuple", '''\
+from fractions import Fraction
+giga = Fraction(10**9)
+blocks, tables = 32 * 218_103_808, 2 * 525_336_576
+parameters = blocks + tables + 65 * 4096
+llama_numbers = [parameters / giga, 2**30 / giga, 2**32 / giga, 2 * parameters / giga, (blocks + 2 * tables) / giga,
+                 Fraction(100 * 6_815_744, parameters)]
+'''),
+    Right("ex14-6-llama-numbers", "0-d tensors, last expression", '''\
+layers = [(4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 14336), (4096, 14336), (14336, 4096)]
+block = sum(a * b for a, b in layers)
+all_of_them = torch.tensor(32.0 * block + 2 * 128256 * 4096)
+cache = torch.tensor(2.0 * 32 * 8192 * 1024 * 2)
+lora = 32 * sum(16 * (a + b) for a, b in layers[:2])
+llama_numbers = (all_of_them / 1e9, cache / 1e9, cache * 4 / 1e9, all_of_them * 2 / 1e9,
+                 (32 * block + 2 * 2 * 128256 * 4096) / 1e9, 100 * lora / all_of_them)
+llama_numbers
+'''),
+    Right("ex14-7-linear-step", "einsum", '''\
+def linear_step(q, k, v, state):
+    phi_q, phi_k = (torch.where(x > 0, x + 1, torch.exp(x)) for x in (q, k))
+    S = state[0] + torch.einsum("bhk,bhe->bhke", phi_k, v)
+    z = state[1] + phi_k
+    y = torch.einsum("bhk,bhke->bhe", phi_q, S) / torch.einsum("bhk,bhk->bh", phi_q, z)[..., None]
+    return y, (S, z)
+'''),
+    Right("ex14-7-linear-step", "NamedTuple, list for tuple", '''\
+from typing import NamedTuple
+
+class Sums(NamedTuple):
+    S: torch.Tensor
+    z: torch.Tensor
+
+def linear_step(q, k, v, state):
+    phi = nn.ELU()
+    q, k = phi(q) + 1.0, phi(k) + 1.0
+    new = Sums(state[0] + torch.matmul(k.unsqueeze(-1), v.unsqueeze(-2)), state[1] + k)
+    top = torch.matmul(q.unsqueeze(-2), new.S).squeeze(-2)
+    return [top / (torch.sum(q * new.z, -1, keepdim=True) + 1e-6), new]
+'''),
+    Right("ex14-7-linear-step", "Python loops, no_grad", '''\
+@torch.no_grad()
+def linear_step(q, k, v, state):
+    S, z, y = state[0].clone(), state[1].clone(), torch.zeros_like(v)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            phi_q, phi_k = F.elu(q[b, h]) + 1, F.elu(k[b, h]) + 1
+            S[b, h] += torch.outer(phi_k, v[b, h])
+            z[b, h] += phi_k
+            y[b, h] = phi_q @ S[b, h] / (phi_q @ z[b, h])
+    return y, (S, z)
 '''),
 ]  # fmt: skip

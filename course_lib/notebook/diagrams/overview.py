@@ -9,7 +9,7 @@ STEP, WIDTH, RISE = 4.1, 3.75, 0.55  # from one station to the next, of a statio
     alt="Four frames, each a step higher than the one before. Text and order, chapters 01 and 02: a row of tokens, of "
     "which a window covers three; but a window forgets. A state, 03 to 06: the tokens feed a chain of states; but a "
     "state is narrow. Attention, 07 to 10: the last place has lines to all tokens; but depth resists. Depth, 11 to "
-    "13: a tall stack of layers over all tokens, which says the next word.",
+    "14: a tall stack of layers over all tokens, which says the next word.",
     caption="Each step repairs what the one before it cannot do.",
 )
 def course_overview():
@@ -19,7 +19,7 @@ def course_overview():
         ("A state", "hidden", _chain, ["03 RNN", "04 BPTT", "05 LSTM and GRU", "06 seq2seq"], "a state is narrow"),
         ("Attention", "attention", _fan, ["07 attention", "08 position", "09 Transformer", "10 what it costs"],
          "depth resists"),
-        ("Depth", "weight", _stack, ["11 tricks, measured", "12 BERT", "13 GPT"], ""),
+        ("Depth", "weight", _stack, ["11 tricks, measured", "12 BERT", "13 GPT", "14 today's models"], ""),
     ]  # fmt: skip
     ax = canvas(16.4, 8.2)
     for i, (title, kind, draw, chapters, failure) in enumerate(stations):

@@ -1,0 +1,100 @@
+"""Figures of chapter 14: what each new part is worth, time and recall of recurrences, and when copying is learned."""
+
+import math
+
+from course_lib.notebook import ledger, plots
+from course_lib.notebook.display import show
+
+PARTS = ("RMSNorm", "SwiGLU", "RoPE", "grouped queries", "grouped queries, same F", "Llama")
+RECALL = ("softmax attention", "linear attention", "gated recurrence", "GRU")
+
+
+def modern_parts(experiment="modern-parts", rows=PARTS):
+    """Validation loss of each exchanged part minus that of GPT-2's block, seed by seed."""
+    start = ledger.values(experiment, "GPT-2", "valid_loss")
+    groups = {"GPT-2": [0.0] * len(start)}
+    for row in rows:
+        found = ledger.values(experiment, row, "valid_loss")
+        groups[row] = [a - b for a, b in zip(found, start, strict=True)]
+    ax = plots.dots(plots.axes(height=3.4), groups, "loss minus that of GPT-2's block (nats per character)", digits=2)
+    ax.axvline(0, color=plots.color("GPT"), linewidth=1, zorder=0)
+    show(
+        ax,
+        alt=f"One row for each exchanged part, {len(start)} small dots for the seeds and a large one for the mean: "
+        "validation loss minus that of GPT-2's block of the same seed. A vertical line at 0 is GPT-2's block.",
+        caption="What is each part worth here? Left of the line a part lowers the loss. Where small dots lie on both "
+        "sides of it, these seeds do not say. Small models, tiny Shakespeare.",
+    )
+
+
+def linear_recall(experiment="linear-recall", rows=RECALL):
+    """Accuracy by the number of pairs, one line a model; a dot is a seed."""
+    ax = plots.axes(height=3.2)
+    for row in rows:
+        pairs = ledger.values(experiment, row, "pairs")[0]
+        runs = ledger.values(experiment, row, "by_pairs")
+        plots.band(ax, pairs, runs, row, marker="o")
+        for run in runs:
+            ax.plot(pairs, run, ".", color=plots.color(row), alpha=0.6, markersize=4, label="_seed")
+    ax.axhline(0.1, color=plots.COLORS["muted"], linestyle="--", linewidth=1)
+    ax.annotate("a guess", (pairs[0], 0.1), xytext=(0, 4), textcoords="offset points", color=plots.COLORS["muted"])
+    ax.set(xscale="log", ylim=(0, 1.04), xlabel="pairs to keep", ylabel="right answers (share)")
+    ax.set_xticks(pairs, [str(count) for count in pairs])
+    ax.minorticks_off()
+    plots.direct_labels(ax)
+    show(
+        ax,
+        alt="Share of right answers against the number of pairs, one line for each of: " + ", ".join(rows) + ". Small "
+        "dots are seeds. A dashed line at a tenth is a guess.",
+        caption="How many pairs can be looked up? Attention keeps them all; the others have to fit them into a state "
+        "of one fixed size. Lines are means, dots seeds.",
+    )
+
+
+def times_by_length(rows):
+    """Milliseconds by length; `rows` are dicts of T and the milliseconds of each way, by its name."""
+    names = [name for name in rows[0] if name != "T"]
+    lengths = [row["T"] for row in rows]
+    ax = plots.axes(height=3.0)
+    series = {name: (lengths, [row[name] for row in rows]) for name in names}
+    plots.lines(ax, series, "tokens $T$", "milliseconds", direct=True, marker="o")
+    ax.set(xscale="log", yscale="log")
+    ax.set_xticks(lengths, [f"{T:,}" for T in lengths])
+    ax.minorticks_off()
+    plots.direct_labels(ax)
+    show(
+        ax,
+        alt=f"Milliseconds against the number of tokens, both logarithmic, one line for each of: {', '.join(names)}.",
+        caption="How does the time grow? On these axes a line that rises by one decade for each decade is proportional "
+        "to the length; a steeper one grows faster than the text.",
+    )
+
+
+def induction_heads(experiment="induction-heads", rows=("two layers", "one layer", "one layer, wide")):
+    """Loss in the repeated half by step, and how much the best head looks at the token that it should copy."""
+    left, right = plots.grid(1, 2, height=3.3)[0]
+    for row in rows:
+        steps = ledger.curves(experiment, row, "step")[0]
+        style = {"linestyle": "--" if row == "one layer, wide" else "-"}
+        plots.band(left, steps, ledger.curves(experiment, row, "second_loss"), row, **style)
+        plots.band(right, steps, ledger.curves(experiment, row, "best_induction"), row, **style)
+    runs = ledger.curves(experiment, rows[0], "first_loss")
+    first = [math.fsum(column) / len(column) for column in zip(*runs, strict=True)]
+    left.plot(steps, first, ":", color=plots.COLORS["ink"])
+    bag = ledger.summary(experiment, "bag", "second_loss")[0]
+    left.axhline(bag, color=plots.COLORS["gradient"], linestyle="--", linewidth=1)
+    for y, text, kind in ((first[-1], "first half, nothing to copy", "ink"), (bag, "counting only", "gradient")):
+        place = {"xytext": (0, 6 if kind == "ink" else -12), "textcoords": "offset points", "ha": "right"}
+        left.annotate(text, (steps[-1], y), fontsize=8.5, color=plots.COLORS[kind], **place)
+    left.set(xlabel="step", ylabel="loss, repeated half (nats)", ylim=(0, 5))
+    right.set(xlabel="step", ylabel="attention to the token to copy", ylim=(0, 1))
+    right.legend(fontsize=9, loc="upper left")
+    show(
+        left,
+        alt="Two panels by training step. Left, the loss in the repeated half: two layers fall from 4 to near 0 within "
+        "a few hundred steps, both models of one layer stay above the dashed line of counting. Right, the share of "
+        "attention that the best head of the last layer gives to the token to copy: two layers rise at the same steps, "
+        "one layer stays near 0.",
+        caption="When is copying learned? Where a head begins to look at the token to copy, the loss drops: with two "
+        "layers. With one it never does, however wide. Bands are seeds.",
+    )

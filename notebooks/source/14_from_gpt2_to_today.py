@@ -1,0 +1,1344 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   course:
+#     minutes: 240
+#     needs: "chapters 07 (attention), 08 (position) and 13 (GPT)"
+# ---
+
+# %% [markdown]
+# # 14 · From GPT-2 to the models of today
+#
+# Llama 2 7B is a GPT with 6.7 billion parameters, 2 bytes each. You put it on a graphics card with 24 gigabytes, and let it chat. Every chat of 4,096 tokens keeps its keys and values: for each token, in each of 32 blocks, 4,096 numbers for the key and 4,096 for the value, again 2 bytes each. **How many such chats fit on the card beside the model?**
+
+# %% tags=["fold"]
+# @title This chapter in a picture
+from course_lib.notebook import diagrams
+
+diagrams.show("gpt_and_llama_block")
+
+# %% tags=["setup", "fold"]
+# @title Imports
+import copy
+import math
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tqdm import tqdm
+
+from course_lib import datasets
+from course_lib.attention import KVCache, attention
+from course_lib.cost import measure
+from course_lib.exercises import ch14
+from course_lib.experiments import kv_cache
+from course_lib.generate import generate
+from course_lib.linear_attention import (
+    MinGRU,
+    linear_attention,
+    linear_attention_step,
+    linear_loop,
+    linear_scan,
+)
+from course_lib.llama import (
+    GroupedQueryAttention,
+    Llama,
+    LlamaBlock,
+    LlamaConfig,
+    RMSNorm,
+    SwiGLU,
+    rotate,
+    rotations,
+)
+from course_lib.lora import (
+    LoRALinear,
+    LowRankUpdate,
+    add_lora,
+    lora_parameters,
+    merge_lora,
+)
+from course_lib.notebook import (
+    claim,
+    diagrams,
+    ledger,
+    markdown,
+    predict,
+    run_size,
+    show_source,
+    table,
+)
+from course_lib.notebook.figures import ch14 as figures
+from course_lib.optim import cosine_schedule
+from course_lib.positional import RoPE
+from course_lib.quantization import (
+    Int8Linear,
+    dequantize,
+    quantize_model,
+    quantize_rows,
+    size_in_bytes,
+)
+from course_lib.text import random_windows
+from course_lib.train import set_seed
+from course_lib.utils import huggingface, number_of_parameters
+
+torch.set_printoptions(precision=2, sci_mode=False)
+set_seed(0)
+
+# %%
+guess_1 = predict("the chats of 4,096 tokens that fit", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Gigabytes: the model, a chat, what is left
+weights_gb = 6.74e9 * 2 / 1e9
+
+
+def chat_gb(numbers, tokens=4096, blocks=32):
+    """Keys and values of one chat: two times so many numbers a token and block, 2 bytes each."""
+    return 2 * blocks * tokens * numbers * 2 / 1e9
+
+
+def chats(model_gb, numbers):
+    """Whole chats in what a card of 24 gigabytes has left."""
+    return int((24 - model_gb) / chat_gb(numbers))
+
+
+fit = {
+    "as it is": chats(weights_gb, 4096),
+    "four heads share keys and values": chats(weights_gb, 1024),
+    "weights in 8 bits": chats(weights_gb / 2, 4096),
+    "both": chats(weights_gb / 2, 1024),
+}
+guess_1.compare(f"{fit['as it is']} chats")
+table(["", "chats of 4,096 tokens"], [[name, count] for name, count in fit.items()])
+claim(
+    "The weights take 13.5 gigabytes and each chat 2.1; with shared keys and values and weights in 8 bits the same card holds eight times as many chats.",
+    round(weights_gb, 1) == 13.5 and round(chat_gb(4096), 1) == 2.1 and fit["both"] == 8 * fit["as it is"],
+)
+
+# %% [markdown]
+# Four chats, and two small changes make 32 of them. This is how the years since GPT-2 went: the network is still the GPT of chapter 13, and nearly every change was made because somebody had counted bytes or steps. You will meet these changes one at a time, and measure them. *Sections 1 to 5, with exercises 14.1 to 14.3, take about two hours; sections 6 to 10 make a second sitting.*
+#
+# ### You will be able to
+#
+# 1. write the parts in which a Llama differs from GPT-2 (exercises 14.1 and 14.2), and assemble its block (14.3);
+# 2. read a published checkpoint's sizes and layout, and prove that a loaded model is right;
+# 3. adapt a trained model by training 1 % as many numbers (14.4), and store one in 8 bits (14.5, 14.6);
+# 4. say which loops can be trained in parallel, and what a state of fixed size forgets (14.7);
+# 5. find out how a Transformer copies, and say where a chat model begins.
+#
+# **Letters.** As in chapter 13; besides, `F` is the width of the feed-forward network, and $G$ the number of heads of keys and values (`num_kv_heads` in code).
+
+# %% [markdown]
+# ## 1 · A norm that leaves the mean alone
+#
+# Deep networks need a volume control. Each block adds to the residual stream, so the vectors grow, and the next block must not be deafened. LayerNorm (chapter 09) does two things to a vector: it subtracts the mean, then it divides by the spread. Zhang and Sennrich (2019) asked which of the two is needed. Their answer: to divide is enough.
+#
+# Take $x = (2, 4, 4, 8)$. Its squares are 4, 16, 16 and 64, their mean is 25, the root of it is 5. This is the **root mean square**, and $x / 5 = (0.4, 0.8, 0.8, 1.6)$. That is all. For a vector of `D` numbers, with a small $\epsilon$ against division by zero and one learned weight for each entry:
+#
+# $$ \mathrm{RMSNorm}(x) = w \odot \frac{x}{\sqrt{\frac1D \sum_i x_i^2 + \epsilon}} . $$
+
+# %%
+x = torch.tensor([2.0, 4.0, 4.0, 8.0])
+print("LayerNorm: ", F.layer_norm(x, (4,)))
+print("RMSNorm:   ", F.rms_norm(x, (4,)))
+print("ten times x", F.rms_norm(10 * x, (4,)))
+print("x + 100:   ", F.rms_norm(x + 100, (4,)))
+
+# %% [markdown]
+# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. But training has no reason to shift all entries of a vector together, so little is lost; a mean, a subtraction and a bias are saved, twice a block. (Where the mean is 0, the two agree: LayerNorm is RMSNorm of the centred vector.)
+
+# %% tags=["fold"]
+# @title Checked: LayerNorm, RMSNorm and the mean
+many = torch.randn(3, 5, 7, dtype=torch.float64) + 2
+claim(
+    "On random vectors, LayerNorm without weight and bias equals RMSNorm after the mean is subtracted, and differs from RMSNorm of the vector itself.",
+    torch.allclose(F.layer_norm(many, (7,), eps=1e-5), F.rms_norm(many - many.mean(-1, keepdim=True), (7,), eps=1e-5))
+    and (F.layer_norm(many, (7,)) - F.rms_norm(many, (7,))).abs().max() > 0.1,
+)
+
+# %% [markdown]
+# That is the first exchange in the picture. The second is in the feed-forward network, where most of the parameters are.
+
+# %% [markdown]
+# ## 2 · A gate in the feed-forward network
+#
+# GPT's feed-forward network makes `F` = 4 `D` hidden numbers, and an activation decides about each of them by its own value alone: negative ones are cut. A **gate** is a second opinion. One number says *what* is passed on, another says *how much* of it. You know this from the LSTM (chapter 05), where a gate is a sigmoid that multiplies.
+#
+# Shazeer (2020) put it into the feed-forward network. Two linear layers read the same $x$. One of them, the gate, passes through $\mathrm{silu}(z) = z\,\sigma(z)$, also called *swish*: almost 0 for a very negative $z$, almost $z$ for a large one. Then they are multiplied, entry by entry:
+#
+# $$ \mathrm{SwiGLU}(x) = \left( \mathrm{silu}(x W_g^\top) \odot x W_u^\top \right) W_d^\top, \qquad W_g, W_u: (F, D), \quad W_d: (D, F) . $$
+#
+# One hidden number, with four values of its gate and the same content, 3:
+
+# %%
+gate = torch.tensor([-4.0, 0.0, 1.0, 4.0])
+content = torch.tensor(3.0)
+print("silu(gate)", F.silu(gate))
+print("passed on ", F.silu(gate) * content)
+
+# %% [markdown]
+# Closed at 0 and nearly so at −4, partly open at 1, wide open at 4. (It may exceed 1 and amplify, unlike an LSTM's gate.) What is new is the *product* of two linear functions of $x$, which GPT has only in attention.
+#
+# **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$, the next multiple of 256 after $10{,}923$. Why it works better, Shazeer (section 4) does not pretend to know.
+#
+# Both parts are yours now.
+
+# %% [markdown]
+# ### Exercise 14.1 · Implement: two small parts
+#
+# Difficulty ●●○○○ · 20 minutes · needs sections 1 and 2
+#
+# The norm and the feed-forward network of a Llama, as functions of tensors, without the ready-made ones of torch or of the library. Weights are kept as in `nn.Linear`, (outputs, inputs), and used as `x @ W.T`. Half precision is the norm's trap: the square of 400 is more than the largest number of `float16`, so compute in `float32` whatever comes in.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex14-1-rms-norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def rms_norm(x, weight, eps):
+    """Each vector divided by its root mean square, then multiplied by the weight entry by entry.
+
+    Args:
+        x: (..., D) float of any precision; the computation is done in float32 or float64.
+        weight: (D,).
+        eps: float, added to the mean of the squares, under the root.
+
+    Returns:
+        (..., D).
+    """
+    ### BEGIN SOLUTION
+    x = x.float()
+    power = (x * x).mean(dim=-1, keepdim=True)  # (..., 1), the mean of the squares
+    return weight * x / (power + eps).sqrt()
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex14-1-rms-norm-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch14.rms_norm(rms_norm)
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex14-1-swiglu", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def swiglu(x, gate, up, down):
+    """A feed-forward network whose hidden layer is the product of two, one of them through silu(z) = z * sigmoid(z).
+
+    Args:
+        x: (..., D).
+        gate: (F, D), its product goes through silu.
+        up: (F, D).
+        down: (D, F).
+
+    Returns:
+        (..., D).
+    """
+    ### BEGIN SOLUTION
+    gated = F.silu(x @ gate.T)  # (..., F)
+    return (gated * (x @ up.T)) @ down.T
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex14-1-swiglu-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch14.swiglu(swiglu)
+
+# %% [markdown]
+# The library's versions, tested and ready for any precision:
+
+# %%
+show_source(RMSNorm.forward, SwiGLU.forward)
+
+# %% tags=["fold"]
+# @title Checked: torch's RMSNorm, and equal sizes
+ours, torchs = RMSNorm(7, eps=1e-5).double(), nn.RMSNorm(7, eps=1e-5).double()
+plain_network = nn.Sequential(nn.Linear(768, 4 * 768, bias=False), nn.GELU(), nn.Linear(4 * 768, 768, bias=False))
+claim(
+    "The library's RMSNorm and torch's give the same numbers; with F = 8 D / 3 a SwiGLU has exactly as many weights as GPT-2's network without biases.",
+    torch.allclose(ours(many), torchs(many))
+    and number_of_parameters(SwiGLU(768, 8 * 768 // 3)) == number_of_parameters(plain_network),
+    parameters=number_of_parameters(plain_network),
+)
+
+# %% [markdown]
+# Norm and network are done. The other two exchanges are in attention: where a token stands, and what is kept of it.
+
+# %% [markdown]
+# ## 3 · Positions that turn
+#
+# GPT-2 adds a learned vector for each of its 1,024 positions, and there is no vector for the 1,025th. RoPE (chapter 08, section 6) adds nothing: it turns each pair of entries of a query or key like the hand of a clock, by an angle that grows with the position. When a query turned by $i\,\omega$ meets a key turned by $j\,\omega$, their product depends on $i - j$ alone: on how far apart they are.
+#
+# A pair $(a, b)$ is a complex number $a + b\,\mathrm{i}$, and to turn it by $\theta$ is to multiply it by $e^{\mathrm{i}\theta}$. All blocks turn by the same angles. So a Llama computes these numbers once for a text and hands them to every block:
+
+# %%
+turns = rotations(torch.arange(6.0), head_dim=4)  # (T, K/2) complex
+query, key = torch.randn(2, 4)
+q = rotate(query.expand(1, 1, 6, 4), turns)  # (B, H, T, K): the same at 6 places
+k = rotate(key.expand(1, 1, 6, 4), turns)
+scores = (q @ k.mT)[0, 0]
+print("rotations", tuple(turns.shape), turns.dtype)
+print("rows: position of the query; columns: of the key", scores, sep="\n")
+
+# %% [markdown]
+# Along each diagonal stands one number: the same distance, the same score. The slowest pair sets the longest distance that can be told apart. With the usual base of 10,000 and heads of width 128 its hand needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000 for longer texts.
+
+# %% tags=["fold"]
+# @title Checked: chapter 08's RoPE, equal diagonals
+random_heads = torch.randn(2, 3, 6, 4)
+
+
+def slowest_turn(base, head_dim=128):
+    """Tokens that the slowest pair needs for one full turn."""
+    return 2 * math.pi * base ** ((head_dim - 2) / head_dim)
+
+
+claim(
+    "These rotations are those of chapter 08's RoPE, and the scores are equal along every diagonal.",
+    torch.allclose(rotate(random_heads, turns), RoPE(4).rotate(random_heads), atol=1e-6)
+    and all(scores.diagonal(d).max() - scores.diagonal(d).min() < 1e-4 for d in range(-5, 6)),
+)
+claim(
+    "The slowest hand needs about 54,000 tokens for a turn with base 10,000 and more than 40 times as many with 500,000.",
+    round(slowest_turn(1e4), -3) == 54_000 and slowest_turn(5e5) > 40 * slowest_turn(1e4),
+    tokens=[slowest_turn(1e4), slowest_turn(5e5)],
+)
+
+# %% [markdown]
+# Only queries and keys turn. Keys are stored in the cache as they were turned, once and for all; and that cache is the next subject.
+
+# %% [markdown]
+# ## 4 · Heads that share
+#
+# Think of a library in which each of 32 readers (query heads) has a card catalogue of his own (keys and values), all of the same books. The catalogues fill the building: in the first screen the chats ran out of room, not the model. And for each new token the *whole* cache is read from memory, which takes longer than to compute with it. So let readers share. In **grouped-query attention** (Ainslie et al. 2023) there are still `H` heads of queries, but only $G$ heads of keys and values, each used by $H/G$ neighbours:
+
+# %%
+diagrams.show("grouped_queries")
+
+# %% [markdown]
+# With $G = H$ this is the attention that you know; with $G = 1$ it is *multi-query attention* (Shazeer 2019), the extreme case. Query head $h$, counted from 0, uses key head
+#
+# $$ g(h) = \left\lfloor h\,G / H \right\rfloor , \qquad \text{cache: } 2\,N B S\,G K \text{ numbers in place of } 2\,N B S\,H K . $$
+
+# %%
+H, G, K = 6, 2, 4
+print("query head -> key head", {h: h * G // H for h in range(H)})
+q = torch.randn(3, H, 5, K)  # (B, H, T, K)
+k, v = torch.randn(2, 3, G, 5, K)  # (B, G, S, K) each
+shared = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+alone = F.scaled_dot_product_attention(q[:, 5:], k[:, 1:], v[:, 1:], is_causal=True)
+print("output", tuple(shared.shape))
+print("head 5 with key head 1:", torch.equal(shared[:, 5:], alone))
+
+# %% [markdown]
+# The output is as large as ever: each query head still asks its own question. Only what is *stored* has shrunk.
+
+# %% [markdown]
+# ### Exercise 14.2 · Implement: grouped-query attention
+#
+# Difficulty ●●●○○ · 25 minutes · needs section 4
+#
+# There are $H$ heads of queries but only $G$ heads of keys and values, and $G$ divides $H$. Neighbours share: query head $h$ uses key head $\lfloor h\,G/H \rfloor$. With a cache there are more keys than queries: the $T$ queries are the last $T$ of the $S$ positions. Write it from matrix products and a softmax, without torch's or the library's attention.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex14-2-grouped-attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def grouped_attention(q, k, v, causal):
+    """Scaled dot-product attention of H query heads that share G heads of keys and values.
+
+    Args:
+        q: (B, H, T, K) queries, those of the last T positions.
+        k: (B, G, S, K) keys, G divides H, S >= T.
+        v: (B, G, S, K) values.
+        causal: bool; True = a query sees its own position and those before it, False = all S.
+
+    Returns:
+        (B, H, T, K).
+    """
+    ### BEGIN SOLUTION
+    (H, T, K), (G, S) = q.shape[1:], k.shape[1:3]
+    k = k.repeat_interleave(H // G, dim=1)  # (B, H, S, K)
+    v = v.repeat_interleave(H // G, dim=1)
+    scores = q @ k.mT / math.sqrt(K)  # (B, H, T, S)
+    if causal:
+        may = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+        scores = scores.masked_fill(~may, -math.inf)
+    return scores.softmax(-1) @ v
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex14-2-grouped-attention-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch14.grouped_attention(grouped_attention)
+
+# %% [markdown]
+# The library's layer, with rotations and a cache. The order matters: keys are turned, *then* kept.
+
+# %%
+show_source(GroupedQueryAttention.forward)
+
+# %% [markdown]
+# Back to the card with 24 gigabytes. We ask the library for the cache of Llama 2 7B, as it is and with fewer key heads, and count its bytes (on torch's `meta` device, where tensors have shapes and no memory):
+
+
+# %%
+def cache_of(name, G, tokens):
+    """Gigabytes of one text's keys and values in 16 bits, counted in the tensors."""
+    sizes = {**vars(LlamaConfig.from_name(name)), "num_kv_heads": G}
+    with torch.device("meta"):
+        state = Llama(LlamaConfig(**sizes)).bfloat16().start(1, room=tokens)
+    return kv_cache.cache_bytes(state["kv_caches"]) / 1e9
+
+
+cache_by_G = {G: cache_of("llama-2-7b", G, 4096) for G in (32, 8, 1)}
+for G, gigabytes in cache_by_G.items():
+    print(f"G = {G:2}: {gigabytes:.2f} GB for 4,096 tokens")
+
+# %% tags=["fold"]
+# @title Checked: the formula
+claim(
+    "The tensors hold exactly $2\\,N S\\,G K$ numbers of two bytes: a quarter for $G$ = 8, a 32nd for $G$ = 1.",
+    all(round(1e9 * found) == 2 * 32 * 4096 * G * 128 * 2 for G, found in cache_by_G.items()),
+)
+
+# %% [markdown]
+# ### What is each part worth?
+#
+# Four exchanges, each with a good reason. What do they bring? The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all. Each row has as many parameters as GPT-2's to within 1 %, by its choice of `F` (but for the row that keeps `F`), and the best of three learning rates, chosen on other text.
+
+# %%
+guess_5 = predict("by how many nats all parts together lower the loss", ...)
+
+# %% tags=["reveal"]
+figures.modern_parts()
+
+# %% tags=["fold", "reveal"]
+# @title The ledger: one part at a time
+PART_ROWS = ("GPT-2", "RMSNorm", "SwiGLU", "RoPE", "grouped queries", "grouped queries, same F", "Llama")
+parts_loss = {row: ledger.values("modern-parts", row, "valid_loss") for row in PART_ROWS}
+lower = {
+    row: [old - new for old, new in zip(parts_loss["GPT-2"], found, strict=True)] for row, found in parts_loss.items()
+}
+guess_5.compare(f"{sum(lower['Llama']) / len(lower['Llama']):.2f} nats")
+markdown(
+    ledger.table(
+        "modern-parts",
+        {"valid_loss": "validation loss (nats)", "parameters": "parameters", "cache_bytes": "cache (bytes)"},
+        list(PART_ROWS),
+    )
+)
+claim(
+    "In every recorded seed RoPE alone lowers the loss by more than a tenth of a nat, and so do all parts together; no other single part changes it by a tenth, and SwiGLU alone raises it.",
+    min(lower["RoPE"] + lower["Llama"]) > 0.1
+    and max(abs(change) for row in PART_ROWS if row not in ("RoPE", "Llama") for change in lower[row]) < 0.1
+    and max(lower["SwiGLU"]) < 0,
+    seeds=len(lower["RoPE"]),
+    **{f"{row} lowers it by": lower[row] for row in ("RoPE", "Llama", "SwiGLU")},
+)
+cache_of_row = {row: ledger.values("modern-parts", row, "cache_bytes")[0] for row in PART_ROWS}
+claim(
+    "Two key heads for four query heads halve the cache, and change the loss by less than a twentieth of a nat in every seed.",
+    2 * cache_of_row["grouped queries"] == cache_of_row["GPT-2"]
+    and max(abs(change) for change in lower["grouped queries"]) < 0.05,
+    **{"grouped queries lower it by": lower["grouped queries"]},
+)
+
+# %% [markdown]
+# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is. (After a short training; a learned table may catch up.) The norm goes both ways. The gate loses a few hundredths, in every seed; Shazeer's models, far larger and trained for half a million steps, gained a little from it. So a small run can mislead, and it is honest to say what it was. Shared keys were never meant to lower a loss, only to cost little, and here they cost little.
+
+# %% [markdown]
+# ## 5 · The Llama on one page
+#
+# You now have all four exchanges. Look at the first picture again: the stream runs through, attention adds to it, then the feed-forward network, each after a norm. The plan is GPT-2's, the parts are new, and all biases are gone. Put it together yourself, before you see the library's.
+
+# %% [markdown]
+# ### Exercise 14.3 · Assemble: a block of a Llama
+#
+# Difficulty ●●●●○ · 30 minutes · needs exercises 14.1 and 14.2
+#
+# Put the four changes together: Pre-LN with RMSNorm, causal attention whose heads share keys and values, queries and keys turned by their positions, SwiGLU. There are no biases. Take your `rms_norm`, `grouped_attention` and `swiglu`; in place of one that you do not have, torch's `F.rms_norm` or `F.scaled_dot_product_attention` will do. Write it without the library's block and its layers. The weights come in a dict:
+#
+# - `norm_1` and `norm_2`, (D,), before the attention and before the feed-forward network;
+# - `q` (H K, D), `k` and `v` (G K, D), `o` (D, H K), where K is the width of a head;
+# - `gate` and `up` (F, D), `down` (D, F).
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex14-3-llama-block", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def llama_block(x, weights, rotate, H, G, eps):
+    """One block: attention and a feed-forward network, each on the normed stream and added to the stream.
+
+    Args:
+        x: (B, T, D), the residual stream.
+        weights: dict of tensors, as listed above; a matrix W is used as x @ W.T.
+        rotate: function that turns queries or keys (B, heads, T, K) by their positions; any number of heads.
+        H: heads of queries.
+        G: heads of keys and values.
+        eps: float, for both norms.
+
+    Returns:
+        (B, T, D).
+    """
+    ### BEGIN SOLUTION
+    def heads(y, name, number):
+        return (y @ weights[name].T).unflatten(-1, (number, -1)).transpose(1, 2)
+
+    y = F.rms_norm(x, x.shape[-1:], weights["norm_1"], eps)
+    q, k, v = heads(y, "q", H), heads(y, "k", G), heads(y, "v", G)  # (B, H or G, T, K)
+    y = F.scaled_dot_product_attention(
+        rotate(q), rotate(k), v, is_causal=True, enable_gqa=True
+    )
+    x = x + y.transpose(1, 2).flatten(2) @ weights["o"].T
+    y = F.rms_norm(x, x.shape[-1:], weights["norm_2"], eps)
+    gated = F.silu(y @ weights["gate"].T) * (y @ weights["up"].T)
+    return x + gated @ weights["down"].T
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex14-3-llama-block-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+ch14.llama_block(llama_block)
+
+# %% [markdown]
+# This is the library's block. It is the picture, in two lines:
+
+# %%
+show_source(LlamaBlock.forward)
+
+# %% [markdown]
+# `Llama` adds the rest: a table of tokens, the rotations, `N` blocks, one more norm, and the output layer (a matrix of its own in large models, tied to the table in small ones). Is your block the same? It gets the library's weights:
+
+# %% tags=["nbval-ignore-output"]
+small = LlamaConfig(11, 64, 24, 3, num_heads=6, num_kv_heads=2, dim_feedforward=64)
+block, K = Llama(small).double().blocks[0], small.key_width
+x, turns = torch.randn(2, 5, 24).double(), rotations(torch.arange(5).double(), K)
+attn, mlp = block.attn, block.mlp
+weights = {"norm_1": block.norm1.weight, "norm_2": block.norm2.weight}
+weights |= {name: getattr(attn, f"{name}_proj").weight for name in "qkvo"}
+for name in ("gate", "up", "down"):
+    weights[name] = getattr(mlp, f"{name}_proj").weight
+try:
+    yours = llama_block(x, weights, partial(rotate, rotation=turns), 6, 2, eps=1e-5)
+    same = torch.allclose(yours, block(x, turns))
+    print("Your block gives the library's numbers:", same)
+except NotImplementedError:
+    print("Not yet: this needs exercise 14.3.")
+
+# %% [markdown]
+# ### It trains as GPT did
+#
+# Nothing in chapter 13's loop needs to change. A Llama of 96,000 parameters reads the docstrings of your own Python, one character at a time. (The loop is a function, since section 6 needs it again.)
+
+# %%
+corpus = datasets.docstrings(300_000)
+alphabet = sorted(set(corpus + corpus.upper()))
+V, L = len(alphabet), 64
+number = {character: i for i, character in enumerate(alphabet)}
+ids = torch.tensor([number[character] for character in corpus])
+cut = len(ids) * 9 // 10
+
+
+def train(model, parameters, ids, rate, steps):
+    optimizer = torch.optim.AdamW(parameters, rate, weight_decay=0.0)
+    schedule = partial(cosine_schedule, warmup=20, total=steps)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+    windows = torch.Generator().manual_seed(1)
+    for _ in tqdm(range(steps), leave=False):
+        x, y = random_windows(ids[:cut], 24, L, windows)  # (B, L) both
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        scheduler.step()
+
+
+# %%
+@torch.no_grad()
+def valid_loss(model, ids):
+    x, y = random_windows(ids[cut:], 64, L, torch.Generator().manual_seed(0))
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten()).item()
+
+
+def write(model, beginning, length=75):
+    prompt, draws = [number[c] for c in beginning], torch.Generator().manual_seed(0)
+    (new,) = generate(model, [prompt], length, draws, temperature=0.7)
+    return beginning + "".join(alphabet[i] for i in new)
+
+
+set_seed(0)
+config = LlamaConfig(V, 256, 64, 2, 4, num_kv_heads=2, dim_feedforward=168, tied=True)
+llama = Llama(config)
+before = valid_loss(llama, ids)
+train(llama, list(llama.parameters()), ids, rate=1e-2, steps=run_size.pick(600, 5000))
+after = valid_loss(llama, ids)
+
+# %% tags=["nbval-ignore-output"]
+print(f"{number_of_parameters(llama):,} parameters, {before:.2f} -> {after:.2f} nats")
+print(repr(write(llama, "Return the ")))
+
+# %% tags=["fold"]
+# @title Checked: the two losses, and the cache
+double = copy.deepcopy(llama).double().eval()
+forty = ids[None, cut : cut + 40]
+with torch.no_grad():
+    at_once = double(forty)
+    caches = double.start(batch_size=1)["kv_caches"]
+    parts = [double(forty[:, :7], caches)] + [double(forty[:, t : t + 1], caches) for t in range(7, 40)]
+claim(
+    "The first validation loss is $\\ln V$ to within a tenth of a nat, and training takes away more than 2 nats.",
+    abs(before - math.log(V)) < 0.1 and after < before - 2,
+    first=before,
+    last=after,
+)
+claim(
+    "Read in parts with a cache, 40 characters get the same logits in float64 as read at once.",
+    (torch.cat(parts, 1) - at_once).abs().max() < 1e-11,
+)
+
+# %% [markdown]
+# Less than half a minute of training, and syllables with the shape of a docstring. (One run: a working model, not a comparison.)
+#
+# ### Load a published one
+#
+# With internet, a real one writes in three lines; SmolLM2 with 135 million parameters is small enough for a laptop:
+#
+# ```python
+# name = "HuggingFaceTB/SmolLM2-135M"
+# smol, tokenizer = Llama.from_pretrained(name), huggingface.tokenizer(name)
+# print(tokenizer.decode(generate(smol, [tokenizer.encode("Gravity is").ids], 30)[0]))
+# ```
+#
+# The folder holds the sizes (`config.json`), the tensors (`model.safetensors`), and `tokenizer.json`: the pieces of text and the merges of a BPE, as in chapter 02. Without that file a token's number means nothing; with another model's file the text is nonsense, and no error says so. Without internet we go the other way, and write *our* model as if it were published:
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    llama.save_pretrained(folder)
+    files = sorted(path.name for path in Path(folder).iterdir())
+    _, tensors = huggingface.read(folder)
+    loaded = Llama.from_pretrained(folder)
+print(files)
+for part in ("self_attn.q_proj", "self_attn.k_proj", "mlp.gate_proj"):
+    print(f"layers.0.{part:17}", tuple(tensors[f"model.layers.0.{part}.weight"].shape))
+with torch.no_grad():
+    same = torch.allclose(loaded(forty), llama(forty), atol=1e-4)
+    stored = tensors["model.layers.0.self_attn.q_proj.weight"]
+    ours = llama.blocks[0].attn.q_proj.weight
+print("equal logits:", same)
+print("equal queries' weights:", torch.equal(stored, ours))
+
+# %% [markdown]
+# Equal logits, and yet other weights: in these files RoPE turns entry $j$ together with entry $j + K/2$, while ours turns neighbours. So the rows of these matrices stand in another order (*Going deeper* shows why that is harmless). As with GPT-2: **shapes prove nothing, equal logits do.** The course's tests compare with Hugging Face's own Llama. And the sizes alone must give the published numbers of parameters:
+
+# %% tags=["fold"]
+# @title Checked: the parameters of published models
+published = {
+    "smollm2-135m": 134_515_008,
+    "tinyllama-1.1b": 1_100_048_384,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-2-7b": 6_738_415_616,
+}
+counted = {}
+for name in published:
+    with torch.device("meta"):  # shapes without numbers
+        counted[name] = number_of_parameters(Llama(LlamaConfig.from_name(name)))
+table(["model", "parameters"], [[name, count] for name, count in counted.items()])
+claim("Our counter gives the parameters of four published models to the last one.", counted == published)
+
+# %% [markdown]
+# *A good place to stop for today.* You have built what most open models are. Next: how to change such a model cheaply, how to make it smaller, and what might come in the place of attention.
+#
+# ---
+
+# %% [markdown]
+# ## 6 · Teach it something new with 1 % of the numbers
+#
+# A trained model is to write in your company's tone. Fine-tuning all of Llama 2 7B with Adam takes 16 bytes a parameter (chapter 13), 108 gigabytes, and each new tone another 13.5 gigabytes on the disk. Yet the change is small: the model can already write. Hu et al. (2021) therefore leave the trained weight $W$ as it is and learn only a **correction** to it, which is forced to be simple: the product of two thin matrices.
+
+# %%
+diagrams.show("low_rank_update")
+
+# %% [markdown]
+# $$ y = x W^\top + \frac{\alpha}{r}\, x A^\top B^\top, \qquad A: (r, \text{in}), \quad B: (\text{out}, r) . $$
+#
+# Only $A$ and $B$ are trained. The **rank** $r$ is how many numbers the input is squeezed into on its way: 1, 8, 64. The smallest case, with $r = 1$, a weight of 3 × 4:
+
+# %%
+A = torch.tensor([[1.0, 0.0, 2.0, 0.0]])  # (r, in): what it looks at
+B = torch.tensor([[1.0], [0.0], [-1.0]])  # (out, r): where it writes
+print("B A", B @ A, sep="\n")
+x = torch.tensor([3.0, 1.0, 1.0, 0.0])
+print("in two steps", x @ A.T, "->", x @ A.T @ B.T)
+print("by the matrix       ", x @ (B @ A).T)
+
+# %% [markdown]
+# Twelve numbers of a matrix from seven. The larger the matrix, the larger the gain: for 4,096 × 4,096 and $r = 8$ it is 65,536 numbers in place of 16.8 million, 0.4 %. The factor $\alpha / r$ keeps the size of the correction about the same when you try another rank. The start needs care. $B$ begins with zeros, so at first nothing is corrected, and the model is what it was. $A$ begins with random numbers. (If both were zero, nothing would ever move: *Going deeper*.)
+
+# %% [markdown]
+# ### Exercise 14.4 · Implement: LoRA, start, train and merge
+#
+# Difficulty ●●●○○ · 30 minutes · needs section 6
+#
+# A linear layer that stays as it is, and a trained correction of rank $r$ beside it: $y = W x + b + \frac{\alpha}{r}\,B A x$. Only $A$ (r, inputs) and $B$ (outputs, r) are trained. $A$ starts with normal random numbers and $B$ with zeros, so that at the start the layer computes what it always did. Write it without the library's LoRA layers.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex14-4-low-rank", "locked": false, "schema_version": 3, "solution": true, "task": false}
+class LowRank(nn.Module):
+    """A frozen nn.Linear with a trained correction; its parameters self.A (r, inputs) and self.B (outputs, r)."""
+
+    def __init__(self, linear, rank, alpha):
+        """Keep the nn.Linear (with or without bias), freeze it, make A and B. rank: int r; alpha: float."""
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.linear = linear.requires_grad_(False)
+        self.scale = alpha / rank
+        self.A = nn.Parameter(torch.randn(rank, linear.in_features))
+        self.B = nn.Parameter(torch.zeros(linear.out_features, rank))
+        ### END SOLUTION
+
+    def forward(self, x):
+        """x (..., inputs) to (..., outputs)."""
+        ### BEGIN SOLUTION
+        return self.linear(x) + self.scale * (x @ self.A.T @ self.B.T)
+        ### END SOLUTION
+
+    def merged(self):
+        """The weight (outputs, inputs) of one plain linear layer that computes the same; changes nothing."""
+        ### BEGIN SOLUTION
+        return self.linear.weight + self.scale * self.B @ self.A
+        ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex14-4-low-rank-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+ch14.low_rank(LowRank)
+
+# %% [markdown]
+# The library's layer, and the function that puts it into a whole model:
+
+# %%
+show_source(LowRankUpdate.forward, LoRALinear.forward)
+
+# %% [markdown]
+# Our small Llama has hardly seen capitals in a row. WE WANT IT TO WRITE LIKE THIS. The text is the same, in capitals; the correction is of rank 2, on the matrices of queries and values, as in the paper. For comparison, a second copy trains *all* its weights for as many steps.
+
+# %%
+capitals = torch.tensor([number[character] for character in corpus.upper()])
+set_seed(0)
+adapted = add_lora(copy.deepcopy(llama), rank=2, alpha=4)
+updates = list(lora_parameters(adapted).values())
+share = sum(update.numel() for update in updates) / number_of_parameters(llama)
+train(adapted, updates, capitals, rate=5e-2, steps=150)
+everything = copy.deepcopy(llama)
+train(everything, list(everything.parameters()), capitals, rate=5e-3, steps=150)
+in_capitals = {
+    "as it was": valid_loss(llama, capitals),
+    "with LoRA": valid_loss(adapted, capitals),
+    "all weights trained": valid_loss(everything, capitals),
+}
+
+# %% tags=["nbval-ignore-output"]
+for name, loss in in_capitals.items():
+    print(f"{name:20}{loss:.2f} nats on text in capitals")
+print(repr(write(llama, "RETURN THE ")))
+print(repr(write(adapted, "RETURN THE ")))
+
+# %% tags=["fold"]
+# @title Checked: what 1 % of the numbers can do
+claim(
+    "The correction has less than 1 % of the model's numbers and takes more than 0.3 nats off the loss; training all weights takes off more.",
+    share < 0.01
+    and in_capitals["as it was"] - in_capitals["with LoRA"] > 0.3
+    and in_capitals["all weights trained"] < in_capitals["with LoRA"],
+    share=f"{100 * share:.2f} %",
+)
+claim("The weights that were there are untouched: without its correction the adapted model is the old one.", all(
+    torch.equal(old, adapted.get_parameter(new))
+    for name, old in llama.named_parameters()
+    for new in [name.replace("q_proj.weight", "q_proj.linear.weight").replace("v_proj.weight", "v_proj.linear.weight")]
+))  # fmt: skip
+
+# %% [markdown]
+# This is one toy and one seed, and a hard change for so small a model: a tiny correction does much of it, not all. (In models of up to 175 billion parameters Hu et al. found results on a par with full fine-tuning.) Several corrections can share one model: each is a few megabytes, and can be exchanged between two requests.
+#
+# **Merging.** The correction is linear, so it can be added to the weight, $W + \frac{\alpha}{r} B A$. Then the model has its old shape and its old speed:
+
+# %%
+with torch.no_grad():
+    by_its_side = adapted(forty)
+    merged = merge_lora(copy.deepcopy(adapted))
+    same = torch.allclose(merged(forty), by_its_side, atol=1e-3)
+print("parameters", f"{number_of_parameters(merged):,}", "equal logits:", same)
+
+# %% [markdown]
+# LoRA made training cheap. What makes *running* a model cheap?
+
+# %% [markdown]
+# ## 7 · Eight bits
+#
+# A trained weight such as 0.0273914 is known to seven digits, and nobody needs them. **Quantisation** keeps whole numbers from −127 to 127, one byte each, and for each row of a matrix one **scale**, which says how much 1 is worth. The largest entry of the row becomes ±127, the others are rounded:
+#
+# $$ s_o = \max_i |w_{oi}| / 127, \qquad q_{oi} = \mathrm{round}(w_{oi} / s_o), \qquad |w_{oi} - s_o\, q_{oi}| \le s_o / 2 . $$
+#
+# The row (1.27, −0.5, 0.31) has the scale 0.01 and becomes (127, −50, 31): nothing is lost. The row (0.63, 25.4, −0.11) has the scale 0.2 and becomes (3, 127, −1), which stands for (0.6, 25.4, −0.2). One large weight makes its whole row coarse. This is why each row has its own scale, and why the rare, very large *activations* of large models are kept apart by Dettmers et al. (2022).
+
+# %% [markdown]
+# ### Exercise 14.5 · Implement: eight bits
+#
+# Difficulty ●●○○○ · 20 minutes · needs section 7
+#
+# Each row of a weight becomes whole numbers from −127 to 127 and one scale: the largest absolute value of the row becomes ±127, and all others are rounded to the nearest. `ints * scales[:, None]` then is the weight again, and no entry is off by more than half its row's scale. Mind a row of zeros. Write it without the ready-made functions of torch and of the library.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex14-5-quantize", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def quantize(weight):
+    """Weights in 8 bits, with one scale a row.
+
+    Args:
+        weight: (O, I) float.
+
+    Returns:
+        (ints, scales): ints (O, I) int8; scales (O,) float, above 0. In a row of zeros all ints are 0, and any
+        scale above 0 will do.
+    """
+    ### BEGIN SOLUTION
+    largest = weight.abs().amax(dim=1)  # (O,)
+    scales = torch.where(largest > 0, largest / 127, 1.0)
+    ints = (weight / scales[:, None]).round().to(torch.int8)
+    return ints, scales
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex14-5-quantize-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch14.quantize(quantize)
+
+# %% [markdown]
+# A layer computes $y_o = s_o \sum_i x_i\,q_{oi}$: the scale stands outside the sum. The library's version:
+
+# %%
+show_source(dequantize, Int8Linear.forward)
+
+# %% [markdown]
+# Rounding 89,000 weights of our trained model to 255 values each: **by what percentage does the validation loss rise?**
+
+# %%
+guess_2 = predict("the rise of the loss, in %", ...)
+
+# %%
+eight = quantize_model(copy.deepcopy(llama))
+rise = 100 * (valid_loss(eight, ids) / after - 1)
+bytes_of = {"32": size_in_bytes(llama.blocks), "8": size_in_bytes(eight.blocks)}
+
+# %% tags=["fold", "reveal"]
+# @title What eight bits cost, and save
+guess_2.compare("less than a tenth of a percent" if abs(rise) < 0.1 else f"{rise:.1f} %")
+claim(
+    "The loss changes by less than a tenth of a percent; the blocks take less than a third of the bytes.",
+    abs(rise) < 0.1 and bytes_of["8"] < bytes_of["32"] / 3,
+    change=f"{rise:.3f} %",
+    bytes_before=bytes_of["32"],
+    after=bytes_of["8"],
+)
+matrix = torch.randn(96, 64, dtype=torch.float64) * torch.logspace(-2, 2, 96, dtype=torch.float64).unsqueeze(1)
+q_rows, row_scales = quantize_rows(matrix)
+off = (matrix - dequantize(q_rows, row_scales)).abs() / row_scales.unsqueeze(1)
+claim(
+    "On a random matrix whose rows differ 10,000-fold in size, no weight is off by more than half of its row's scale, and some are off by more than 0.49 of it.",
+    0.49 < off.max() <= 0.5 + 1e-9,
+)
+
+# %% [markdown]
+# Errors of rounding go both ways, so in a sum of many they nearly cancel. And why is it *faster*? For one new token of one text, each weight is fetched from memory and used once, and fetching takes far longer than computing (chapters 10 and 13). On paper, for 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
+
+# %%
+parameters = counted["llama-2-7b"]
+print(f"arithmetic      {1e3 * 2 * parameters / 1e15:.3f} ms a token")
+for bits in (16, 8, 4):
+    fetching = parameters * bits / 8 / 3.35e12  # seconds
+    print(f"read in {bits:2} bits {1e3 * fetching:.2f} ms a token")
+
+# %% [markdown]
+# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. In a batch of hundreds each fetched weight is used hundreds of times, and arithmetic takes over. (The program must also multiply what it has fetched without writing it out in 16 bits first. Ours writes it out: it shows the numbers, not the speed.) QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits, with a scale for every 64 of them, and trains a LoRA beside them.
+
+# %% [markdown]
+# ### Exercise 14.6 · Derive: Llama 3 8B on paper
+#
+# Difficulty ●●○○○ · 25 minutes · needs sections 2, 4, 6 and 7
+#
+# Its sizes: vocabulary V = 128,256, width D = 4,096, N = 32 blocks, H = 32 query heads and 8 key heads of width K = 128, feed-forward width F = 14,336 (SwiGLU). No biases; the input table and the output layer are two matrices. To three digits, with a gigabyte of $10^9$ bytes:
+#
+# (a) How many billion parameters has it? (b) How many gigabytes does the cache of one text of 8,192 tokens take, 2 bytes a number? (c) How many would it take if each query head had its own keys and values? (d) How many gigabytes do the weights take in 16 bits? (e) And with the matrices of the blocks in 8 bits, both tables in 16? (The norms, and the scales, do not show in three digits.) (f) LoRA of rank 16 on the query and value matrices of all blocks: what percentage of the parameters in (a) is trained?
+
+# %% nbgrader={"grade": false, "grade_id": "ex14-6-llama-numbers", "locked": false, "schema_version": 3, "solution": true, "task": false}
+llama_numbers = ...  # six numbers: (a) billions, (b), (c), (d), (e) gigabytes, (f) percent
+### BEGIN SOLUTION
+V, D, N, H, G, width, hidden = 128256, 4096, 32, 32, 8, 128, 14336
+matrices = N * (2 * D * D + 2 * D * G * width + 3 * D * hidden)
+tables = 2 * V * D
+parameters = matrices + tables  # the norms, 0.27 million, do not show in three digits
+cache = 2 * N * 8192 * G * width * 2  # keys and values, 2 bytes a number
+trained = N * 16 * ((D + D) + (D + G * width))  # A and B, for queries and for values
+llama_numbers = (
+    parameters / 1e9,
+    cache / 1e9,
+    cache / 1e9 * H / G,
+    2 * parameters / 1e9,
+    (matrices + 2 * tables) / 1e9,
+    100 * trained / parameters,
+)
+### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex14-6-llama-numbers-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch14.llama_numbers(llama_numbers)
+
+# %% tags=["fold", "reveal"]
+# @title Checked: the published number
+with torch.device("meta"):
+    count_8b = number_of_parameters(Llama(LlamaConfig.from_name("llama-3-8b")))
+claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published number.", count_8b == 8_030_261_248)
+
+# %% [markdown]
+# All this made one network cheaper. The next section asks whether attention itself, whose cache grows with every token, is needed.
+
+# %% [markdown]
+# ## 8 · The loop that trains in parallel
+#
+# Chapter 03 was about a loop, $h_t = \tanh(W_{hh} h_{t-1} + W_{hx} x_t)$. Its state has a fixed size, so a long text costs no more memory than a short one. But step $t$ must wait for step $t - 1$, and a GPU with 10,000 arithmetic units sits idle. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
+#
+# The obstacle is the $\tanh$. Leave it out, and let each entry of the state be multiplied by its own number, as the LSTM's cell is by its forget gate:
+#
+# $$ h_t = a_t \odot h_{t-1} + b_t . $$
+#
+# Two steps in a row are then **one step of the same form**:
+#
+# $$ h_2 = a_2 (a_1 h_0 + b_1) + b_2 = (a_2 a_1)\, h_0 + (a_2 b_1 + b_2) . $$
+#
+# So we need not start at the left. Every step is joined with the one before it, all at once; then with what stands two places before, then four:
+
+# %%
+diagrams.show("parallel_scan")
+
+# %% [markdown]
+# By hand, with $a = 0.5$ and $b = 1$ at four steps. The loop gives 1, 1.5, 1.75, 1.875. The **scan** needs two rounds:
+
+# %%
+a, b = torch.full((4,), 0.5), torch.ones(4)
+for distance in (1, 2):
+    earlier_a, earlier_b = [F.pad(x[:-distance], (distance, 0)) for x in (a, b)]
+    a, b = a * earlier_a, a * earlier_b + b  # join each step with an earlier one
+    print(f"joined with the step {distance} before: b =", b)
+
+# %% [markdown]
+# After distance 1 each step has taken in two steps; after 2, four; after 4, eight. A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. This is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait.
+
+# %%
+a, b = torch.rand(3, 50, 7).double(), torch.randn(3, 50, 7).double()  # (B, T, D)
+print("loop equals scan:", torch.allclose(linear_loop(a, b), linear_scan(a, b)))
+
+# %% [markdown]
+# Where do $a$ and $b$ come from? In a plain **state-space model** $a$ is learned and the same for all tokens. But a reader should forget when a sentence ends, and keep a name when it comes. In the **minGRU** (Feng et al. 2024) a gate decides, as in chapter 05's GRU, but it looks at the token alone, not at the state: $h_t = (1 - z_t) \odot h_{t-1} + z_t \odot W x_t$ with $z_t = \sigma(W_z x_t + b_z)$. This is linear in $h$, so it can be scanned. Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token.
+
+# %%
+show_source(MinGRU.coefficients)
+
+# %% [markdown]
+# ### Attention without the softmax is such a loop
+#
+# Now from the other side. Take attention and replace the measure of fit, $\exp(q \cdot k)$, by a product of features, $\phi(q) \cdot \phi(k)$ with $\phi(x) = \mathrm{elu}(x) + 1$, which is always positive (Katharopoulos et al. 2020):
+#
+# $$ y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}
+#    = \frac{\phi(q_t)^\top \sum_{s \le t} \phi(k_s)\, v_s^\top}{\phi(q_t)^\top \sum_{s \le t} \phi(k_s)} . $$
+#
+# The second form has $\phi(q_t)$ taken out of the sums, which the exponential does not allow. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector: $a_t = 1$, $b_t = \phi(k_t) v_t^\top$. **Linear attention is a recurrent network.** For training there is the first form, all positions at once:
+
+# %%
+show_source(linear_attention)
+
+# %% [markdown]
+# The second form is yours. Then you find out what such a state can hold.
+
+# %% [markdown]
+# ### Exercise 14.7 · Implement and explain: the loop that trains in parallel
+#
+# Difficulty ●●●○○ · 40 minutes · needs section 8
+#
+# With $\phi(x) = \text{elu}(x) + 1$, entry by entry, linear attention computes for each head $y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}$, without a division by $\sqrt K$. Write the same as a loop's step: one token comes in, and all that is known of those before it is a state of fixed size, the sums $S = \sum_s \phi(k_s) v_s^\top$ and $z = \sum_s \phi(k_s)$. Write it without the library's linear attention.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex14-7-linear-step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def linear_step(q, k, v, state):
+    """Linear attention of one new token to itself and all before it.
+
+    Args:
+        q: (B, H, K) query.
+        k: (B, H, K) key.
+        v: (B, H, E) value.
+        state: tuple (S, z) of the tokens before: (B, H, K, E) and (B, H, K), zeros at the start; not to be changed.
+
+    Returns:
+        (y, state): y (B, H, E), and a new tuple (S, z) that includes this token.
+    """
+    ### BEGIN SOLUTION
+    S, z = state
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    S = S + k[..., None] * v[..., None, :]  # (B, H, K, E)
+    z = z + k
+    top = (q[..., None, :] @ S).squeeze(-2)  # (B, H, E)
+    return top / (q * z).sum(dim=-1, keepdim=True), (S, z)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex14-7-linear-step-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch14.linear_step(linear_step)
+
+# %% [markdown]
+# **Now explain.** How much does such a state remember? Below, pairs of a random key and a random value are stored, then each key is asked for its value; an answer counts if the right value is the nearest. *State* keeps the sum of $k\,v^\top$ and nothing else; *state, $\phi$* is your linear attention; *softmax* keeps all keys and values. Change `width` and `pairs`, then answer in a few sentences: (a) Write the answer to the query $k_i$ as the wanted value plus the rest. Why is the state without $\phi$ good as long as the pairs are far fewer than its width, and why does it fail when they are many more? (b) Why is it worse still with $\phi$? (c) What does softmax attention do about the rest, and what does it pay? (d) Where in this course did a state of fixed size have to hold a whole text, and what helped there? What would you try here, if most of the work is to stay cheap?
+
+# %% tags=["nbval-ignore-output"]
+width, pairs = 16, 64  # your turn
+keys, values = torch.randn(2, pairs, width, generator=torch.Generator().manual_seed(0))
+features = F.elu(keys) + 1
+answers = {
+    "state": keys @ (keys.T @ values),
+    "state, phi": features @ (features.T @ values)
+    / (features @ features.sum(0))[:, None],
+    "softmax": (keys @ keys.T / math.sqrt(width)).softmax(-1) @ values,
+}
+for name, answer in answers.items():
+    nearest = (F.normalize(answer) @ F.normalize(values).T).argmax(dim=1)
+    right = (nearest == torch.arange(pairs)).double().mean().item()
+    print(f"{name:12}{100 * right:4.0f} % of {pairs} pairs found")
+
+# %% [markdown] nbgrader={"grade": true, "grade_id": "ex14-7-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# *Your answer:*
+#
+# ### BEGIN SOLUTION
+# (a) The answer to the query $k_i$ is $\sum_s (k_i \cdot k_s)\, v_s = |k_i|^2 v_i + \sum_{s \ne i} (k_i \cdot k_s)\, v_s$: the wanted value and crosstalk. Random keys of width K are nearly orthogonal, $k_i \cdot k_s$ is of size $\sqrt K$ against $|k_i|^2 \approx K$, so n pairs make crosstalk of relative size $\sqrt{n / K}$: small while n is far below K, larger than the value when n is far above. More than K keys cannot even be chosen orthogonal, and a matrix of K E numbers cannot hold n E arbitrary ones if n > K.
+#
+# (b) $\phi$ makes all features positive, so every two keys have a positive product: the crosstalk does not cancel, and the answer is pulled towards the mean of all values. The normaliser makes it a mean; it does not make it sharper.
+#
+# (c) It keeps every key and compares again for each query; the exponential makes the best match far larger than the others, as if the features had very many dimensions. It pays with a cache that grows with the text, and with a comparison with all of it for each new token.
+#
+# (d) The encoder's last state in chapter 06 had to hold the whole sentence, and attention (chapter 07), which looks at all states again, helped. Here: a larger state; a state that makes room (a gate that forgets, or a delta rule that first takes away what a key brought before); or a few layers of softmax attention, perhaps only over the last tokens, among many of fixed state.
+# ### END SOLUTION
+
+# %% [markdown]
+# Paste your answer in place of the three dots; at 20 words or more you are told what a good answer contains.
+
+# %%
+ch14.what_a_state_holds.compare(...)
+
+# %% tags=["fold"]
+# @title Checked: two forms, the same numbers
+q, k, v = torch.randn(3, 2, 5, 9, 4, dtype=torch.float64)  # (B, H, T, K)
+state = torch.zeros(2, 5, 4, 4).double(), torch.zeros(2, 5, 4).double()
+steps = []
+for t in range(9):
+    y, state = linear_attention_step(q[:, :, t], k[:, :, t], v[:, :, t], state)
+    steps.append(y)
+claim(
+    "Linear attention computed for all positions at once, and token by token from a state of fixed size, gives the same numbers.",
+    torch.allclose(torch.stack(steps, 2), linear_attention(q, k, v)),
+)
+
+# %% [markdown]
+# ### Time, and memory
+#
+# How does the time grow with the text? A loop, its scan, and softmax attention, on one processor core, which has no 10,000 units to keep busy:
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+for T in tqdm((64, 128, 256, 512, 1024, 2048), leave=False):
+    (a, b), (q, k, v) = torch.rand(2, 1, T, 64), torch.randn(3, 1, 4, T, 16)
+    ways = {"loop": partial(linear_loop, a, b), "scan": partial(linear_scan, a, b)}
+    ways["attention"] = partial(attention, q, k, v, causal=True)
+    found = measure.seconds(ways, rounds=3)
+    rows.append({"T": T, **{name: 1e3 * seconds for name, seconds in found.items()}})
+figures.times_by_length(rows)
+
+# %% tags=["fold"]
+# @title Checked: how the time grows
+longest = {name: rows[-1][name] / rows[-3][name] for name in ("loop", "scan", "attention")}
+claim(
+    "From 512 to 2,048 tokens attention's time grows by a larger factor than the loop's; at 2,048 the scan takes less time than both.",
+    longest["attention"] > longest["loop"] and rows[-1]["scan"] < min(rows[-1]["loop"], rows[-1]["attention"]),
+    **{f"{name} grows": factor for name, factor in longest.items()},
+)
+
+# %% [markdown]
+# For twice as long a text the loop takes about twice as long, attention more than that. The scan is ahead of the loop even here, where little can be done at once. So why is not every model such a loop?
+
+# %% [markdown]
+# A state must forget, yet its size is not all that counts. In 14.7 (width 16, 64 pairs) a plain sum of $k\,v^\top$ found the right value for about a third of the keys, one with $\phi$ for one in fifty, softmax for nine in ten: how things are *written* decides what can be read. Newer layers therefore erase before they write, or gate what comes in. And many models for long texts are mixtures: mostly layers with a state, and every few layers softmax attention, which looks things up.
+
+# %% [markdown]
+# ## 9 · How a Transformer copies
+#
+# What does attention do with all that it keeps? One thing is understood well. A text names *Mr Dursley* early on; when *Mr Durs* comes again, a good guess is *ley* (the example is that of Elhage et al. 2021). The rule needs no English: **look for where this token stood last time, and say what came after it then.** It works for names nobody has heard before. A head that does this is an **induction head** (Olsson et al. 2022).
+
+# %%
+diagrams.show("induction_head")
+
+# %% [markdown]
+# Why does it take two layers? The query knows the token *now*. The key that it wants is that of the token *after* the earlier copy. So this key must say "the one before me was ...", which its own embedding does not know. A first layer has to bring it there: a head that looks one place back. Then a second can compare. Built by hand, with one-hot vectors in the place of learned ones:
+
+# %%
+text = "dursley met durs"
+letters = sorted(set(text))
+tokens = torch.tensor([letters.index(c) for c in text])  # (T,)
+here = F.one_hot(tokens, len(letters)).float()  # (T, V): each place knows its token
+before = F.pad(here[:-1], (0, 0, 1, 0))  # layer 1: each place is told the one before it
+fit = here @ before.T  # layer 2: who was preceded by the token that I have now?
+past = torch.ones(len(text), len(text)).tril() > 0
+attend_to = (10 * fit).masked_fill(~past, -math.inf).softmax(dim=-1)  # (T, T)
+says = (attend_to @ here).argmax(dim=-1)  # copy the token that is found
+print("read:", text[-4:], "-> says:", "".join(letters[i] for i in says[-4:]))
+
+# %% [markdown]
+# At the second *durs* it says `u` after `d`, `r` after `u`, and at the end `l`. Nothing was learned here; these lines are two attention layers that a model *could* have.
+#
+# Does training find them? The ledger's models have attention only, no feed-forward networks, and read random tokens that begin to repeat at a random place. Only by looking back can the second half be predicted.
+
+# %%
+figures.induction_heads()
+
+# %% tags=["fold"]
+# @title The ledger: one layer and two
+def induction(row, metric):
+    """One number for each seed."""
+    return ledger.values("induction-heads", row, metric)
+
+
+claim(
+    "In every recorded seed two layers predict the repeated half with a loss below 1 nat; one layer, even one with more parameters, does worse than somebody who knows how often each token came before, and not where.",
+    max(induction("two layers", "second_loss")) < 1
+    and min(induction("one layer", "second_loss") + induction("one layer, wide", "second_loss"))
+    > max(induction("bag", "second_loss"))
+    and induction("one layer, wide", "parameters")[0] > induction("two layers", "parameters")[0],
+    two_layers=induction("two layers", "second_loss"),
+    one_layer=induction("one layer", "second_loss"),
+    one_layer_wide=induction("one layer, wide", "second_loss"),
+    seeds=len(induction("two layers", "second_loss")),
+)
+claim(
+    "In every seed a head of the second layer puts more than half of its attention on the token that came after, and one of the first layer more than a quarter on the token before; no head of the one-layer models reaches a tenth in either.",
+    all(max(heads[1]) > 0.5 for heads in induction("two layers", "induction"))
+    and all(max(heads[0]) > 0.25 for heads in induction("two layers", "previous"))
+    and max(
+        max(heads[0])
+        for row in ("one layer", "one layer, wide")
+        for metric in ("induction", "previous")
+        for heads in induction(row, metric)
+    )
+    < 0.1,
+)
+
+# %% [markdown]
+# The loss falls slowly for some 400 steps and then drops steeply: each of the two heads is useful only when the other exists. This may also be where few-shot prompting (chapter 13) begins, since examples in a prompt ask to be continued in the same manner. For small models without feed-forward networks Olsson et al. show it; for large ones they collect signs.
+
+# %% [markdown]
+# ## 10 · Where a chat model begins
+#
+# Everything up to here predicts the next token of a text. An assistant is the same network, trained further. Three ways are common.
+#
+# **Instruction tuning** shows it tens of thousands of requests with good answers, in a fixed form with special tokens for who speaks. The loss is chapter 13's, counted on the answers alone. Then a question is continued with an answer, not with more questions.
+#
+# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), uses that people can say which of two answers is better far more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would find texts that please the reward model and nobody else.
+#
+# **DPO** (Rafailov et al. 2023) needs no reward model, and no writing during training. For a request $x$ with a better answer $y_w$ and a worse one $y_l$, with $\pi_\theta$ the model and $\pi_0$ a frozen copy of it from the start:
+#
+# $$ \mathcal{L} = -\ln \sigma\!\left( \beta \ln \frac{\pi_\theta(y_w \mid x)}{\pi_0(y_w \mid x)} - \beta \ln \frac{\pi_\theta(y_l \mid x)}{\pi_0(y_l \mid x)} \right) . $$
+#
+# An answer's log-probability is the sum over its tokens. The loss falls when the better answer has gained more than the worse one, compared with the frozen copy. At the start both ratios are 1 and the loss is $\ln 2$. With LoRA the copy costs nothing: it is the model without its correction.
+#
+# ### Write faster, and prove that nothing changed
+#
+# A large model waits for its memory at every token (section 7). So let a small *draft* model write a few tokens, and let the large one read them all at once, which takes hardly longer than one. In **speculative decoding** (Leviathan et al. 2023) the text still has *exactly* the large model's distribution. Let the draft have drawn $x$ with probability $q(x)$, where the large model has $p(x)$:
+#
+# 1. accept $x$ with probability $\min(1, p(x) / q(x))$;
+# 2. otherwise draw from what is missing: $\max(0, p - q)$, made to sum to 1.
+#
+# How likely is each token to come out? Computed, not sampled:
+
+# %%
+p = torch.tensor([0.5, 0.3, 0.2, 0.0])  # the large model
+q = torch.tensor([0.2, 0.2, 0.5, 0.1])  # the draft
+accepted = q * (p / q).clamp(max=1)  # drawn and accepted: min(p, q)
+missing = (p - q).clamp(min=0)
+rejected = 1 - accepted.sum()
+comes_out = accepted + rejected * missing / missing.sum()
+print("accepted ", accepted, f"together {accepted.sum():.1f}")
+print("comes out", comes_out)
+
+# %% tags=["fold"]
+# @title Checked: exact for any two distributions
+p_many, q_many = torch.randn(2, 1000, 13, dtype=torch.float64).mul(3).softmax(-1)
+kept_many = q_many * (p_many / q_many).clamp(max=1)
+lacking = (p_many - q_many).clamp(min=0)
+out_many = kept_many + (1 - kept_many.sum(-1, keepdim=True)) * lacking / lacking.sum(-1, keepdim=True)
+claim(
+    "For 1,000 random pairs of distributions, accepting and correcting gives the large model's distribution exactly, whatever the draft proposes; drawing anew from p after a rejection would not.",
+    torch.allclose(out_many, p_many)
+    and (kept_many + (1 - kept_many.sum(-1, keepdim=True)) * p_many - p_many).abs().max() > 0.01,
+)
+
+# %% [markdown]
+# The reason is one line: $\min(p, q) + \max(0, p - q) = p$, and what is rejected is exactly as much as what is missing. A bad draft costs time, never quality.
+#
+# ### Eight GPUs, and a thousand
+#
+# Llama 3 70B has 70 billion parameters ($N$, as in chapter 13's section 9) and read 15 trillion tokens ($D$). Take GPUs with 80 gigabytes that do $10^{15}$ operations a second, at 40 % of it. Check each number on paper:
+
+# %%
+N_parameters, D_tokens = 70e9, 15e12
+operations = 6 * N_parameters * D_tokens  # 6ND
+rows = []
+for gpus in (8, 1000):
+    seconds = operations / (gpus * 0.4 * 1e15)
+    share_of_adam = 16 * N_parameters / gpus / 1e9  # GB each, if all is shared out
+    one_copy = 2 * N_parameters / gpus / 1e9  # the weights alone in 16 bits
+    rows.append([gpus, seconds / 86400, share_of_adam, one_copy])
+print(f"{operations:.1e} operations")
+table(["GPUs", "days", "training, GB each", "weights only, GB each"], rows)
+
+# %% [markdown]
+# Eight GPUs would need 62 years, and cannot hold what Adam needs; but they can hold the weights, so they serve the model, or train a LoRA for it. A thousand need half a year. Three ways to divide the work are combined:
+#
+# | | what is divided | what travels | needs |
+# |---|---|---|---|
+# | ZeRO (FSDP) | weights, gradients, moments; each GPU has its own texts | a block's weights, when they are used | a large batch |
+# | tensor parallel | every matrix, by columns or rows | activations, twice a block | fast links |
+# | pipeline parallel | the blocks, ten here, ten there | activations, between neighbours | several small batches at once |
+#
+# Tensor parallel inside a machine of eight, pipelines and ZeRO between machines: so were the largest Llamas trained (Dubey et al. 2024, section 3.3).
+
+# %% [markdown]
+# ## 11 · Errors you will meet
+#
+# None of these raises an exception, and all shapes fit.
+#
+# **1 · `repeat` in place of `repeat_interleave`.** With shared keys, neighbours share. `repeat` puts whole copies one after another, so query head 1 meets key head 1 and not 0. A model trained by one and run by the other writes nonsense.
+
+# %%
+heads_of_keys = torch.tensor([0, 1])  # G = 2
+print("wrong:   ", heads_of_keys.repeat(3))
+print("repaired:", heads_of_keys.repeat_interleave(3))
+
+# %% [markdown]
+# **2 · Each new token turned as if it were the first.** With a cache, the rotations must begin where the text stands, not at 0. Prefill is right, so short tests pass; then every generated token claims position 0.
+
+# %%
+layer = block.attn  # of section 5's small Llama, in float64
+six = torch.randn(1, 6, 24).double()
+angles = rotations(torch.arange(6).double(), K)
+with torch.no_grad():
+    wanted = layer(six, angles)[:, 5:]
+    for name, place in (("wrong", 0), ("repaired", 5)):
+        kept = KVCache(1, 2, 6, K, torch.float64)
+        layer(six[:, :5], angles[:5], kept)
+        found = layer(six[:, 5:], angles[place : place + 1], kept)
+        print(f"{name:9} equals the whole text:", torch.allclose(found, wanted))
+
+# %% [markdown]
+# **3 · Merging without $\alpha / r$.** The correction is $\frac{\alpha}{r} B A$. With $\alpha = r$ nobody notices; with $\alpha = 2r$, the usual setting and ours, half of what was learned is lost.
+
+# %%
+with torch.no_grad():
+    tuned = adapted.blocks[0].attn.q_proj  # a LoRALinear with alpha = 2 r
+    x, W = torch.randn(5, 64), tuned.linear.weight
+    BA = tuned.update.B @ tuned.update.A
+    for name, factor in (("wrong", 1.0), ("repaired", 4 / 2)):
+        same = torch.allclose(x @ (W + factor * BA).T, tuned(x), atol=1e-4)
+        print(f"{name:9} equals the adapted layer:", same)
+
+# %% [markdown]
+# ## Summary
+#
+# 1. A Llama is GPT-2 with four parts exchanged: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$.
+# 2. Weights are right if the logits are equal; shapes prove nothing.
+# 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost almost nothing in loss, and halve what 16 bits must fetch.
+# 4. A loop that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is memory for detail.
+# 5. Two attention layers learn to copy what came after last time. A chat model is such a network, trained on answers and on preferences.
+#
+# ## Where next
+#
+# This is the end of the course. You began with a table of letter pairs, and now hold the networks of today and the loop they came from, in code that you can read from top to bottom. Three ways on:
+#
+# - **Build:** load SmolLM2 (section 5), adapt it with `add_lora` to texts of your own, merge it, put it in 8 bits, and measure each step as you did here.
+# - **Read:** the Llama 3 report (Dubey et al. 2024). You know every word of its section 3.2, and section 4 goes on where our section 10 stops.
+# - **Ask:** what does the last layer with softmax attention do that a state cannot? Section 8's task is small enough to find out on your own machine.
+#
+# ## References
+#
+# - B. Zhang, R. Sennrich, *Root Mean Square Layer Normalization*, NeurIPS 2019, arXiv:1910.07467: equation 4. N. Shazeer, *GLU Variants Improve Transformer*, 2020, arXiv:2002.05202: equation 6, section 4.
+# - J. Su et al., *RoFormer*, 2021, arXiv:2104.09864. J. Ainslie et al., *GQA*, EMNLP 2023, arXiv:2305.13245: section 2.2. N. Shazeer, *Fast Transformer Decoding*, 2019, arXiv:1911.02150.
+# - H. Touvron et al., *LLaMA*, 2023, arXiv:2302.13971: section 2.2; *Llama 2*, 2023, arXiv:2307.09288. A. Dubey et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783: sections 3.2 to 3.4, 4.
+# - E. Hu et al., *LoRA*, 2021, arXiv:2106.09685: section 4. T. Dettmers et al., *LLM.int8()*, NeurIPS 2022, arXiv:2208.07339; *QLoRA*, NeurIPS 2023, arXiv:2305.14314.
+# - A. Katharopoulos et al., *Transformers are RNNs*, ICML 2020, arXiv:2006.16236: equations 7 to 12. A. Gu, T. Dao, *Mamba*, 2023, arXiv:2312.00752. L. Feng et al., *Were RNNs All We Needed?*, 2024, arXiv:2410.01201: section 3.1. G. Blelloch, *Prefix Sums and Their Applications*, 1990: section 1.4.
+# - N. Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021, transformer-circuits.pub. C. Olsson et al., *In-context Learning and Induction Heads*, 2022, arXiv:2209.11895.
+# - L. Ouyang et al., *Training Language Models to Follow Instructions with Human Feedback*, NeurIPS 2022, arXiv:2203.02155. R. Rafailov et al., *Direct Preference Optimization*, NeurIPS 2023, arXiv:2305.18290: equation 7. Y. Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*, ICML 2023, arXiv:2211.17192: section 2.3.
+
+# %% [markdown]
+# ## Going deeper
+#
+# Each part answers one question. They belong to sections 5, 6 and 10.
+
+# %% [markdown] tags=["deeper"]
+# ### Why may the pairs of RoPE stand in another order?
+#
+# A score is a sum over entries, $q \cdot k = \sum_j q_j k_j$, and a sum does not care about the order. Let $P$ be a matrix that puts the entries of a head into another order: $(P q) \cdot (P k) = q \cdot k$. If queries and keys are both made in the new order (the rows of $W_q$ and $W_k$ exchanged), and RoPE turns the pairs where they stand now, each pair meets its own angle as before. For heads of width 4, neighbours (0, 1), (2, 3) become halves (0, 2), (1, 3) by the order 0, 2, 1, 3:
+
+# %%
+query, key = torch.randn(2, 1, 1, 6, 4).double()
+turns = rotations(torch.arange(6).double(), 4)  # (T, K/2)
+
+
+def rotate_halves(x):
+    """Turn entry j with entry j + K/2, as files of Hugging Face have it."""
+    first, second = x.chunk(2, dim=-1)
+    y = torch.complex(first, second) * turns
+    return torch.cat([y.real, y.imag], dim=-1)
+
+
+order = [0, 2, 1, 3]
+neighbours = rotate(query, turns) @ rotate(key, turns).mT
+halves = rotate_halves(query[..., order]) @ rotate_halves(key[..., order]).mT
+careless = rotate_halves(query) @ rotate_halves(key).mT
+print("rows exchanged: equal scores", torch.allclose(neighbours, halves))
+print("left as they are:           ", torch.allclose(neighbours, careless))
+
+# %% [markdown]
+# The values are not turned, so their matrix stays as it is. A loader that forgets the exchange gives a model that is fluent for the first few tokens, where angles are small, and then loses the thread.
+
+# %% [markdown] tags=["deeper"]
+# ### Why is one of LoRA's matrices zero, and not both?
+#
+# The output is $x A^\top B^\top$. By the product rule the gradient for $B$ contains $A x$, and the gradient for $A$ contains $B$. If $B = 0$, then $A$ gets no gradient in the first step, but $B$ does, and from the second step on both learn. If both are 0, both gradients are 0, now and for ever:
+
+# %%
+linear = nn.Linear(5, 3)
+for start in ("B zero", "both zero"):
+    update = LowRankUpdate(linear.weight, rank=2, alpha=4)
+    if start == "both zero":
+        nn.init.zeros_(update.A)
+    (linear(torch.ones(4, 5)) + update(torch.ones(4, 5))).square().sum().backward()
+    parts = update.named_parameters()
+    moves = {name: bool(p.grad.abs().max() > 0) for name, p in parts}
+    print(f"{start:10} has a gradient:", moves)
+
+# %% [markdown] tags=["deeper"]
+# ### How many tokens does a draft save?
+#
+# Say each token of the draft is accepted with probability $c$, independently of the others, and it writes $n$ tokens before the large model reads them. The first rejected one is corrected, and if all are accepted, the large model gives one more for nothing. So between 1 and $n + 1$ tokens come from one reading, and their mean is
+#
+# $$ 1 + c + c^2 + \dots + c^n = \frac{1 - c^{n+1}}{1 - c} . $$
+
+# %%
+guess_4 = predict("tokens for each reading, with c = 0.8 and n = 5", ...)
+
+# %%
+c, n = 0.8, 5
+mean_tokens = (1 - c ** (n + 1)) / (1 - c)
+draws = torch.rand(100_000, n, generator=torch.Generator().manual_seed(0)) < c
+drawn = 1 + draws.cumprod(dim=1).sum(dim=1).double().mean().item()  # accepted in a row
+
+# %% tags=["fold", "reveal"]
+# @title By the formula, and drawn 100,000 times
+guess_4.compare(f"{mean_tokens:.2f} tokens")
+claim("Drawn 100,000 times, the mean agrees with the formula to a hundredth.", abs(drawn - mean_tokens) < 0.015, drawn=drawn)
+
+# %% [markdown]
+# About 3.7 tokens for one reading by the large model. The gain in time is less: the draft's own five readings must be paid, and its 80 % is an average over easy words and hard ones.
