@@ -138,8 +138,9 @@ def train(model, seed, n, vocab_size, batch_size, steps, every, learning_rate, t
             history.append({"step": step, **found})
         if step < steps:
             ids, _ = draw(batch_size, n, vocab_size, generator)
-            loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
             optimizer.zero_grad()
+            logits = model(ids[:, :-1])  # (B, T, V)
+            loss = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:])
             loss.backward()
             optimizer.step()
     return history

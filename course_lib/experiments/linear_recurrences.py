@@ -30,7 +30,7 @@ from course_lib.utils import number_of_parameters
 
 LETTERS, DIGITS = 32, 10
 ROWS = ("softmax attention", "linear attention", "gated recurrence", "GRU")
-RATES = {"softmax attention": 3e-3, "linear attention": 3e-3, "gated recurrence": 3e-3, "GRU": 3e-3}
+RATES = {"softmax attention": 1e-2, "linear attention": 3e-2, "gated recurrence": 1e-2, "GRU": 1e-3}
 
 # --- recall -----------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ def linear_recall(
 @experiment("linear-recall-rates", "The models of linear-recall at several peak learning rates, with fewer steps.")
 def linear_recall_rates(
     seed,
-    rates=(1e-3, 3e-3, 1e-2, 3e-2),
+    rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
     rows=ROWS,
     pairs=(4, 8, 16, 32),
     width=32,
