@@ -470,9 +470,9 @@ explain_the_grid = Written(
         "(a) Compare the same row in both maps. (b) Put 0.9 into rho_inf first: how large can rho_t become at all? "
         "(c) Which settings could go faster, if they were allowed to?",
         "(a) Is the difference between two fields larger than the difference between two seeds of one? And what does "
-        "a warm-up allow, besides what it prevents? (b) The figure of section 4 has 0.9 in it; beta2 also decides "
-        "over how many gradients v is averaged, in every step. (c) A conclusion of the form 'A is behind B at this "
-        "rate' is in danger; 'A fails where B trains, at the same rate' is not.",
+        "a warm-up allow, besides what it prevents? (b) RAdam's figure in Going deeper has 0.9 in it; beta2 also "
+        "decides over how many gradients v is averaged, in every step. (c) A conclusion of the form 'A is behind B at "
+        "this rate' is in danger; 'A fails where B trains, at the same rate' is not.",
         "(a) At 4 layers it changes less than the seeds do; at 12 Post-LN fails without it: measure the highest rate "
         "at which each trains, by depth. (b) r passes one half after 11 gradients in place of 556; the fair "
         "comparison is Adam at beta2 = 0.9. (c) ReZero behind Pre-LN could turn; the failing setting could not.",

@@ -171,7 +171,7 @@ def loop(
         weights, count = list(model.parameters()), 0
         starts = True
         for i, batch in enumerate(micro_batches, first):
-            if zero == "each" or (zero and starts):
+            if zero == "each" or (zero is True and starts):
                 optimizer.zero_grad()
             if recount and starts:
                 count = 0
@@ -211,6 +211,8 @@ def loop(
                     clipped(weights, max_norm)
                 if schedule == "after":
                     scheduler.step()
+                if zero == "end":
+                    optimizer.zero_grad()
 
     return train_steps
 
@@ -486,6 +488,7 @@ def test_other_right_answers_pass():
     """Fails if a loop that divides the gradients, a list of names or factors as float32 tensors are rejected."""
     assert verdict(ch11.train_steps, loop()) == "passed: train_steps"
     assert verdict(ch11.train_steps, loop(clipped=shortened)) == "passed: train_steps"
+    assert verdict(ch11.train_steps, loop(zero="end")) == "passed: train_steps"  # the model comes without gradients
     for right in (counted_first(), counted_first(grad=False), by_autograds_function):
         assert verdict(ch11.train_steps, right) == "passed: train_steps"
     listed = solution("11", "decaying_names")
@@ -530,7 +533,8 @@ def test_vectors_one_by_one_pass():
 @pytest.mark.parametrize(
     ("answer", "right"),
     [(backward_once_a_step, False), (backward_at_the_end, False), (loop(divide="running"), False), (loop(), True),
-     (counted_first(), True), (counted_first(grad=False), True), (by_autograds_function, True)],
+     (loop(zero="end"), True), (counted_first(), True), (counted_first(grad=False), True),
+     (by_autograds_function, True)],
 )  # fmt: skip
 def test_the_hidden_test_wants_a_backward_pass_for_each_micro_batch(answer, right):
     """Fails if right weights are enough, or an answer that keeps no graph is refused."""

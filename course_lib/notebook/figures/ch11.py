@@ -92,35 +92,37 @@ def jacobian_norm(lengths, centred, shifted):
 
 
 def first_steps(seen):
-    """Gradient and step of the first layer, what all outputs have in common, and the last sum, by steps taken."""
+    """Four measurements by steps taken, in the order of the accident: {name: one {step: values} a seed}."""
     titles = {
-        "gradient": "length of the gradient, first layer",
-        "step": "mean step of a weight, first layer",
-        "common": "share common to all outputs",
-        "sum": "size of what the last norm reads",
+        "alike": "1 · how alike are the outputs?",
+        "reads": "2 · how large is what the last norm reads?",
+        "gradient": "3 · how long is the first layer's gradient?",
+        "step": "4 · how far does a weight move?",
     }
-    panels = plots.grid(2, 2, width=7.0, height=4.8, sharex=True).flatten()
+    panels = plots.grid(2, 2, width=7.0, height=4.9, sharex=True).flatten()
     for ax, (key, title) in zip(panels, titles.items(), strict=True):
-        for name, found in seen.items():
-            values = [entry[key] for entry in found.values()]
-            ax.plot(list(found), values, "o-", markersize=3, color=plots.color(name), label=name)
+        for name, runs in seen.items():
+            for i, run in enumerate(runs):
+                values, label = [look[key] for look in run.values()], None if i else name
+                ax.plot(list(run), values, "o-", markersize=2.5, linewidth=1.4, color=plots.color(name), label=label)
         ax.set_xscale("symlog", linthresh=1)
         ax.set_xticks([0, 1, 3, 10, 40], ["0", "1", "3", "10", "40"])
         ax.set_title(title, fontsize=10)
-        if key != "common":
+        if key != "alike":
             ax.set_yscale("log")
+    panels[0].set_ylim(0, 1.05)
     for ax in panels[2:]:
         ax.set_xlabel("steps taken")
-    panels[0].legend(fontsize=8, loc="lower left")
+    panels[0].figure.legend(*panels[0].get_legend_handles_labels(), ncols=3, loc="outside lower center", fontsize=9)
     show(
         panels[0],
-        alt="Four panels over the first 40 steps. The gradient of the first layer falls by many orders of magnitude "
-        "for Post-LN without warm-up, and stays above a hundredth of its start for the other two. The mean "
-        "step of a weight falls a hundredfold for Post-LN without warm-up. The share that all outputs have in common "
-        "jumps to 1 after one step and stays there; in the other two runs it comes down again. What the last norm "
-        "reads grows for Post-LN without warm-up and for Pre-LN.",
-        caption="When does the gradient vanish? Not before training: the first steps kill it (vermilion), and then "
-        "Adam's own steps shrink.",
+        alt="Four panels over the first 40 steps, three seeds each. 1: how alike the outputs are jumps to 1 after one "
+        "step for Post-LN and stays there; in the other two it rises and comes down again. 2: what the last norm "
+        "reads grows for Post-LN, and more for Pre-LN; with a warm-up it stays. 3: the gradient of the first layer "
+        "falls by many orders of magnitude for Post-LN, and stays above a hundredth of its start for the other two. 4: "
+        "the step of a weight falls a hundredfold for Post-LN.",
+        caption="What breaks, and when? Right after the first step all outputs of Post-LN are alike (1); then its "
+        "gradient dies (3). Each line is one of three seeds.",
     )
 
 
@@ -161,6 +163,20 @@ def rectifications(betas=(0.9, 0.98, 0.999), last=10000):
     )
 
 
+def falls(steps, curves):
+    """Factor of the learning rate by step for schedules with the same warm-up."""
+    ax = plots.axes(height=2.7)
+    plots.lines(ax, {name: (steps, curve) for name, curve in curves.items()}, "step s", "factor of the learning rate")
+    ax.set_ylim(0, 1.05)
+    ax.legend()
+    show(
+        ax,
+        alt="Factor of the learning rate over 240 steps. All three curves rise on a line to 1 in the first 20 steps. "
+        "Then one stays at 1, one falls on a line to 0, one along half a cosine wave to 0.",
+        caption="How do the schedules differ? Not in the warm-up (20 of 240 steps), only in the fall.",
+    )
+
+
 def schedules(steps, curves, noam):
     """Learning rate by step for four schedules, and Noam's as a dotted line."""
     ax = plots.axes(height=3.2)
@@ -175,7 +191,7 @@ def schedules(steps, curves, noam):
         "one stays, one falls on a line to 0, one along a cosine to 0, and inverse square root and Noam fall together "
         "to less than half.",
         caption="How do the schedules differ? Not in the warm-up, only in the fall: constant, linear and cosine to 0 "
-        "at the last step, inverse square root without an end. Noam (dotted) is inverse square root with a height that "
+        "at step 20,000, inverse square root without an end. Noam (dotted) is inverse square root with a height that "
         "follows from D and the warm-up.",
     )
 
