@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 09 · The Transformer
 #
-# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Between them they have nine kinds of parts. We switch off one of the nine at a time, without training again, and let the model translate. **How many of them can it lose, each alone, and still find most of its words?** And what does it say without the others?
+# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. We look at nine kinds of parts: in the encoder the positions, the self-attention, the feed-forward networks and the residual connections; in the decoder the same four, and the cross-attention. We switch off one of the nine at a time, in all layers, without training again, and let the model translate. **How many of them can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -80,8 +80,8 @@ for sentence in (
     print(sentence, "->", say(sentence))
 
 # %%
-# from 0 to 9; "most of its words": on average at least half of the words of the usual
-# translation are still there, in whatever order
+# from 0 to 9; "mostly the same words": the words that it shares with the usual translation,
+# in whatever order, are on average at least half of the longer one (repeats count against it)
 guess_1 = predict("how many of the nine parts it can lose, each alone", ...)
 
 # %% tags=["fold", "nbval-ignore-output", "reveal"]
@@ -128,7 +128,7 @@ most_first = sorted(spared, key=words_kept.get, reverse=True)
 guess_1.compare(sum(value >= 0.5 for value in words_kept.values()))
 short = lambda sentence: sentence if len(sentence) < 60 else sentence[:60] + " ..."  # noqa: E731
 table(
-    ["switched off", "unchanged, of 12", "words kept, mean", f"what it makes of *{OWN_SENTENCES[2]}*"],
+    ["switched off", "unchanged, of 12", "words the same, mean", f"what it makes of *{OWN_SENTENCES[2]}*"],
     [["nothing", 12, "100%", whole[2]]]
     + [[name, same[name], f"{words_kept[name]:.0%}", short(spared[name][2]) or "(nothing)"] for name in most_first],
 )
@@ -142,8 +142,8 @@ claim(
 can_go = ["decoder's positions", "encoder's feed-forward networks", *(name for name in spared if "self-attention" in name)]
 others = [name for name in spared if name not in (*can_go, "encoder's positions")]
 claim(
-    "Four of the nine can go, each alone, and on average more than 7 of 10 words are kept: the decoder's positions, the encoder's "
-    "feed-forward networks, the self-attention of either side. Without the encoder's positions fewer than half are kept, "
+    "Four of the nine can go, each alone, and on average more than 7 of 10 words are the same: the decoder's positions, the encoder's "
+    "feed-forward networks, the self-attention of either side. Without the encoder's positions fewer than half are the same, "
     "without any of the other four fewer than 4 of 10.",
     min(words_kept[name] for name in can_go) > 0.7
     and words_kept["encoder's positions"] < 0.5
@@ -151,9 +151,9 @@ claim(
 )
 
 # %% [markdown]
-# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not in what order.
+# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not in what order: most of the right words still come, and then the translation rambles on.
 #
-# The other five it needs. Without its *feed-forward networks* the decoder finds words, but stutters. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* hardly anything gets through. (These weights were trained with every part in place; a model *trained* without one might do better.)
+# The other five it needs. Without its *feed-forward networks* the decoder finds most of the words, but stutters, and every repeat counts against it. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* hardly anything gets through. (These weights were trained with every part in place; a model *trained* without one might do better.)
 #
 # What is each part for, and how do they fit together? You will build them all, and at the end **your own** Transformer will load these weights and translate.
 #
@@ -174,7 +174,7 @@ claim(
 #
 # When you meet the word "it" in a text, you can look back at the words before it. You need not carry them all in your head. A recurrent layer has to: it is a loop, $h_t = f(x_t, h_{t-1})$. Whatever will be needed later must fit into its state, and step $t$ must wait for step $t - 1$.
 #
-# A **Transformer layer** can look back, as you can. It has no state: each output is computed directly from all the inputs, $y_t = f(x_1, \ldots, x_T)$.
+# A **Transformer layer** can look back, as you can. It has no state: each output is computed directly from the inputs, its own and all the others: $y_t = f(x_t;\ x_1, \ldots, x_T)$.
 
 # %%
 diagrams.show("transformer_as_parallel_units")
@@ -182,14 +182,14 @@ diagrams.show("transformer_as_parallel_units")
 # %% [markdown]
 # So every input is one step away, near or far. And because nothing passes from one unit of a layer to the next, all the outputs of the layer can be computed at the same time.
 #
-# In the picture each position sees the whole sentence. This is the **full** form, and the encoder uses it, for reading. For writing there is the **causal** form, $y_t = f(x_1, \ldots, x_t)$, in which a position sees only what is already there. The decoder will use that.
+# In the picture each position sees the whole sentence. This is the **full** form, and the encoder uses it, for reading. For writing there is the **causal** form, $y_t = f(x_t;\ x_1, \ldots, x_t)$, in which a position sees only what is already there. The decoder will use that.
 #
 # What happens inside a unit? The picture names two steps, attend and feed-forward. We take them in turn.
 
 # %% [markdown]
 # ## 2 · Look around, and add
 #
-# Here is the encoder's block with three words and very small numbers. Read it from the bottom up: each word first looks around at the others, then thinks by itself.
+# Here is the encoder's block with three words and vectors of four simple numbers. Read it from the bottom up: each word first looks around at the others, then thinks by itself.
 
 # %%
 diagrams.show("block_with_numbers")
@@ -222,10 +222,10 @@ print("found", tuple(found.shape), "x + found", tuple(added.shape))
 # %% [markdown]
 # That plus sign is the **residual connection** (He et al. 2016). Think of a document that is passed round an office: everybody reads it and adds a note, and nobody rewrites it. What is passed on from sum to sum is called the **residual stream**. It is there for two reasons:
 #
-# 1. **Nothing is lost.** Attention returns a mixture of all the words. Without the sum, what a word *was* survives only as far as it happens to be in the mixture. With it, a layer only has to say what *changes*.
+# 1. **A word is not lost in the mixture.** Attention returns a mixture of all the words. Without the sum, what a word *was* survives only as far as it happens to be in the mixture. With it, a layer only has to say what *changes*.
 # 2. **The gradient has a short path.** The derivative of $x + f(x)$ is $1 + f'(x)$: at every sum the gradient passes unchanged, beside the part that comes through $f$. It is the LSTM's cell line (chapter 05), across layers instead of steps.
 #
-# How much is lost without the sums? We send 20 random vectors through twelve untrained layers, with the sums (`keep = 1.0`) and without (`keep = 0.0`). The norms, which are section 3's topic, stay in place:
+# How much is lost without the sums? We send 20 random vectors through twelve untrained layers, with the sums (`keep = 1.0`) and without (`keep = 0.0`). (`EncoderLayer` is the library's block; its `attend` and `feed_forward` are the two steps, without sum and norm.) The norms, which are section 3's topic, stay in place:
 
 
 # %%
@@ -297,8 +297,8 @@ with torch.no_grad():
 # %% tags=["fold"]
 # @title Check: the vectors grow
 claim(
-    "After three layers without norms every vector is longer than it was, one of them more than five times as long.",
-    (stream.norm(dim=-1) > x.norm(dim=-1)).all() and (stream.norm(dim=-1) / x.norm(dim=-1)).max() > 5,
+    "After three layers without norms every vector is longer than it was, two of them more than five times as long.",
+    (stream.norm(dim=-1) > x.norm(dim=-1)).all() and (stream.norm(dim=-1) > 5 * x.norm(dim=-1)).sum() == 2,
 )
 
 # %% [markdown]
@@ -406,7 +406,7 @@ with torch.no_grad():
 # | Pre-LN, `pre-ln` | $x + f(\mathrm{norm}(x))$ | the authors' later code, GPT-2; Xiong et al. 2020 |
 # | ReZero, `rezero` | $x + \alpha f(x)$, $\alpha = 0$ at the start | Bachlechner et al. 2021 |
 #
-# In Pre-LN no norm stands on the stream itself, so the path of derivative 1 runs through all the layers. In return the stream may grow, and the stack ends with one more LayerNorm. *Chapter 11* measures which trains best.
+# In Pre-LN no norm stands on the stream itself, so the path of derivative 1 runs through all the layers. The price is that the stream may grow; so the stack ends with one more LayerNorm. *Chapter 11* measures which trains best.
 #
 # ### Sentences of different lengths
 #
@@ -543,7 +543,7 @@ diagrams.show("stacked")
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 5
 #
-# One head, and nothing but the attention: no residual, no norm. Which of $q$, $k$, $v$ comes from where? The shapes will tell you if you exchange them, but only where $T \ne S$.
+# One head, and nothing but the attention: no residual, no norm. Which of $q$, $k$, $v$ comes from where? The shapes will tell you if you swap them, but only where $T \ne S$.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-4-cross-attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -746,6 +746,7 @@ plain = PlainTransformer(len(german), len(english), D=128, H=4, F_=384, N=3)
 with torch.no_grad():
     for theirs, ours in matching(model, plain):
         ours.copy_(theirs)
+# OWN_SENTENCES and whole: the 12 sentences of the first screen and their translations
 source, real = text.pad_batch([german.encode(sentence) for sentence in OWN_SENTENCES])
 targets_in, _ = text.pad_batch([[text.SOS, *english.encode(line)] for line in whole])
 with torch.no_grad():
@@ -799,7 +800,7 @@ claim("The page translates all 12 sentences as the library does.", by_page == wh
 # %% [markdown]
 # **It translates.** Nothing of the model is missing from the page except the table of positions, from chapter 08. The search is the library's; what else the library adds is dropout, options and speed. (*Going deeper* compares it with torch's own `nn.Transformer`.)
 #
-# *A good place to stop. You know every part of a Transformer, and how they fit together. But these weights were borrowed. How does it learn its own?*
+# *A good place to stop. You know every part of this Transformer, and how they fit together. But these weights were borrowed. How does it learn its own?*
 
 # %% [markdown]
 # ## 7 · Train in one run, generate in a loop
@@ -887,7 +888,7 @@ claim(
 # %% [markdown]
 # The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model learned to look there. When it generates, no word stands there. In training that was so only at the end of a sentence, where the answer was `<eos>`: a likely reason why it so often says `<eos>` at once and writes nothing (with two other seeds: 204 and 300 empty of 300, tried once).
 #
-# When the causal model is used, it too must write for itself, and then **each word costs a run**:
+# When the causal model is used, it too must write for itself, and then **each word costs a run** (chapter 13 stores what need not be computed again):
 
 # %%
 diagrams.show("autoregressive_decoding")
@@ -918,7 +919,7 @@ claim(
 )
 
 # %% [markdown]
-# With the mask, one run gives for the same words what generation gives word by word. (Only the words differ: in training they are the true ones, in use the model's own.) Without the mask, training prepares for something else. So training needs no loop over the words, and chapter 10 measures what that gains.
+# Given the same words, one run with the mask gives what generation gives word by word. So training needs no loop over the words, and chapter 10 measures what that gains. (What still differs is where the words come from: in training they are the true ones, in use the model's own.) Without the mask, training prepares for a task that never comes.
 #
 # ### Exercise 9.5 · The loop that generates
 #
@@ -957,7 +958,7 @@ ch09.continue_greedily(continue_greedily)
 # %% [markdown]
 # ## 8 · Test it, and errors you will meet
 #
-# The look-ahead model had a low loss and shapes that fit, and it was useless. Four short tests tell you more about a Transformer that you have built (the first is for causal attention, the third for full attention):
+# The look-ahead model had a low loss and shapes that fit, and it was useless. Four short tests tell you more about a Transformer that you have built than either of these (the first is for causal attention, the third for full attention):
 #
 # | test | you change | what must hold |
 # |---|---|---|
@@ -997,7 +998,7 @@ claim(
 # %% [markdown]
 # ### Errors you will meet
 #
-# The errors that cost most time stop nothing: the program runs, and the shapes fit. One you have seen, **the causal mask that is missing**. Here is another.
+# The errors that cost the most time stop nothing: the program runs, and the shapes fit. One you have seen, **the causal mask that is missing**. Here is another.
 #
 # **A padding mask that is inverted.** In `nn.Transformer` and `nn.MultiheadAttention`, `True` in a boolean mask means the opposite of ours: *blocked*. (In `scaled_dot_product_attention` it means *may attend*, as here.) Hand them our mask, and real words look at padding alone. A sentence without padding then has nothing to look at, and its weights are `nan`. But where every sentence has some, nothing tells you:
 
@@ -1023,7 +1024,7 @@ with torch.no_grad():
 # | decoder | causal | predict the next token | generation; whatever can be put as a prefix | GPT, chapter 13 |
 # | encoder-decoder | full on the source, causal on the target, cross | predict the next target token | translation, summary | sections 5 to 7 |
 #
-# **Encoder alone.** It gives T vectors, but a verdict on a text needs one. There are three ways to **pool** them: the *mean* over the real tokens; their *maximum*, entry by entry; or **CLS**, an extra learned vector in front of the first token, which attends to whatever it needs and whose output is the answer.
+# **Encoder alone.** It gives T vectors, but a verdict on a text needs one. Three ways to **pool** them are common: the *mean* over the real tokens; their *maximum*, entry by entry; or **CLS**, an extra learned vector in front of the first token, which attends to whatever it needs and whose output is the answer.
 #
 # **Decoder alone.** Without an encoder there is nobody to ask. What is left is an encoder's block with a causal mask, and the model is a language model. It can still translate, if the task is a text to be continued: source, mark, target. The source, now a prefix, takes the place of the memory:
 
@@ -1185,8 +1186,8 @@ except NotImplementedError:
 #
 # 1. A Transformer layer is a direct function, computed at all positions at once with shared weights: attention moves information between positions, the feed-forward network works on each for itself; each is added to the residual stream, which is normalised.
 # 2. Whoever asks makes the queries; whoever answers makes the keys and values. Encoder: full self-attention. Decoder: causal self-attention, and cross-attention to the encoder's *last* output, in every layer.
-# 3. Residuals keep what a word was, and give the gradient a path of derivative 1 through every sum (in Post-LN, the norms rescale it); LayerNorm keeps sentences independent of their neighbours.
-# 4. Teacher forcing with a causal mask computes in one run what generation computes in a loop; without the mask a low loss proves nothing.
+# 3. Residuals keep what a word was, and give the gradient a path of derivative 1 through every sum (in Post-LN, the norms rescale it); LayerNorm keeps the stream's vectors at one size, each by itself, so that no sentence depends on its neighbours in the batch.
+# 4. Teacher forcing with a causal mask computes in one run what, for the same words, generation computes in a loop; without the mask a low loss proves nothing.
 # 5. Use an encoder to understand, a decoder to generate, both for sequence to sequence; nearly any task can also be put to a decoder as a prefix. Padding must be hidden from attention *and* from pooling.
 #
 # ## Where next
@@ -1218,7 +1219,7 @@ except NotImplementedError:
 # %% [markdown] tags=["deeper"]
 # ### Is one causal call the same as a call for each prefix?
 #
-# Section 1's two forms of the direct function: causal (left) sees a prefix, as a recurrent network does; full (right) sees everything, which a loop in one direction cannot.
+# Section 1's two forms of the direct function (the picture leaves out the own input $x_t$, which is among the others): causal (left) sees a prefix, as a recurrent network does; full (right) sees everything, which a loop in one direction cannot.
 
 # %%
 diagrams.show("direct_function")
@@ -1339,7 +1340,7 @@ for name, norm in (("LayerNorm", nn.LayerNorm(D)), ("BatchNorm", batch_norm)):
 # | mean and variance of | a feature, over batch and positions | a vector, over its features |
 # | a sentence's result depends on | its neighbours in the batch, and their padding | itself alone |
 # | training and use | differ: in use, running averages | are the same |
-# | batch of one, texts of unequal length | statistics of few or padded tokens | no matter |
+# | batch of one, texts of unequal length | statistics of few or padded tokens | makes no difference |
 #
 # With sentences of all lengths, padding, and words generated one by one, the right column is what one wants. (A modified BatchNorm *can* work in Transformers: Shen et al. 2020, arXiv:2003.07845.)
 
