@@ -80,8 +80,8 @@ for sentence in (
     print(sentence, "->", say(sentence))
 
 # %%
-# from 0 to 9; "mostly the same words": the words that it shares with the usual translation,
-# in whatever order, are on average at least half of the longer one (repeats count against it)
+# from 0 to 9; "mostly the same words": what it shares with the usual translation,
+# in any order, is on average at least half of the longer one (repeats count against it)
 guess_1 = predict("how many of the nine parts it can lose, each alone", ...)
 
 # %% tags=["fold", "nbval-ignore-output", "reveal"]
