@@ -520,8 +520,9 @@ def draw_curves(record, folder):
 
 
 def drawn_metrics(record, variants):
-    """Return the numbers of a history that are results, in a fixed order."""
-    return sorted(set(record["runs"][0]["history"][variants[0]][0]) - NOT_DRAWN)
+    """Return the numbers of a history that are results, in a fixed order; a list, such as one of heads, is none."""
+    first = record["runs"][0]["history"][variants[0]][0]
+    return sorted({metric for metric, value in first.items() if not isinstance(value, list)} - NOT_DRAWN)
 
 
 def _x(record, variants):
