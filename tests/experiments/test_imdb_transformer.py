@@ -7,7 +7,7 @@ import torch
 
 from course_lib import datasets
 from course_lib.experiments import imdb, imdb_transformer, imdb_tutorial
-from course_lib.text import UNK
+from course_lib.text import UNK, tokenize
 from tests.helpers import imdb as fake
 
 SIZES = {"width": 8, "feedforward": 16, "batch_size": 16}
@@ -71,6 +71,17 @@ def test_hidden_words_are_a_share():
     assert abs(share - 0.25) < 5 * math.sqrt(0.25 * 0.75 / 3403)
 
 
+def test_rectangles_hide_words_but_no_padding():
+    """Fails if the share is wrong, padding turns into a word, or a label moves."""
+    ids = torch.arange(2, 2002).view(40, 50).masked_fill(torch.arange(50) >= 30, 1)
+    padded = ids, ids != 1, torch.arange(40)
+    found = list(imdb_transformer._rectangles(padded, 16, torch.Generator().manual_seed(0), 0.3))
+    shown, real, labels = (torch.cat(part) for part in zip(*found, strict=True))
+    hidden = (shown == UNK) & real
+    assert hidden.sum().item() == pytest.approx(0.3 * 40 * 30, rel=0.15)
+    assert (shown[~hidden] == ids[labels][~hidden]).all()
+
+
 def test_rectangles_are_all_reviews_once():
     """Fails if a review is lost or repeated, or the batches are not padded to one length in another order."""
     recipe = imdb_transformer.Recipe(None, 0.1, mended=False, length=6)
@@ -121,6 +132,52 @@ def test_ablations_are_variants_of_the_mended_run(small_imdb):
         outcome = run(seed=0, epochs=2)
         check_rows(outcome, [name], 2)
         assert list(outcome["results"]) == [name]
+
+
+def test_one_change_leaves_the_others_in_place(small_imdb, monkeypatch):
+    """Fails if a variant is missing, or takes back something other than what its name says, or more than that."""
+    seen, cuts, record, read = [], [], imdb_transformer._record, imdb_transformer._read
+    monkeypatch.setattr(imdb_transformer, "_read", lambda *args: cuts.append(args[1]) or read(*args))
+
+    def spied(recipe, parts, *rest):
+        seen.append((recipe, parts))
+        return record(recipe, parts, *rest)
+
+    monkeypatch.setattr(imdb_transformer, "_record", spied)
+    outcome = imdb_transformer.imdb_one_change(0, epochs=1, length=12, **SIZES)
+    names = ["mask", "tokens", "end", "mean", "dropout", "start", "learning"]
+    check_rows(outcome, [f"all but {name}" for name in names], epochs=1)
+    rates = [recipe.learning_rate for recipe, _ in seen]
+    assert rates == [3e-3] * 6 + [1e-3]
+    assert [recipe.mended for recipe, _ in seen] == [True] * 6 + [False]
+    assert [recipe.length for recipe, _ in seen] == [12] + [None] * 6
+    assert [recipe.word_dropout for recipe, _ in seen] == [0.3] * 4 + [0.0] + [0.3] * 2
+    models = [recipe.make(parts["vocab_size"]) for recipe, parts in seen]
+    assert [isinstance(model, imdb_transformer.WithoutMask) for model in models] == [True] + [False] * 6
+    models[0] = models[0].model
+    assert [model.pool for model in models] == ["mean"] * 3 + ["max"] + ["mean"] * 3
+    stds = [model.embedding.embedding.weight.std().item() for model in models]
+    assert [round(std, 1) for std in stds] == [0.1] * 5 + [1.0, 0.1]
+    layers = [model.encoder.layers[0] for model in models]
+    assert [layer.self_attn.dropout.p for layer in layers] == [0.0] * 4 + [0.1] + [0.0] * 2
+    assert [model.embedding.dropout.p for model in models] == [0.4] * 4 + [0.1] + [0.4] * 2
+    first = {len(parts["train"][0][0]) for _, parts in seen}
+    assert max(first) <= 12
+    rows = [parts["train"][0] for _, parts in seen]
+    assert all(torch.equal(a, b) for a, b in zip(rows[0], rows[3], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(rows[0], rows[2], strict=True))
+    assert cuts == [tokenize, imdb_transformer._between_spaces] + [tokenize] * 5
+
+
+def test_without_mask_padding_is_read():
+    """Fails if the wrapper passes the mask on."""
+    torch.manual_seed(0)
+    options = {"embedding_dropout": 0.0, "dropout": 0.0, "attention_dropout": 0.0, "std": 1.0}
+    model = imdb_transformer.make_classifier(9, 8, 2, 16, pool="mean", **options).eval()
+    ids = torch.tensor([[2, 5, 7, 1, 1]])
+    unmasked = imdb_transformer.WithoutMask(model)(ids, ids != 1)
+    torch.testing.assert_close(unmasked, model(ids, torch.ones(1, 5, dtype=torch.bool)))
+    assert (unmasked - model(ids, ids != 1)).abs().max() > 1e-3
 
 
 def test_best_records_both_inputs(small_imdb):
