@@ -142,3 +142,21 @@ def test_the_record_has_what_the_chapter_draws():
     assert set(outcome["results"]["pre-training"]) == {"loss", "accuracy"}
     assert [entry["step"] for entry in outcome["history"]["pre-training"]] == [2]
     assert run() == outcome
+
+
+def test_the_record_of_many_steps_has_what_the_chapter_draws():
+    """Fails if a row is missing, the rate is chosen on the test reviews, or a seed gives two results."""
+
+    def run():
+        settings = {"labels": (4, 8), "steps": (2, 4), "rates": (1e-3, 1e-2), "width": 8, "labelled": 20, "test": 20}
+        return toys.bert_toy_steps(1, **settings)
+
+    outcome = run()
+    for steps in (2, 4):
+        for n in (4, 8):
+            row = outcome["results"][f"from scratch, {steps} steps, {n} labels"]
+            best = row["by rate"]["valid_accuracy"].index(row["valid_accuracy"])
+            assert row["valid_accuracy"] == max(row["by rate"]["valid_accuracy"])
+            assert row["accuracy"] == row["by rate"]["accuracy"][best]
+            assert row["rate"] == (1e-3, 1e-2)[best]
+    assert run() == outcome
