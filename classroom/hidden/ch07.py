@@ -234,9 +234,9 @@ TESTS = [
     Hidden(
         "ex07-5-multi-head-check", "multi_head", draw_multi_head, right_multi_head, probe_multi_head,
         without=(
-            "attention", "MultiHeadAttention", "MultiheadAttention", "scaled_dot_product_attention", "split_heads",
-            "multi_head_attention_forward", "_scaled_dot_product_attention_math", "attention_with_dropout",
-            "merge_heads",
+            "attention", "attention_scores", "attention_weights", "MultiHeadAttention", "MultiheadAttention",
+            "scaled_dot_product_attention", "split_heads", "multi_head_attention_forward",
+            "_scaled_dot_product_attention_math", "attention_with_dropout", "merge_heads",
         ),
     ),
     Hidden("ex07-6-stack-maps-check", "stack_maps", draw_stack_maps, right_stack_maps, probe_stack_maps),

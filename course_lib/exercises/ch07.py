@@ -1,14 +1,22 @@
 """Checks of chapter 07's exercises: numbers, attention, heads, shapes, a whole layer, a lost mask, words.
 
 Each check asks for the properties of a right answer first; if one fails, it looks for the usual mistakes and names
-the one it recognises. Right answers are written here from tensors, apart from `course_lib.attention`. Notebook: 07.
+the one it recognises. Last it refuses what is right but calls what the exercise forbids. Right answers are written here
+from tensors, apart from `course_lib.attention`. Notebook: 07.
 """
 
 import math
 
 import torch
 
-from course_lib.attention import MultiHeadAttention
+from course_lib.attention import (
+    MultiHeadAttention,
+    attention,
+    attention_scores,
+    attention_weights,
+    merge_heads,
+    split_heads,
+)
 from course_lib.exercises import (
     Written,
     Wrong,
@@ -20,6 +28,7 @@ from course_lib.exercises import (
     expect_type,
     near,
 )
+from course_lib.exercises.ready_made import called, steps
 from course_lib.functional import padding_mask
 
 # --- exercise 7.1: numbers by hand ----------------------------------------------------------
@@ -98,6 +107,19 @@ def numbers_by_hand(answer):
 
 
 # --- exercise 7.2: scaled dot-product attention ---------------------------------------------
+
+READY = (attention, attention_scores, attention_weights, MultiHeadAttention)
+OF_TORCH = (
+    "scaled_dot_product_attention", "_scaled_dot_product_attention_math", "multi_head_attention_forward",
+    "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
+)  # fmt: skip
+
+
+def _forbid(student, calls, library, torchs=()):
+    """Refuse a right answer that leaves its work to a ready-made function."""
+    if name := called(student, calls, library, torchs):
+        whose = "torch's" if name in torchs else "the library's"
+        raise Wrong(f"the result is right, but your code calls {whose} `{name}`: write its lines yourself")
 
 
 def _draw(*shape, seed=0):
@@ -275,6 +297,9 @@ def dot_product_attention(student):
     _masked(student)
     _causal(student)
     _empty_rows(student)
+    q, mask = _draw(2, 5, 4), torch.ones(5, 5, dtype=torch.bool)
+    options = ({}, {"mask": mask}, {"causal": True}, {"mask": mask, "causal": True})
+    _forbid(student, [((q, q, q), each) for each in options], READY, OF_TORCH)
 
 
 # --- exercise 7.3: heads --------------------------------------------------------------------
@@ -301,6 +326,7 @@ def split(student):
         raise Wrong("your result is (B, T, H, K): now put the heads before the positions")
     expect_tensor(got, (B, H, T, K))
     if close(got, right):
+        _forbid(student, [((x, H), {})], [split_heads])
         return
     if close(got, x.view(B, H, T, K)):
         raise Wrong("view(B, H, T, K) only renames: head 0 holds the first positions, cut into pieces, instead of "
@@ -329,6 +355,7 @@ def merge(student):
     x = _numbered(B, H, T, K)
     got = expect_tensor(student(x), (B, T, H * K))
     if close(got, torch.cat([x[:, h] for h in range(H)], dim=-1)):
+        _forbid(student, [((x,), {})], [merge_heads])
         return
     if close(got, x.reshape(B, T, H * K)):
         raise Wrong("reshape without transpose: the first row holds several positions of head 0. Bring the axes "
@@ -478,6 +505,13 @@ def multi_head(student):
     got = expect_tensor(student(*whole), (B, T, D), name="the output with one head")
     if not close(got, _multi_head(*whole)):
         raise Wrong(f"right for H = {H}, wrong for H = 1 in self-attention: is a number written in your code?")
+    _forbid(student, [(given, {}), (given, {"mask": masks["(T, S)"]})], [*READY, split_heads, merge_heads], OF_TORCH)
+    taken = []
+    for heads in (2, 12, 2, 12):  # first only to import, compile and remember what an answer may need
+        taken.append(steps(student, *given[:-1], heads))
+    if taken[3] > taken[2] + 30:
+        raise Wrong("the result is right, but there is a loop over heads: keep them as one more axis, (B, H, T, K), "
+                    "and one matrix product serves all of them")  # fmt: skip
 
 
 def _diagnose_multi_head(got, given):

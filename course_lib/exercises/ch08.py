@@ -7,13 +7,13 @@ one it recognises. The references are written with loops, in float64. Notebook: 
 import functools
 import inspect
 import math
-import sys
 import types
 
 import torch
 
 from course_lib import positional
 from course_lib.exercises import Written, Wrong, check, close, expect_tensor, expect_type
+from course_lib.exercises.ready_made import steps
 
 
 def _draw(*shape, seed=0):
@@ -56,25 +56,6 @@ def _codes(code):
 def _names(code):
     """The names of globals and attributes in it."""
     return {name for part in _codes(code) for name in part.co_names}
-
-
-def _steps(function, *arguments):
-    """How many steps Python takes in a call: more for a longer table, if there is a loop."""
-    count = 0
-
-    def trace(frame, event, _):
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function(*arguments)
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def _uses(student, names, source=positional):
@@ -252,8 +233,8 @@ def position_table(student):
         if name := _uses(student, ("sinusoidal_table", "Sinusoidal", "rope_angles")):
             raise Wrong(f"the table is right, but the library's {name} makes it: write your own lines")
         student(5, 8)  # what is imported or compiled is so now
-        few = _steps(student, 6, 8)
-        if max(_steps(student, 60, 8), _steps(student, 6, 80)) > few + 40:
+        few = steps(student, 6, 8)
+        if max(steps(student, 60, 8), steps(student, 6, 80)) > few + 40:
             raise Wrong(
                 "the table is right, but there is a loop over positions or columns: "
                 "a column of positions times a row of speeds needs none"

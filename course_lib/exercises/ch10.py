@@ -7,15 +7,26 @@ recognises. Right counts are measured on running layers, not taken from the form
 import itertools
 
 import torch
+from torch.utils import flop_counter
 
 from course_lib.attention import MultiHeadAttention, attention_backend
+from course_lib.cost import formulas, measure
 from course_lib.cost.measure import count_operations
 from course_lib.exercises import Written, Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
+from course_lib.exercises.ready_made import called
 from course_lib.transformer import DecoderLayer, EncoderLayer
 from course_lib.utils import number_of_parameters
 
 # torch loads its counter at the first use, for seconds: not on a student's time.
 count_operations(torch.nn.Linear(1, 1), torch.ones(1, 1))
+
+
+def _forbid(student, sizes):
+    """Refuse a right count that is not the answer's own. The sizes are new: an answer may remember what it counted."""
+    if name := called(student, [(sizes, {})], [formulas, measure, flop_counter]):
+        whose = "torch's" if hasattr(flop_counter, name) else "the library's"
+        raise Wrong(f"the count is right, but your code calls {whose} `{name}`: add up the products yourself")
+
 
 # --- exercise 10.1: the operations of self-attention --------------------------------------
 
@@ -40,6 +51,7 @@ def attention_operations(student):
         if got != wanted:
             where = f" (B={B}, T={T}, D={D}, H={H}: torch counts {wanted:,})"
             raise Wrong(_operations_diagnosis(got, B, T, D, H) + where)
+    _forbid(student, (2, 9, 8, 4))
 
 
 def _operations_diagnosis(got, B, T, D, H):
@@ -187,6 +199,7 @@ def cross_operations(student):
                 if got - wanted == sum(gap for gap, _ in left):
                     raise Wrong(f"{number} of the 3 bugs left; look here: {left[0][1]}")
         raise Wrong(f"with B={B}, T={T}, S={S}, D={D}, H={H}, F={F} torch counts {wanted:,}, you count {got:,.0f}")
+    _forbid(student, (2, 9, 6, 8, 4, 5))
 
 
 # --- exercise 10.4: the parameters of the original model ------------------------------------

@@ -8,7 +8,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+from course_lib import attention as library
 from course_lib.exercises import ch07
 from tests.helpers.solutions import solution, verdict
 
@@ -116,6 +119,65 @@ def first_row_of_mask(*given, mask=None):
     return assembled()(*given, None if mask is None else mask.flatten(0, -2)[:1])
 
 
+def visible_to(q, k, mask, causal):
+    """The mask that an answer hands to torch."""
+    seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+    seen = seen.tril(k.shape[-2] - q.shape[-2]) if causal else seen
+    return seen if mask is None else seen & mask
+
+
+def by_torch(q, k, v, mask=None, causal=False):
+    return F.scaled_dot_product_attention(q, k, v, visible_to(q, k, mask, causal)).nan_to_num()
+
+
+def by_the_halves(q, k, v, mask=None, causal=False):
+    return library.attention_weights(library.attention_scores(q, k), visible_to(q, k, mask, causal)) @ v
+
+
+def imported_inside(q, k, v, mask=None, causal=False):
+    from course_lib.attention import attention as my_own
+
+    return my_own(q, k, v, mask, causal)
+
+
+def packed(attend, cut=heads, join=lambda o: o.transpose(1, 2).flatten(2)):
+    """Multi-head attention with somebody else's attention, or heads, in the middle."""
+
+    def multi_head(query, key, value, W_in, b_in, W_out, b_out, H, mask=None):
+        parts = zip((query, key, value), W_in.chunk(3), b_in.chunk(3), strict=True)
+        q, k, v = (cut(y @ W.T + b, H) for y, W, b in parts)
+        return join(attend(q, k, v, mask)) @ W_out.T + b_out
+
+    return multi_head
+
+
+def by_torchs_layer(query, key, value, W_in, b_in, W_out, b_out, H, mask=None):
+    layer = nn.MultiheadAttention(query.shape[-1], H, batch_first=True, dtype=query.dtype)
+    layer.load_state_dict(
+        {"in_proj_weight": W_in, "in_proj_bias": b_in, "out_proj.weight": W_out, "out_proj.bias": b_out}
+    )
+    hidden = None
+    if mask is not None:
+        hidden = ~mask.expand(len(query), H, query.shape[1], key.shape[1]).flatten(0, 1)
+    return layer(query, key, value, attn_mask=hidden)[0]
+
+
+def by_the_librarys_layer(query, key, value, W_in, b_in, W_out, b_out, H, mask=None):
+    layer = library.MultiHeadAttention(query.shape[-1], H).double()
+    layer.load_state_dict(
+        {"in_proj_weight": W_in, "in_proj_bias": b_in, "out_proj.weight": W_out, "out_proj.bias": b_out}
+    )
+    return layer(query, key, value, mask=mask)
+
+
+def head_by_head(q, k, v, mask):
+    """A loop over heads."""
+    B, H, T, _ = q.shape
+    mask = torch.ones(1, dtype=torch.bool) if mask is None else mask
+    mask = mask.expand(B, H, T, k.shape[-2])
+    return torch.stack([attend()(q[:, h], k[:, h], v[:, h], mask[:, h]) for h in range(H)], 1)
+
+
 def overflowing(scores, visible):
     grown = scores.exp() * visible
     return grown / grown.sum(-1, keepdim=True).clamp_min(1e-30)
@@ -162,18 +224,27 @@ PLANTED = {
         ("gives nan", attend(weigh=filled(-math.inf))),
         ("mean of all hidden values", attend(weigh=filled(-1e9))),
         ("changes the other rows", any_row_empties_all),
+        (
+            "the library's `attention`",
+            lambda q, k, v, mask=None, causal=False: library.attention(q, k, v, mask, causal),
+        ),
+        ("the library's `attention`", imported_inside),
+        ("the library's `attention_scores`", by_the_halves),
+        ("torch's `scaled_dot_product_attention`", by_torch),
     ],
     "split": [
         ("only renames", lambda x, H: x.view(x.shape[0], H, x.shape[1], -1)),
         ("now put the heads", lambda x, H: x.unflatten(-1, (H, -1))),
         ("every third entry", lambda x, H: x.unflatten(-1, (-1, H)).permute(0, 3, 1, 2)),
         ("reverse order", lambda x, H: heads(x, H).flip(1)),
+        ("the library's `split_heads`", lambda x, H: library.split_heads(x, H)),
     ],
     "merge": [
         ("reshape without transpose", lambda x: x.reshape(x.shape[0], x.shape[2], -1)),
         ("interleaved", lambda x: x.permute(0, 2, 3, 1).flatten(2)),
         ("reverse order", lambda x: x.flip(1).transpose(1, 2).flatten(2)),
         ("has shape", lambda x: x.transpose(1, 2)),
+        ("the library's `merge_heads`", library.merge_heads),
     ],
     "stack_maps": [
         ("as it was", maps(in_layer=False)),
@@ -251,6 +322,13 @@ PLANTED["multi_head"] = [
     ("wrong with one of shape", first_row_of_mask),
     ("wrong for H = 1", fixed_heads),
     ("returns a tuple", assembled(output=lambda joined, W, b: (joined @ W.T + b, joined))),
+    ("the library's `attention`", packed(library.attention)),
+    ("torch's `scaled_dot_product_attention`", packed(F.scaled_dot_product_attention)),
+    ("the library's `split_heads`", packed(attend(), cut=library.split_heads)),
+    ("the library's `merge_heads`", packed(attend(), join=library.merge_heads)),
+    ("the library's `MultiHeadAttention`", by_the_librarys_layer),
+    ("torch's `multi_head_attention_forward`", by_torchs_layer),
+    ("a loop over heads", packed(head_by_head)),
 ]
 IDENTITY = {  # "returns its input"
     "dot_product_attention": lambda q, k, v, mask=None, causal=False: q,
@@ -290,7 +368,7 @@ def test_planted_mistake_gets_its_message(name, part, answer):
 def test_messages_differ(name):
     """Fails if two different mistakes are told the same."""
     found = [verdict(getattr(ch07, name), answer) for _, answer in PLANTED[name]]
-    assert len(set(found)) == len(found)
+    assert len(set(found)) == len({part for part, _ in PLANTED[name]})
 
 
 @pytest.mark.parametrize("answers", [IDENTITY, ZEROS], ids=["its input", "zeros"])
@@ -332,6 +410,18 @@ def test_other_right_answers_pass():
     assert verdict(ch07.shapes, as_lists) == "passed: shapes"
     assert verdict(ch07.numbers_by_hand, torch.tensor([0.425, 0.571, 36.0, -0.14])) == "passed: numbers_by_hand"
     assert verdict(ch07.multi_head, assembled()) == "passed: multi_head"
+    assert verdict(ch07.multi_head, packed(attend())) == "passed: multi_head"
+
+
+def test_a_name_alone_is_not_forbidden():
+    """Fails if a right answer is refused for the name of a function of its own."""
+
+    def attention(q, k, v, mask=None, causal=False):
+        return attend()(q, k, v, mask, causal)
+
+    assert verdict(ch07.dot_product_attention, attention) == "passed: dot_product_attention"
+    split_heads = heads
+    assert verdict(ch07.split, lambda x, H: split_heads(x, H)) == "passed: split"
 
 
 def test_words_are_asked_for_before_the_good_answer_is_told(capsys):

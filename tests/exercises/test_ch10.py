@@ -4,9 +4,14 @@ A test here fails when a check accepts a wrong answer, rejects the reference, or
 different mistakes the same diagnosis.
 """
 
+import functools
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from course_lib.attention import MultiHeadAttention, attention_backend
+from course_lib.cost import formulas, measure
 from course_lib.exercises import ch10
 from tests.helpers.solutions import solution, verdict
 
@@ -31,6 +36,27 @@ def cross(keys=True, heads=True, factor=True):
         return 4 * B * (T + read) * D * D + 4 * B * H * T * S * width + (4 if factor else 2) * B * T * D * F
 
     return count
+
+
+def by_torchs_counter(B, T, D, H):
+    with attention_backend("math"), FlopCounterMode(display=False) as counter:
+        MultiHeadAttention(D, H)(torch.ones(B, T, D))
+    return counter.get_total_flops()
+
+
+def by_our_counter(B, T, D, H):
+    with attention_backend("math"):
+        return measure.count_operations(MultiHeadAttention(D, H), torch.ones(B, T, D))
+
+
+@functools.lru_cache
+def remembered(B, T, D, H):
+    return formulas.multi_head_cost(B, T, D, H).operations
+
+
+def cross_by_formula(B, T, S, D, H, F):
+    attention = 4 * B * (T + S) * D * D + 4 * B * T * S * D
+    return attention + formulas.feed_forward_cost(B, T, D, F).operations
 
 
 def seen(reduce, select=lambda out: out[:, -1], number=None):
@@ -90,6 +116,10 @@ PLANTED = {
         ("nothing was added up", lambda B, T, D, H: 0),
         ("is not the count of this layer's six products", lambda B, T, D, H: B),
         ("the count is a str", lambda B, T, D, H: "many"),
+        ("the library's `multi_head_cost`", lambda B, T, D, H: formulas.multi_head_cost(B, T, D, H).operations),
+        ("the library's `multi_head_cost`", remembered),
+        ("the library's `count_operations`", by_our_counter),
+        ("torch's `FlopCounterMode`", by_torchs_counter),
     ],
     "cross_operations": [
         ("1 of the 3 bugs left; look here: keys and values", cross(keys=False)),
@@ -113,6 +143,11 @@ PLANTED = {
         ("the batch is missing", lambda B, *n: cross()(1, *n)),
         ("torch counts", lambda B, T, S, D, H, F: 0),
         ("torch counts", lambda B, T, S, D, H, F: B),
+        ("the library's `feed_forward_cost`", cross_by_formula),
+        (
+            "the library's `multi_head_cost`",
+            lambda B, T, S, D, H, F: formulas.multi_head_cost(B, T, D, H, S).operations + 4 * B * T * D * F,
+        ),
     ],
     "positions_seen": [
         ("what the first output depends on", seen(right, select=lambda out: out[:, 0])),

@@ -948,6 +948,28 @@ slopes = torch.func.jacrev(lambda a: a.softmax(0))(torch.tensor([0.7, 0.2, 0.1])
 numbers = (weight, math.log(27) * 3**0.5 / 10, 16 * 0.25 * 9, slopes[0, 1])
 numbers
 '''),
+    Right("ex07-1-numbers-by-hand", "scipy, NumPy array for numbers, list for tuple", '''\
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import softmax
+
+keys = np.array([[10, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]])
+weights = lambda *query: softmax(keys @ np.array(query) / np.sqrt(3))
+length = brentq(lambda l: weights(0, l, 0)[1] - 0.9, 0, 10)
+w = np.array([0.7, 0.2, 0.1])
+numbers = np.array([weights(0, 0, 0.3)[2], length, 16 * 0.25 * 9, (np.diag(w) - np.outer(w, w))[0, 1]])
+''', needs=("scipy",)),
+    Right("ex07-1-numbers-by-hand", "Fraction, int for float, helper cell", '''\
+s = 3 / math.sqrt(3)
+length = score_for(Fraction(9, 10)) * math.sqrt(3) / 10
+numbers = [1 / (2 + 2 * math.exp(-s)), length, 36, -Fraction(7, 10) * Fraction(1, 5)]
+''', before=('''\
+from fractions import Fraction
+
+def score_for(share):
+    """The score that beats three scores of 0 by so much."""
+    return math.log(3 * share / (1 - share))
+''',)),
     Right("ex07-2-dot-product-attention", "einsum, keyword-only, innocent names", '''\
 def dot_product_attention(q, k, v, *, mask=None, causal=False):
     attention_scores = torch.einsum("...tk,...sk->...ts", q, k) * q.shape[-1] ** -0.5
@@ -960,6 +982,39 @@ def dot_product_attention(q, k, v, *, mask=None, causal=False):
     attention_weights = attention_scores.softmax(-1).nan_to_num(0.0)
     return torch.einsum("...ts,...se->...te", attention_weights, v)
 '''),
+    Right("ex07-2-dot-product-attention", "Python loops, recursion", '''\
+def dot_product_attention(q, k, v, mask=None, causal=False):
+    T, S = q.shape[-2], k.shape[-2]
+    seen = torch.ones(*q.shape[:-1], S, dtype=torch.bool)
+    if mask is not None:
+        seen = seen & mask
+    if q.ndim > 2:  # one leading axis after the other
+        parts = zip(q, k, v, seen)
+        return torch.stack([dot_product_attention(*part, causal=causal) for part in parts])
+    rows = []
+    for t in range(T):
+        keys = [s for s in range(S) if seen[t, s] and (s <= S - T + t or not causal)]
+        w = torch.softmax(k[keys] @ q[t] / math.sqrt(q.shape[1]), 0) if keys else None
+        rows.append(w @ v[keys] if keys else v.new_zeros(v.shape[1]))
+    return torch.stack(rows)
+'''),
+    Right("ex07-2-dot-product-attention", "NumPy array for a tensor, helper cell, walrus", '''\
+def dot_product_attention(q, k, v, mask=None, causal=False):
+    q, k, v = (a.numpy() for a in (q, k, v))
+    scores = np.matmul(q, np.swapaxes(k, -1, -2)) / np.sqrt(q.shape[-1])
+    hidden = np.zeros(scores.shape, dtype=bool) if mask is None else np.broadcast_to(~mask.numpy(), scores.shape)
+    if causal and (T := scores.shape[-2]):
+        hidden = hidden | np.triu(np.ones((T, S := scores.shape[-1]), dtype=bool), S - T + 1)
+    return shares(scores, hidden) @ v
+''', before=('''\
+import numpy as np
+
+def shares(scores, hidden):
+    """A softmax over what is not hidden, zeros where all is."""
+    top = np.where(hidden, -1e30, scores).max(-1, keepdims=True)
+    grown = np.where(hidden, 0.0, np.exp(np.where(hidden, 0.0, scores - top)))
+    return grown / np.maximum(grown.sum(-1, keepdims=True), 1e-300)
+''',)),
     Right("ex07-3-split", "innocent names, not contiguous", '''\
 def split(x, H):
     split_heads = x.chunk(H, dim=-1)
@@ -969,14 +1024,52 @@ def split(x, H):
 import einops
 split = lambda x, H: einops.rearrange(x, "b t (h k) -> b h t k", h=H)
 ''', needs=("einops",)),
+    Right("ex07-3-split", "Python loops, annotations", '''\
+def split(x: torch.Tensor, H: int) -> torch.Tensor:
+    B, T, D = x.shape
+    heads = x.new_empty(B, H, T, D // H)
+    for h in range(H):
+        heads[:, h] = x[:, :, h * (D // H) : (h + 1) * (D // H)]
+    return heads
+'''),
     Right("ex07-3-merge", "lambda, *args", '''\
 merge = lambda *args: torch.cat(args[0].unbind(1), -1)
+'''),
+    Right("ex07-3-merge", "einops, lambda", '''\
+import einops
+merge = lambda x: einops.rearrange(x, "b h t k -> b t (h k)")
+''', needs=("einops",)),
+    Right("ex07-3-merge", "Python loops, innocent names, NumPy array for a tensor", '''\
+import numpy as np
+
+def merge(x):
+    merge_heads = np.moveaxis(x.numpy(), 1, 2)
+    return np.stack([[np.concatenate(list(row)) for row in text] for text in merge_heads])
 '''),
     Right("ex07-4-shapes", "list for tuple, NumPy numbers, own class", '''\
 import numpy as np
 q, k = torch.empty(8, 6, 17, 96 // 6), torch.empty(8, 6, 21, 96 // 6)
 arrows = dict(queries=q.shape, keys=list(k.shape), weights=(q @ k.mT).size(), output=np.array([8, 17, 96]),
               in_proj_weight=nn.MultiheadAttention(96, 6).in_proj_weight.shape, numbers=np.prod((8, 6, 17, 21)))
+'''),
+    Right("ex07-4-shapes", "NumPy array for a tensor, int for float, helper cell", '''\
+B, T, S, D, H = 8, 17, 21, 96, 6
+arrows = named(queries=[B, H, T, D // H], keys=[B, H, S, D // H], weights=[B, H, T, S], output=[B, T, D],
+               in_proj_weight=[3 * D, D])
+arrows["numbers"] = torch.zeros(*arrows["weights"]).numel()
+''', before=('''\
+import numpy as np
+
+def named(**sizes):
+    return {name: np.array(size) for name, size in sizes.items()}
+''',)),
+    Right("ex07-4-shapes", "compared with torch's own, prints", '''\
+layer = MultiHeadAttention(96, 6)
+weights = layer.attention_weights(torch.zeros(8, 17, 96), torch.zeros(8, 21, 96))
+arrows = {"queries": split_heads(torch.zeros(8, 17, 96), 6).shape, "keys": split_heads(torch.zeros(8, 21, 96), 6).shape,
+          "weights": weights.shape, "output": layer(torch.zeros(8, 17, 96), torch.zeros(8, 21, 96)).shape,
+          "in_proj_weight": layer.in_proj_weight.shape, "numbers": weights.numel()}
+print(arrows)
 '''),
     Right("ex07-5-multi-head", "einsum, einops, *args, keyword-only", '''\
 def multi_head(*args, mask=None):
@@ -992,23 +1085,35 @@ def multi_head(*args, mask=None):
     Right("ex07-5-multi-head", "Python loops, helper cell", '''\
 def multi_head(query, key, value, in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias, H, mask=None):
     B, T, D = query.shape
-    K = D // H
     if mask is not None:
         mask = mask.expand(B, H, T, key.shape[1])
-    out = torch.empty_like(query)
-    for h in range(H):
+    texts = []
+    for b in range(B):  # text by text, all heads at once
         q, k, v = (
-            y @ in_proj_weight[r : r + K].T + in_proj_bias[r : r + K]
-            for y, r in ((query, h * K), (key, D + h * K), (value, 2 * D + h * K))
+            (y[b] @ in_proj_weight[r : r + D].T + in_proj_bias[r : r + D]).view(-1, H, D // H).movedim(1, 0)
+            for y, r in ((query, 0), (key, D), (value, 2 * D))
         )
-        out[:, :, h * K : (h + 1) * K] = one_head(q, k, v, None if mask is None else mask[:, h])
-    return out @ out_proj_weight.T + out_proj_bias
+        texts.append(all_heads(q, k, v, None if mask is None else mask[b]))
+    return torch.stack(texts) @ out_proj_weight.T + out_proj_bias
 ''', before=('''\
-def one_head(q, k, v, mask):
-    a = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+def all_heads(q, k, v, mask):
+    a = torch.bmm(q, k.transpose(1, 2)) / q.shape[-1] ** 0.5
     a = a if mask is None else a.masked_fill(mask == False, float("-inf"))
-    return torch.softmax(a, dim=2) @ v
+    return torch.bmm(torch.softmax(a, dim=2), v).movedim(0, 1).flatten(1)
 ''',)),
+    Right("ex07-5-multi-head", "vmap, einsum", '''\
+def multi_head(query, key, value, in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias, H, mask=None):
+    B, T, D = query.shape
+
+    def one(W_q, W_k, W_v, b_q, b_k, b_v, W_o, seen):
+        q, k, v = query @ W_q.T + b_q, key @ W_k.T + b_k, value @ W_v.T + b_v
+        return (torch.where(seen, q @ k.mT * (D // H) ** -0.5, -torch.inf)).softmax(-1) @ v @ W_o
+
+    seen = torch.ones(1, dtype=torch.bool) if mask is None else mask
+    seen = seen.expand(B, H, T, key.shape[1]).transpose(0, 1)  # (H, B, T, S)
+    W, b = in_proj_weight.view(3, H, -1, D), in_proj_bias.view(3, H, -1)
+    return torch.vmap(one)(*W, *b, out_proj_weight.T.reshape(H, -1, D), seen).sum(0) + out_proj_bias
+'''),
     Right("ex07-5-multi-head", "own class, generator", '''\
 class Heads:
     def __init__(self, W, b, H):
@@ -1035,6 +1140,28 @@ def stack_maps(layers, x, mask):
 
     return (*walk(x),)
 '''),
+    Right("ex07-6-stack-maps", "recursion, keyword-only", '''\
+def stack_maps(layers, x, mask):
+    def rest(*, of, read):
+        if not of:
+            return []
+        here = of[0].attention_weights(read, mask=mask)
+        return [here, *rest(of=of[1:], read=read + of[0](read, mask=mask))]
+
+    return rest(of=list(layers), read=x)
+'''),
+    Right("ex07-6-stack-maps", "partial, helper cell, walrus", '''\
+def stack_maps(layers, x, mask):
+    read = [x]
+    for layer in layers:
+        read.append(read[-1] + partial(layer, mask=mask)(read[-1]))
+    return [w for layer, y in zip(layers, read) if (w := weights_of(layer)(y, mask=mask)) is not None]
+''', before=('''\
+from functools import partial
+
+def weights_of(layer):
+    return layer.attention_weights
+''',)),
     # --- 08 ---------------------------------------------------------------------------------
     Right("ex08-1-equivariant", "bool tensor", '''\
 def is_equivariant(layer, x, order):
@@ -1557,6 +1684,20 @@ from enum import IntEnum
 class Cost(IntEnum):
     TERM = 2  # a multiplication and its addition
 ''',)),
+    Right("ex10-1-attention-operations", "Python loops, 0-d tensors", '''\
+def attention_operations(B, T, D, H):
+    """Carry out every product on empty tensors and count as the text says."""
+    total = torch.tensor(0, dtype=torch.int64)
+    x, weight = torch.empty(B, T, D, device="meta"), torch.empty(D, D, device="meta")
+    q, scores = torch.empty(B, H, T, D // H, device="meta"), torch.empty(B, H, T, T, device="meta")
+    for left, right in [(x, weight)] * 4 + [(q, q.mT), (scores, q)]:
+        total += 2 * (left @ right).numel() * left.shape[-1]
+    return total
+'''),
+    Right("ex10-1-attention-operations", "lambda, NumPy numbers", '''\
+import numpy as np
+attention_operations = lambda B, T, D, H: np.int64(4 * B * T * D) * (2 * D + T)
+'''),
     Right("ex10-2-crossovers", "scipy, list for tuple", '''\
 from scipy.optimize import brentq
 D = 512
@@ -1569,6 +1710,12 @@ lengths_of_equality = [brentq(lambda T: quadratic(T) + 8 * T * D**2 - 12 * T * D
 import numpy as np
 lengths_of_equality = 512 * np.float32([1, 2, 4])
 '''),
+    Right("ex10-2-crossovers", "Fraction, generator, tuple for list", '''\
+from fractions import Fraction
+D = 512
+slopes = ((8, 12), (0, 8), (0, 8 + 4 * 2))  # left and right sides in T D^2, beside 4 T^2 D on the left
+lengths_of_equality = tuple(Fraction(right - left, 4) * D for left, right in slopes)
+'''),
     Right("ex10-3-cross-operations", "NumPy numbers, innocent names", '''\
 import numpy as np
 
@@ -1576,6 +1723,24 @@ def cross_operations(B, T, S, D, H, F):
     """2 for each multiplication with its addition; no FlopCounterMode."""
     count_operations = np.array([2 * T * D * D, 2 * S * D * D, 2 * T * S * D, 2 * T * D * F])
     return 2 * B * count_operations.sum()
+'''),
+    Right("ex10-3-cross-operations", "Python loops, helper cell", '''\
+def cross_operations(B, T, S, D, H, F):
+    total = 0
+    for _ in range(B):
+        for _ in range(H):  # a head makes its own queries, keys, values, and its part of the output
+            total += product(T, D, D // H) + 2 * product(S, D, D // H) + product(T, D // H, D)
+            total += product(T, D // H, S) + product(T, S, D // H)
+        total += product(T, D, F) + product(T, F, D)
+    return total
+''', before=('''\
+def product(rows, inner, columns):
+    return 2 * rows * inner * columns
+''',)),
+    Right("ex10-3-cross-operations", "einsum, float32, annotations", '''\
+def cross_operations(B: int, T: int, S: int, D: int, H: int, F: int) -> float:
+    sizes = torch.tensor([[T, D, D], [S, D, D], [T, S, D], [T, D, F]], dtype=torch.float32)
+    return float(torch.einsum("i,i->", 4.0 * B * torch.ones(4), sizes.prod(1)))
 '''),
     Right("ex10-4-parameters-by-hand", "NumPy array for numbers, compared with torch's own", '''\
 import numpy as np
@@ -1586,10 +1751,67 @@ encoder, decoder = attention_ + network + 4 * D, 2 * attention_ + network + 6 * 
 by_hand = np.cumsum([encoder, decoder - encoder, layers * (encoder + decoder) - decoder, 37_000 * D])
 assert sum(p.numel() for p in nn.TransformerEncoderLayer(D, 8, F_).parameters()) == encoder
 '''),
+    Right("ex10-4-parameters-by-hand", "own class, generator, list for tuple", '''\
+class Shapes(list):
+    """A list of shapes; its size is the number of all entries."""
+
+    @property
+    def size(self):
+        return sum(math.prod(shape) for shape in self)
+
+D, F = 512, 2048
+attention_of = Shapes([(D, D), (D,)] * 4)
+network, norm = Shapes([(F, D), (F,), (D, F), (D,)]), Shapes([(D,), (D,)])
+encoder = Shapes(attention_of + network + norm + norm)
+decoder = Shapes(encoder + attention_of + norm)
+layers = Shapes(6 * (encoder + decoder))
+by_hand = [part.size for part in (encoder, decoder, layers, Shapes([*layers, (37_000, D)]))]
+'''),
+    Right("ex10-4-parameters-by-hand", "0-d tensors, match", '''\
+def linear(inputs, outputs):
+    return torch.tensor(inputs * outputs + outputs, dtype=torch.int64)
+
+def sublayer(kind):
+    match kind:
+        case "attention":
+            return 4 * linear(512, 512) + 2 * 512
+        case "network":
+            return linear(512, 2048) + linear(2048, 512) + 2 * 512
+
+a, b = (sum(map(sublayer, kinds)) for kinds in (["attention", "network"], ["attention", "attention", "network"]))
+by_hand = (a, b, 6 * a + 6 * b, 6 * a + 6 * b + 37_000 * 512)
+'''),
     Right("ex10-5-positions-seen", "jacrev, lambda", '''\
 def positions_seen(model, x):
     slopes = torch.func.jacrev(lambda x: model(x)[:, -1])(x)  # (B, E, B, T, D)
     return slopes.ne(0).any(dim=(0, 1, 2, 4))
+'''),
+    Right("ex10-5-positions-seen", "Python loops, NumPy array for a tensor", '''\
+import numpy as np
+
+def positions_seen(model, x):
+    found = np.zeros(x.shape[1], dtype=bool)
+    for b in range(len(x)):
+        row = x[b : b + 1].clone().requires_grad_()
+        for entry in model(row)[0, -1]:
+            (slope,) = torch.autograd.grad(entry, row, retain_graph=True)
+            found |= (slope[0].numpy() != 0).any(1)
+    return found
+'''),
+    Right("ex10-5-positions-seen", "own class, requires_grad, list for tuple", '''\
+class Probe:
+    def __init__(self, model, x):
+        self.x = x.clone().detach().requires_grad_(True)
+        self.last = model(self.x)[:, -1, :]
+
+    def slopes(self):
+        for e in range(self.last.shape[1]):
+            self.x.grad = None
+            self.last[:, e].dot(torch.rand(len(self.last), dtype=self.last.dtype) + 1).backward(retain_graph=True)
+            yield self.x.grad
+
+def positions_seen(model, x):
+    return torch.stack([(g.abs() > 0).any(2).any(0) for g in Probe(model, x).slopes()]).any(0)
 '''),
     # --- 11 ---------------------------------------------------------------------------------
     Right("ex11-1-layer-norm-backward", "einsum, *args", '''\
