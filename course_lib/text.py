@@ -10,7 +10,15 @@ from collections import Counter
 import numpy as np
 import torch
 
-from course_lib.utils.validate import check_ids, check_length, check_lengths, check_sizes, check_text, check_tokens
+from course_lib.utils.validate import (
+    as_numbers,
+    check_ids,
+    check_length,
+    check_lengths,
+    check_sizes,
+    check_text,
+    check_tokens,
+)
 
 UNK, PAD, SOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<unk>", "<pad>", "<sos>", "<eos>")
@@ -192,15 +200,16 @@ def batches(sequences, labels, batch_size, *, bucket=True, max_len=None, generat
     """
     check_sizes(batch_size=batch_size, max_len=1 if max_len is None else max_len)
     check_length("sequences", sequences)
+    check_length("labels", labels)
     if len(labels) != len(sequences):
         raise ValueError(f"got {len(sequences)} sequences but {len(labels)} labels")
+    labels = as_numbers("labels", labels)
     sequences = [sequence[:max_len] for sequence in sequences]
     if bucket:
         order = bucket_batches([len(sequence) for sequence in sequences], batch_size, generator, shuffle)
     else:
         indices = range(len(sequences))
         order = _chunks(_shuffled(indices, generator) if shuffle else indices, batch_size)
-    labels = torch.as_tensor(labels)
     return ((*pad_batch([sequences[i] for i in chunk]), labels[chunk]) for chunk in order)
 
 

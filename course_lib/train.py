@@ -21,7 +21,14 @@ from tqdm import tqdm
 from course_lib.utils import checkpoint as checkpoints
 from course_lib.utils import eval_mode
 from course_lib.utils.device import device_of, to_device
-from course_lib.utils.validate import check_choice, check_positive, check_sizes
+from course_lib.utils.validate import (
+    check_choice,
+    check_instance,
+    check_labels,
+    check_positive,
+    check_sizes,
+    check_tensor,
+)
 
 
 def set_seed(seed):
@@ -58,7 +65,7 @@ def train_epoch(
     >>> sorted(train_epoch(model, [(torch.ones(5, 3), torch.ones(5, 2))], loss_fn, optimizer))
     ['loss']
     """
-    parameters = trained_parameters(model, optimizer, clip_norm)
+    parameters = trained_parameters(model, optimizer, scheduler, clip_norm)
     device, steps = device_of(model), []
     model.train()
     for micro_batches in grouped(batches, grad_accumulation_steps):
@@ -150,6 +157,7 @@ def fit(
     if not callable(train_batches):
         raise ValueError("train_batches must be a function of the epoch, e.g. lambda epoch: batches(..., seed=epoch)")
     scheduler, bf16 = options.get("scheduler"), options.get("bf16", False)
+    trained_parameters(model, optimizer, scheduler)
     history, best, best_score = [], None, -math.inf
     settings = checkpoints.run_settings(optimizer, epochs, monitor if valid_batches is not None else None, options)
     if checkpoint and Path(checkpoint).exists():
@@ -180,6 +188,8 @@ def fit(
 
 # --- losses ---------------------------------------------------------------------
 
+NO_MARK = torch.iinfo(torch.int64).min  # every label counts: torch leaves out -100, which on a GPU nobody would see
+
 
 def classification_loss(model, batch):
     """Cross-entropy and accuracy of a classifier, as sums: `model(ids, real)` gives logits (B, num_classes).
@@ -188,13 +198,15 @@ def classification_loss(model, batch):
     """
     ids, real, labels = batch
     logits = model(ids, real)  # (B, num_classes)
-    right = (logits.argmax(-1) == labels).sum()
-    return {"loss": F.cross_entropy(logits, labels, reduction="sum"), "count": len(labels), "accuracy": right}
+    check_labels("labels", labels, logits)
+    loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=NO_MARK)
+    return {"loss": loss, "count": len(labels), "accuracy": (logits.argmax(-1) == labels).sum()}
 
 
 def binary_loss(model, batch):
     """The same for a model with one logit (B,), that of class 1, and labels 0 and 1."""
     ids, real, labels = batch
+    check_tensor("labels", labels, ("B",))
     if not ((labels == 0) | (labels == 1)).all():
         raise ValueError(f"labels must be 0 or 1, got {labels.unique().tolist()}")
     logits = model(ids, real)  # (B,)
@@ -209,7 +221,8 @@ def language_model_loss(model, batch):
     """
     inputs, targets = batch
     logits = model(inputs)  # (B, T, V)
-    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    check_labels("targets", targets, logits)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=NO_MARK)
     return {"loss": loss, "count": targets.numel(), "accuracy": (logits.argmax(-1) == targets).sum()}
 
 
@@ -262,8 +275,11 @@ def score_of(found, monitor):
     return -found[monitor] if monitor == "loss" else found[monitor]
 
 
-def trained_parameters(model, optimizer, clip_norm=None):
-    """The parameters that an optimizer holds; some of them must be the model's."""
+def trained_parameters(model, optimizer, scheduler=None, clip_norm=None):
+    """The parameters that an optimizer holds; some of them must be the model's, and the scheduler its own."""
+    check_instance("optimizer", optimizer, torch.optim.Optimizer)
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise ValueError("the scheduler belongs to another optimizer: make it from the one that trains")
     if clip_norm is not None:
         check_positive(clip_norm=clip_norm)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

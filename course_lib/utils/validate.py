@@ -158,6 +158,33 @@ def check_ids(name, ids, shape, vocab_size=None):
             raise ValueError(f"{name} must be from 0 to {vocab_size - 1}, got {low.item()} to {high.item()}")
 
 
+def check_labels(name, labels, logits):
+    """Classes of logits (..., C): int64, from 0 to C - 1. Off the CPU values are not read: the processor would wait.
+
+    >>> check_labels("labels", torch.tensor([-100, 1]), torch.zeros(2, 3))
+    Traceback (most recent call last):
+    ValueError: labels must be from 0 to 2, got -100 to 1
+    """
+    *shape, C = logits.shape
+    check_ids(name, labels, tuple(shape), C if getattr(labels, "is_cpu", False) else None)
+
+
+def as_numbers(name, values):
+    """A tensor of finite numbers, made of a list, an array or a tensor.
+
+    >>> as_numbers("labels", ["a", "b"])
+    Traceback (most recent call last):
+    ValueError: labels must be numbers, in rows of one length, got list ['a', 'b']
+    """
+    try:
+        numbers = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = f"{type(values).__name__} {str(values)[:40]}"
+        raise ValueError(f"{name} must be numbers, in rows of one length, got {got}") from error
+    check_finite(name, numbers)
+    return numbers
+
+
 def look_up(name, ids, embedding):
     """The rows of an embedding for (B, T) ids; ids that it lacks are named. Costs nothing where all is right."""
     check_tensor(name, ids, ("B", "T"), dtype=torch.int64, like=embedding.weight)

@@ -223,7 +223,9 @@ call(
 call(
     text.batches,
     sequences=ROWS.but("negative"),
-    labels=whole_numbers([0, 1, 1, 0]).but("fractions", "nans").also(too_few=[1]),  # labels may be targets, as floats
+    labels=whole_numbers([0, 1, 1, 0])
+    .but("fractions")  # targets of a regression
+    .also(too_few=[1], strings=list("abba"), ragged=[[1], [0, 1], [1], [0]], nan=torch.tensor([0, 1, NAN, 0])),
     batch_size=size(2),
     max_len=optional(size(3)),
 )
@@ -805,7 +807,7 @@ call(optim.decay_groups, model=a_module(lambda: nn.Linear(2, 2)), weight_decay=n
 
 
 def task():
-    """A classifier of two classes with a batch."""
+    """A classifier of two classes."""
     return transformer_models.TransformerClassifier(9, encoder())
 
 
@@ -828,6 +830,28 @@ CALLS["train.fit"] = (
         "valid_batches": of_values(lambda: [BATCH], number=3, text="text"),
         "clip_norm": optional(number(1.0).but("inf")),
         "grad_accumulation_steps": size(1),
+    },
+)
+
+
+def fit_with(optimizer, scheduler):
+    """`train.fit` with an optimizer and a scheduler that belongs to it; both are made of the model."""
+    model = task()
+    if callable(optimizer):
+        optimizer = optimizer(model)
+        scheduler = scheduler(optimizer)
+    return train.fit(model, lambda epoch: [BATCH], train.classification_loss, optimizer, epochs=1, scheduler=scheduler)
+
+
+CALLS["train.fit, optimizer"] = (
+    fit_with,
+    None,
+    {
+        "optimizer": of_values(lambda: lambda model: torch.optim.SGD(model.parameters(), 0.1), text="adam", none=None),
+        "scheduler": of_values(
+            lambda: torch.optim.lr_scheduler.ConstantLR,
+            another=lambda _: torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(task().parameters(), 0.1)),
+        ),
     },
 )
 CALLS["train.train_epoch"] = (
@@ -863,12 +887,32 @@ def binary_loss(labels):
     return train.binary_loss(lambda ids, real: ids.float().mean(1), (*BATCH[:2], labels))
 
 
+def classification_loss(labels):
+    """`train.classification_loss` of three classes."""
+    return train.classification_loss(lambda ids, real: torch.zeros(2, 3), (*BATCH[:2], labels))
+
+
+def language_model_loss(targets):
+    """`train.language_model_loss` of nine tokens."""
+    return train.language_model_loss(lambda inputs: torch.zeros(2, 4, 9), (tokens(2, 4)(), targets))
+
+
+CALLS["train.classification_loss, labels"] = (
+    classification_loss,
+    None,
+    {"labels": ids(lambda: torch.tensor([0, 1]), 3).also(ignored=torch.tensor([-100, 1]))},
+)
+CALLS["train.language_model_loss"] = (
+    language_model_loss,
+    None,
+    {"targets": ids(tokens(2, 4), 9).also(ignored=torch.full((2, 4), -100))},
+)
 CALLS["train.binary_loss"] = (
     binary_loss,
     None,
     {
         "labels": ids(lambda: torch.tensor([0, 1]), 2)
-        .but("wider", "fewer axes", "more axes", "empty", "float", "bool", "list", "array", "none", "text", "number")
+        .but("float", "bool")
         .also(signs=torch.tensor([-1, 1]), from_one=torch.tensor([1, 2]), nans=torch.tensor([NAN, 1.0]))
     },
 )

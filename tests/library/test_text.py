@@ -228,6 +228,9 @@ def test_length_mask_by_hand():
         (lambda: text.bucket_batches([3], 0), "batch_size must be a whole number of at least 1, got 0"),
         (lambda: text.batches([], [], 2), "sequences must have a length of at least 1, got 0"),
         (lambda: text.batches([[4]], [1, 0], 2), "1 sequences but 2 labels"),
+        (lambda: text.batches([[4], [5]], ["a", "b"], 2), r"labels must be numbers, .* got list \['a', 'b'\]"),
+        (lambda: text.batches([[4], [5]], [1.0, float("nan")], 2), "labels must be finite, got NaN or infinity"),
+        (lambda: text.batches([[4]], None, 2), "labels must be a list or a tensor, got NoneType"),
         (lambda: text.batches([[4]], [1], 2, max_len=0), "max_len must be a whole number of at least 1, got 0"),
         (lambda: torchtext_tour.review_fields(max_len=0), "max_len must be a whole number of at least 1, got 0"),
         (

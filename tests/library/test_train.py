@@ -311,6 +311,35 @@ def test_language_model_loss_counts_tokens():
     assert (sums["count"], sums["accuracy"].item()) == (6, sum(row.argmax() == target for row, target in pairs).item())
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([-100, 1, 0], "must be from 0 to 4, got -100 to 1"),
+        ([0, 1, 5], "must be from 0 to 4, got 0 to 5"),
+        ([0.0, 1.0, 2.0], "must be torch.int64, got torch.float32"),
+        ([0, 1], r"must be a tensor \(3,\), got one of shape \(2,\)"),
+        (["a", "b", "c"], r"must be a torch tensor \(3,\), got builtins.list"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels, message):
+    """Fails if -100 is left out of the loss but counted in the mean, or the message is torch's."""
+    labels = labels if isinstance(labels[0], str) else torch.tensor(labels)
+    with pytest.raises(ValueError, match=f"labels {message}"):
+        train.classification_loss(lambda ids, real: torch.zeros(3, 5), (labels, None, labels))
+    rows = [labels, labels] if isinstance(labels, list) else labels.expand(2, -1)
+    with pytest.raises(ValueError, match="targets must be"):
+        train.language_model_loss(lambda inputs: torch.zeros(2, 3, 5), (rows, rows))
+
+
+def test_no_target_is_a_mark_on_any_device():
+    """Fails if -100 counts for nothing where values are not read: `meta` stands for a GPU."""
+    labels = torch.tensor([-100], device="meta")
+    logits = torch.zeros(1, 5, device="meta")
+    assert train.classification_loss(lambda ids, real: logits, (labels, None, labels))["count"] == 1
+    with pytest.raises(IndexError, match="-100 is out of bounds"):
+        torch.nn.functional.cross_entropy(torch.zeros(1, 5), torch.tensor([-100]), ignore_index=train.NO_MARK)
+
+
 # Checkpoints
 
 SCRIPT = """
@@ -615,6 +644,9 @@ def test_a_validation_loss_that_is_not_finite_names_the_epoch():
         train.fit(model, *rest, epochs=3, valid_batches=[0])
 
 
+ANOTHERS = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(nn.Linear(4, 2).parameters()))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -629,6 +661,8 @@ def test_a_validation_loss_that_is_not_finite_names_the_epoch():
             {"optimizer": torch.optim.SGD(nn.Linear(4, 2).parameters())},
             "the optimizer holds no parameter of this model",
         ),
+        ({"optimizer": "adam"}, "optimizer must be a Optimizer, got str 'adam'"),
+        ({"scheduler": ANOTHERS}, "the scheduler belongs to another optimizer"),
         ({"train_batches": lambda epoch: []}, "no batches, or none with items"),
         ({"train_batches": [torch.ones(3, 4)]}, "train_batches must be a function of the epoch"),
         ({"valid_batches": iter(())}, "no batches, or none with items; a generator"),
