@@ -26,7 +26,7 @@ from course_lib.utils.validate import (
 
 
 class SquaredReLU(nn.Module):
-    """max(0, x)^2, cheaper than GELU on a CPU. Source: So et al. (2021), "Primer", arXiv:2109.08668."""
+    """max(0, x)^2. Source: So et al. (2021), "Primer", arXiv:2109.08668."""
 
     def forward(self, x):
         """The same shape."""
@@ -49,6 +49,8 @@ ACTIVATIONS = {
     "relu_squared": SquaredReLU,
     "swiglu": SwiGLU,
 }
+# of the published models: d_model, num_layers, num_heads
+SIZES = {"gpt2": (768, 12, 12), "gpt2-medium": (1024, 24, 16), "gpt2-large": (1280, 36, 20), "gpt2-xl": (1600, 48, 25)}
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,8 @@ class GPTConfig:
     @classmethod
     def from_name(cls, name):
         """The sizes of "gpt2", "gpt2-medium", "gpt2-large" or "gpt2-xl"."""
-        sizes = {
-            "gpt2": (768, 12, 12),
-            "gpt2-medium": (1024, 24, 16),
-            "gpt2-large": (1280, 36, 20),
-            "gpt2-xl": (1600, 48, 25),
-        }
-        check_choice("name", name, sizes)
-        d_model, num_layers, num_heads = sizes[name]
+        check_choice("name", name, SIZES)
+        d_model, num_layers, num_heads = SIZES[name]
         return cls(d_model=d_model, num_layers=num_layers, num_heads=num_heads)
 
 
@@ -135,7 +131,7 @@ class GPT(nn.Module):
     $$ \text{logits}_t = \text{norm}(y_t) E^\top, \qquad y = \text{blocks}(E[\text{id}] + P) $$
 
     Weights start from N(0, 0.02^2), and those that write into the residual stream, of which there are 2 N, are divided
-    by the root of 2 N, so that the stream's variance does not grow with the depth.
+    by the root of 2 N, so that what all branches add does not depend on the depth, at the start.
 
     Args:
         config: `GPTConfig`.
@@ -189,8 +185,7 @@ class GPT(nn.Module):
     def embed(self, ids, past=0):
         """Tokens (B, T) as vectors (B, T, D) that know their positions, of which the first is `past`."""
         try:
-            x = self.embedding(ids)  # (B, T, D)
-            end = past + ids.shape[1]
+            x, end = self.embedding(ids), past + ids.shape[1]  # (B, T, D)
         except Exception:
             check_ids("ids", ids, ("B", "T"), self.vocab_size)  # says what is wrong with them
             raise
