@@ -24,6 +24,7 @@ from course_lib.utils.validate import (
     check_probability,
     check_sizes,
     check_tensor,
+    check_width,
 )
 
 BACKENDS = ("sdpa", "math")
@@ -76,6 +77,8 @@ def attention(q, k, v, mask=None, causal=False, bias=None, dropout_p=0.0, backen
     >>> attention(torch.rand(2, 3, 4), torch.rand(2, 5, 4), torch.rand(2, 5, 6), causal=True).shape
     torch.Size([2, 3, 6])
     """
+    if not (torch.is_tensor(q) and torch.is_tensor(k) and torch.is_tensor(v) and q.is_floating_point()):
+        check_floats(q=q, k=k, v=v)
     if q.shape[:-2] != k.shape[:-2] or k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1]:
         shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
         raise ValueError(f"wanted q (..., T, K), k (..., S, K) and v (..., S, E), got {shapes}")
@@ -197,8 +200,8 @@ class MultiHeadAttention(nn.Module):
     def project(self, query, key=None, value=None):
         """The heads' queries (B, H, T, K), keys and values (B, H, S, K)."""
         for name, x in (("query", query), ("key", key), ("value", value)):
-            if x is not None and x.shape[-1] != self.d_model:
-                raise ValueError(f"{name} must have the width {self.d_model}, got shape {tuple(x.shape)}")
+            if x is not None and not (torch.is_tensor(x) and x.is_floating_point() and x.shape[-1:] == (self.d_model,)):
+                check_width(name, x, self.d_model)  # says what is wrong
         weight, bias = self.in_proj_weight, self.in_proj_bias
         if key is None and value is None:  # one product for all three
             # (B, T, D) -> (B, T, 3 D) -> (B, 3 H, T, K) -> three of (B, H, T, K)
@@ -273,7 +276,9 @@ class AdditiveAttention(nn.Module):
 
 @contextmanager
 def record_attention(model):
-    """Where each `MultiHeadAttention` of a model looks: layer's name -> (B, H, T, S), the weights of its last call.
+    """Where each layer of a model that has a method `attention_weights` looks, such as `MultiHeadAttention`.
+
+    Gives a dict: layer's name -> (B, H, T, S), the weights of its last call.
 
     >>> model = nn.Sequential(MultiHeadAttention(12, 3))
     >>> with record_attention(model) as maps:
@@ -284,12 +289,14 @@ def record_attention(model):
     check_instance("model", model, nn.Module)
     maps, hooks = {}, []
     for name, part in model.named_modules():
-        if isinstance(part, MultiHeadAttention):
+        if hasattr(part, "attention_weights"):
 
             def keep(layer, args, options, name=name):  # before `forward`, which writes into the cache
                 maps[name] = layer.attention_weights(*args, **options)
 
             hooks.append(part.register_forward_pre_hook(keep, with_kwargs=True))
+    if not hooks:
+        raise ValueError(f"wanted a model with attention that says where it looks, got {type(model).__name__}")
     try:
         yield maps
     finally:

@@ -213,9 +213,10 @@ def skip_padding(forward):
 
     @functools.wraps(forward)
     def skipping(self, x, mask=None, causal=False, kv_caches=None):
-        whole = mask is None or torch.compiler.is_compiling() or torch.is_grad_enabled() or x.device.type != "cpu"
+        whole = mask is None or torch.compiler.is_compiling() or torch.is_grad_enabled() or not torch.is_tensor(x)
         if (
             whole
+            or x.device.type != "cpu"
             or x.numel() == 0
             or mask.shape != (len(x), 1, 1, x.shape[1])
             or kv_caches is not None

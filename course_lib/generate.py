@@ -20,7 +20,15 @@ from torch import nn
 
 from course_lib.text import EOS, PAD, SOS
 from course_lib.utils import eval_mode
-from course_lib.utils.validate import check_floats, check_ids, check_index, check_positive, check_sizes, check_tensor
+from course_lib.utils.validate import (
+    check_floats,
+    check_ids,
+    check_index,
+    check_instance,
+    check_positive,
+    check_sizes,
+    check_tensor,
+)
 
 
 def without_training(write):
@@ -91,6 +99,8 @@ def sample_tokens(logits, generator=None, *, temperature=1.0, top_k=None, top_p=
     """
     check_tensor("logits", logits, ("B", "V"))
     check_positive(temperature=temperature)
+    if generator is not None:
+        check_instance("generator", generator, torch.Generator)
     if top_k == 1:
         check_filters(logits, top_k, top_p)
         largest, tokens = logits.max(-1)

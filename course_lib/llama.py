@@ -12,6 +12,7 @@ Source of all: Touvron et al. (2023), "LLaMA", arXiv:2302.13971, section 2.2, an
 2.2; Dubey et al. (2024), "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.2.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.attention import KVCache, merge_heads, split_heads
+from course_lib.attention import KVCache, attention_scores, attention_weights, merge_heads, split_heads
 from course_lib.functional import causal_mask
 from course_lib.gpt import tie
 from course_lib.positional import check_frequencies, rope_angles
@@ -134,6 +135,15 @@ class GroupedQueryAttention(nn.Module):
         mask = causal_mask(T, S, x.device) if 1 < T < S else None  # a single query sees every key
         out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=T == S, enable_gqa=True)  # (B, H, T, K)
         return self.o_proj(merge_heads(out))  # (B, T, D)
+
+    def attention_weights(self, x, rotation, cache=None):
+        """Where each head looks, (B, H, T, S), for the arguments of `forward`; the cache stays as it was."""
+        q = rotate(split_heads(self.q_proj(x), self.num_heads), rotation)  # (B, H, T, K)
+        k = rotate(split_heads(self.k_proj(x), self.num_kv_heads), rotation)  # (B, H_kv, T, K)
+        if cache is not None:
+            k, _ = copy.copy(cache).append(k, k)  # (B, H_kv, S, K)
+        scores = attention_scores(q, k.repeat_interleave(self.num_heads // self.num_kv_heads, 1))  # (B, H, T, S)
+        return attention_weights(scores, causal_mask(*scores.shape[-2:], x.device))
 
 
 # --- the model ------------------------------------------------------------------

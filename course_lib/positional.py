@@ -44,6 +44,11 @@ def in_attention(scheme):
     )
 
 
+def in_embeddings(scheme):
+    """Whether it is a scheme that is added to the embeddings: the same token elsewhere is another vector."""
+    return isinstance(scheme, PositionScheme) and type(scheme).add is not PositionScheme.add
+
+
 # ---- added to the embeddings ----
 
 

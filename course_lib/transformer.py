@@ -14,7 +14,14 @@ from torch import nn
 
 from course_lib.attention import MultiHeadAttention
 from course_lib.functional import Dropout, attended_keys, skip_padding
-from course_lib.utils.validate import check_choice, check_instance, check_positive, check_sizes, check_tensor
+from course_lib.utils.validate import (
+    check_choice,
+    check_instance,
+    check_positive,
+    check_sizes,
+    check_tensor,
+    check_width,
+)
 
 # --- residual connections -------------------------------------------------------
 
@@ -99,6 +106,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x, mask=None, causal=False, cache=None):
         """One layer: x (B, T, D) to (B, T, D); mask, causal and cache are those of `MultiHeadAttention`."""
+        check_width("x", x, self.d_model)
         # Post-LN: x = norm1(x + attend(x)), then norm2(x + feed_forward(x)); `RESIDUALS` has the other forms.
         x = self.residual(x, self.attend, self.norm1, mask=mask, causal=causal, cache=cache)
         return self.residual(x, self.feed_forward, self.norm2)
@@ -144,6 +152,7 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x, memory, mask=None, memory_mask=None, causal=True, cache=None):
         """One layer: x (B, T, D) and memory (B, S, D) to (B, T, D); `memory_mask` broadcasts to (B, H, T, S)."""
+        check_width("x", x, self.d_model)
         x = self.residual(x, self.attend, self.norm1, mask=mask, causal=causal, cache=cache)
         x = self.residual(x, self.attend_to_memory, self.norm2, memory, memory_mask)
         return self.residual(x, self.feed_forward, self.norm3)
@@ -160,6 +169,8 @@ class DecoderLayer(nn.Module):
 def make_norms(count, residual, norm, d_model, bias):
     """What stands around the sublayers of a layer: a norm each, or one shared `ReZeroScale`."""
     check_choice("residual", residual, RESIDUALS)
+    if not isinstance(norm, type):
+        raise ValueError(f"norm must be a class, such as nn.RMSNorm, got {norm!r}")
     if residual == "rezero":
         return [ReZeroScale()] * count
     options = {} if bias or not issubclass(norm, nn.LayerNorm) else {"bias": False}
@@ -168,6 +179,8 @@ def make_norms(count, residual, norm, d_model, bias):
 
 def make_activation(activation):
     """The function of a name in `ACTIVATIONS`, or the function that is given."""
+    if isinstance(activation, type):
+        raise ValueError(f"activation must be a function or a name: {activation.__name__}(), not {activation.__name__}")
     if callable(activation):
         return activation
     check_choice("activation", activation, ACTIVATIONS)

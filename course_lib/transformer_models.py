@@ -10,7 +10,7 @@ from torch import nn
 
 from course_lib.attention import KVCache
 from course_lib.functional import Dropout, combined_mask, padding_mask
-from course_lib.positional import PositionScheme, in_attention
+from course_lib.positional import PositionScheme, in_attention, in_embeddings
 from course_lib.utils.validate import check_choice, check_instance, check_positive, check_real, check_sizes, look_up
 
 
@@ -88,7 +88,8 @@ class TransformerClassifier(nn.Module):
     def embed(self, ids, real=None):
         """Vectors and `real`, with the learned vector in front if there is one."""
         x = self.embedding(ids, offset=int(self.pool == "cls"))  # (B, T, D)
-        check_real("real", real, ids)
+        position = self.embedding.position
+        check_real("real", real, ids, first=in_embeddings(position) or (self.pool == "cls" and in_attention(position)))
         if self.pool != "cls":
             return x, real
         x = torch.cat([self.cls.expand(ids.shape[0], 1, -1), x], 1)  # (B, T + 1, D)
@@ -135,7 +136,7 @@ class TransformerLM(nn.Module):
         if real is not None and kv_caches is not None:
             raise ValueError("kv_caches with real: later tokens would attend to padding; give rows of one length")
         x = self.embedding(ids, offset=0 if kv_caches is None else kv_caches[0].length)  # (B, T, D)
-        check_real("real", real, ids)
+        check_real("real", real, ids, first=in_embeddings(self.embedding.position))
         x = self.encoder(x, combined_mask(padding_mask(real), mask), causal=True, kv_caches=kv_caches)
         return self.embedding.logits(x) if self.output is None else self.output(x)
 
@@ -169,7 +170,7 @@ class Translator(nn.Module):
     def encode(self, source, source_real=None):
         """The memory: one vector for each source token, (B, S) to (B, S, D)."""
         x = self.source_embedding(source)
-        check_real("source_real", source_real, source)
+        check_real("source_real", source_real, source, first=in_embeddings(self.source_embedding.position))
         return self.transformer.encoder(x, padding_mask(source_real))
 
     def decode(self, target_in, memory, source_real=None, kv_caches=None):

@@ -126,6 +126,18 @@ def check_floats(**tensors):
             raise ValueError(f"{name} must be a floating torch tensor, got {kind}")
 
 
+def check_width(name, x, width):
+    """A floating torch tensor whose last axis has a width.
+
+    >>> check_width("query", torch.zeros(2, 5, dtype=torch.int64), 5)
+    Traceback (most recent call last):
+    ValueError: query must be a floating torch tensor, got torch.int64
+    """
+    check_floats(**{name: x})
+    if x.shape[-1:] != (width,):
+        raise ValueError(f"{name} must have the width {width}, got shape {tuple(x.shape)}")
+
+
 def check_instance(name, x, kind):
     """An object of a class, or of one below it.
 

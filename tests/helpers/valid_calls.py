@@ -528,7 +528,14 @@ def language_model():
 
 
 LOGITS = floats(randn(2, 9)).but("wider", "more axes", "fewer axes", "empty", "int64", "bool")
-call(generate.sample_tokens, logits=LOGITS, temperature=number(1.0), top_k=optional(size(3)), top_p=optional(prob(0.9)))
+call(
+    generate.sample_tokens,
+    logits=LOGITS,
+    generator=generator(),
+    temperature=number(1.0),
+    top_k=optional(size(3)),
+    top_p=optional(prob(0.9)),
+)
 call(generate.top_k_top_p, logits=LOGITS.but("nan", "inf"), top_k=optional(size(3)), top_p=optional(prob(0.9)))
 PROMPTS = of_values(
     lambda: [[2, 3], [4]], none=None, number=3, text="text", one=[1, 2, 3], fractions=[[1.5]], empty=[[]], nothing=[],
@@ -546,6 +553,7 @@ call(
     model=a_module(language_model),
     prompts=PROMPTS,
     **SEARCH,
+    generator=generator(),
     temperature=number(1.0),
     top_k=optional(size(3)),
     top_p=optional(prob(0.9)),
@@ -605,7 +613,7 @@ MHA = {"query": STREAM, "key": optional(STREAM), "mask": ATTENTION["mask"]}
 call(attention.MultiHeadAttention.forward, on=lambda: attention.MultiHeadAttention(6, 2), **MHA)
 call(attention.MultiHeadAttention.attention_weights, on=lambda: attention.MultiHeadAttention(6, 2), **MHA)
 call(attention.AdditiveAttention, query_size=size(4), key_size=size(3), hidden_size=size(5))
-call(attention.record_attention, model=a_module(lambda: attention.MultiHeadAttention(6, 2)))
+call(attention.record_attention, model=a_module(lambda: attention.MultiHeadAttention(6, 2)).also(another=nn.LSTM(2, 3)))
 call(attention.KVCache, batch_size=size(2), num_heads=size(2), max_len=size(4), head_dim=size(3))
 call(
     attention.KVCache.append,
@@ -658,7 +666,8 @@ ENCODER_LAYER = {
     "dim_feedforward": size(8),
     "dropout": prob(0.1),
     "residual": choice("pre-ln"),
-    "activation": function(F.relu),
+    "activation": function(F.relu).also(cls=nn.GELU),
+    "norm": of_values(lambda: nn.RMSNorm, none=None, text="rmsnorm", number=3, module=nn.LayerNorm(6)),
 }
 call(transformer.EncoderLayer, **ENCODER_LAYER)
 call(transformer.DecoderLayer, **ENCODER_LAYER)
@@ -701,6 +710,11 @@ call(
     **TOKENS,
 )
 call(transformer_models.TransformerLM.forward, on=lambda: transformer_models.TransformerLM(9, encoder()), **TOKENS)
+CALLS["transformer_models.TransformerClassifier.forward, learned"] = (
+    transformer_models.TransformerClassifier.forward,
+    lambda: transformer_models.TransformerClassifier(9, encoder(), position=positional.LearnedPositions(6, 4)),
+    {"ids": IDS, "real": REAL.also(left=torch.tensor([[False, False, True, True]] * 2))},
+)
 
 
 def translator():

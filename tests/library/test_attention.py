@@ -38,7 +38,7 @@ def draw(*shape, seed=0):
     return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
-def some_mask(*shape, seed=0):
+def random_mask(*shape, seed=0):
     """A random mask whose rows all have a True, somewhere and not only in front."""
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.5
     mask[..., 2] = True
@@ -51,7 +51,7 @@ def test_weights_equal_torchs_attention_with_and_without_a_mask():
     With values that are the unit vectors, torch's attention returns its weights.
     """
     query, key = draw(B, T, E), draw(B, S, E, seed=1)
-    for mask in (None, some_mask(B, T, S)):
+    for mask in (None, random_mask(B, T, S)):
         wanted = F.scaled_dot_product_attention(query, key, torch.eye(S, dtype=torch.float64).expand(B, S, S), mask)
         got = attention_weights(query @ key.transpose(1, 2) / math.sqrt(E), mask)
         torch.testing.assert_close(got, wanted, **EXACT)
@@ -60,7 +60,7 @@ def test_weights_equal_torchs_attention_with_and_without_a_mask():
 
 def test_a_mask_expands_over_the_queries():
     """Fails if a (B, 1, S) mask is refused or lined up with the wrong axis."""
-    scores, mask = draw(B, T, S), some_mask(B, 1, S)
+    scores, mask = draw(B, T, S), random_mask(B, 1, S)
     torch.testing.assert_close(
         attention_weights(scores, mask), attention_weights(scores, mask.expand(B, T, S)), rtol=0, atol=0
     )
@@ -104,7 +104,7 @@ def test_additive_attention_equals_its_formula_forward_and_backward(masked):
     """Fails for a wrong score, for keys in the place of values (here they differ), or a mask that is not applied."""
     layer = AdditiveAttention(Q, E, A).double()
     query, keys, values = draw(B, Q), draw(B, S, E), draw(B, S, E + 1)
-    mask = some_mask(B, 1, S) if masked else None
+    mask = random_mask(B, 1, S) if masked else None
     parameters = [query, keys, values, *layer.parameters()]
 
     def gradients(context, weights):
@@ -120,7 +120,7 @@ def test_many_queries_equal_one_query_at_a_time():
     """Fails if the queries of a sentence see each other, or the axes of queries and keys are swapped."""
     layer = AdditiveAttention(Q, E, A).double()
     query, keys = draw(B, T, Q), draw(B, S, E)
-    for mask in (some_mask(B, 1, S), some_mask(B, T, S), some_mask(T, S), some_mask(S)):
+    for mask in (random_mask(B, 1, S), random_mask(B, T, S), random_mask(T, S), random_mask(S)):
         context, weights = layer(query, layer.project(keys), keys, mask)
         assert context.shape == (B, T, E)
         for t in range(T):
@@ -291,7 +291,7 @@ def test_masks_and_biases_of_every_shape_that_expands(backend):
 def test_any_number_of_axes_before_the_queries(first, backend):
     """Fails if the batch, the heads, or both are taken for granted."""
     inputs = draw(*first, T, K), draw(*first, S, K), draw(*first, S, A)
-    mask, bias = some_mask(T, S), draw(T, S)
+    mask, bias = random_mask(T, S), draw(T, S)
     for arguments in ({}, {"mask": mask, "causal": True}, {"bias": bias}):
         torch.testing.assert_close(
             attention(*inputs, **arguments, backend=backend), by_loop(*inputs, **arguments), **EXACT
@@ -304,7 +304,7 @@ def test_any_number_of_axes_before_the_queries(first, backend):
 def test_a_query_that_may_see_nothing_gets_zeros_and_gives_no_gradient(backend, with_bias, dropout_p):
     """Fails with NaN (minus infinity and softmax) or with the mean of all values (a large negative number)."""
     q, k, v = queries_keys_values(T, S)
-    mask = some_mask(B, 1, T, S)
+    mask = random_mask(B, 1, T, S)
     mask[1, :, 3] = False
     bias = {"bias": draw(H, T, S)} if with_bias else {}
     out, *grads = with_gradients(attention, (q, k, v), mask=mask, backend=backend, dropout_p=dropout_p, **bias)
@@ -447,7 +447,7 @@ def test_second_derivatives_with_dropout_are_those_of_the_equation(kind, dtype):
 def test_transforms_of_functions_reach_through_dropout(masked):
     """Fails if `torch.vmap` or a derivative of `torch.func` crashes at the draws, or all rows draw the same."""
     q, k, v = (x.detach() for x in queries_keys_values(T, S, 4, H))
-    mask = some_mask(T, S) if masked else None
+    mask = random_mask(T, S) if masked else None
 
     def attend(q, k, v):
         return attention(q, k, v, mask, dropout_p=0.5)
@@ -657,7 +657,7 @@ def test_the_layer_is_torchs(kind, masked, bias, backend):
     query, key, value = draw(B, T, D), draw(B, S, D, seed=1), draw(B, S, D, seed=2)
     inputs = {"self": (query,), "cross": (query, key), "value apart": (query, key, value)}[kind]
     q, k, v = (inputs * 3)[:3] if kind == "self" else (*inputs, key)[:3]
-    real, each = some_mask(B, S), some_mask(B, H, T, S, seed=1)
+    real, each = random_mask(B, S), random_mask(B, H, T, S, seed=1)
     first = real | (torch.arange(S) == 0)
     mask, opposite = {
         "nothing": (None, {}),
@@ -699,7 +699,7 @@ def test_the_layers_masks_broadcast_to_batch_heads_queries_and_keys(shape, backe
 def test_a_mask_of_queries_and_keys_means_the_same_for_every_batch_size(rows, backend):
     """Fails if a (T, T) mask is read as (B, T), which it could be where B = T: the future would leak."""
     layer, x = layers()[0], draw(rows, T, D)
-    for mask in (causal_mask(T), some_mask(T, T, seed=2)):
+    for mask in (causal_mask(T), random_mask(T, T, seed=2)):
         with attention_backend(backend):
             out = layer(x, mask=mask)
             alone = torch.cat([layer(x[b : b + 1], mask=mask) for b in range(rows)])
@@ -709,7 +709,7 @@ def test_a_mask_of_queries_and_keys_means_the_same_for_every_batch_size(rows, ba
 
 def test_a_layer_takes_a_sequence_without_a_batch():
     """Fails if heads and positions change places where there is no batch in front of them."""
-    layer, x, mask = layers()[0], draw(T, D), some_mask(T, T)
+    layer, x, mask = layers()[0], draw(T, D), random_mask(T, T)
     torch.testing.assert_close(layer(x, mask=mask), layer(x[None], mask=mask)[0], **EXACT)
 
 
@@ -776,7 +776,7 @@ def test_a_cache_holds_the_keys_and_values_of_earlier_tokens(scheme, causal, bac
 
     The reference is the layer without a cache, whose queries are the new tokens and whose keys are all so far.
     """
-    layer, x, mask = layers()[0], draw(B, S, D), padding_mask(some_mask(B, S))
+    layer, x, mask = layers()[0], draw(B, S, D), padding_mask(random_mask(B, S))
     layer.position = scheme
     for room in (S, 1):  # with room for all, and with none: the cache makes more
         cache, done = KVCache(B, H, room, K, torch.float64), 0
@@ -799,7 +799,7 @@ def test_a_cache_holds_the_keys_and_values_of_earlier_tokens(scheme, causal, bac
 @every_scheme
 def test_positions_enter_scores_queries_and_keys_and_never_values(scheme):
     """Fails if values are turned, the bias is scaled by 1 / sqrt(K), or `attention_weights` leaves the position out."""
-    layer, x, mask = layers()[0], draw(B, T, D), some_mask(B, T)
+    layer, x, mask = layers()[0], draw(B, T, D), random_mask(B, T)
     parts = (x @ layer.in_proj_weight.T + layer.in_proj_bias).split(D, -1)
     q, k, v = (split_heads(part, H) for part in parts)
     scores = scheme.rotate(q) @ scheme.rotate(k).mT / math.sqrt(K)
@@ -958,6 +958,30 @@ def test_the_layer_names_what_does_not_fit(changed, message):
         MultiHeadAttention(12, 3)(**given)
 
 
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [
+        (lambda x: x.numpy(), "ndarray"),
+        (lambda x: x.long(), "torch.int64"),
+        (lambda x: x.tolist(), "list"),
+        (lambda x: "text", "str"),
+    ],
+    ids=["array", "int64", "list", "text"],
+)
+@pytest.mark.parametrize("mask", [None, torch.ones(5, 5, dtype=torch.bool)], ids=["no mask", "mask"])
+@every_backend
+def test_what_is_no_floating_tensor_is_named(mask, make, got, backend):
+    """Fails if the message is torch's, or speaks of the mask's device when a query is an array."""
+    bad, x = make(torch.rand(2, 5, 12)), torch.rand(2, 5, 12)
+    with attention_backend(backend):
+        with pytest.raises(ValueError, match=f"q must be a floating torch tensor, got {got}"):
+            attention(bad, bad, bad, mask)
+        with pytest.raises(ValueError, match=f"query must be a floating torch tensor, got {got}"):
+            MultiHeadAttention(12, 3)(bad, mask=mask)
+        with pytest.raises(ValueError, match=f"key must be a floating torch tensor, got {got}"):
+            MultiHeadAttention(12, 3)(x, bad, mask=mask)
+
+
 def test_the_layer_refuses_a_float_mask_and_too_many_queries_for_positions():
     """Fails if 0 / 1 or minus infinity masks are read as numbers, or a query stands before position 0."""
     layer, x = MultiHeadAttention(12, 3), torch.zeros(2, 5, 12)
@@ -995,7 +1019,7 @@ def test_the_backend_is_switched_for_a_block_alone_and_back_after_an_error(monke
         attention(q, k, v, backend="sdpa")
 
 
-def test_recorded_maps_are_those_of_every_layer_by_name_and_nothing_stays_behind():
+def test_recorded_maps_are_those_of_every_layer_by_name():
     """Fails if a map is another layer's, arguments by position or by name are lost, or a hook is left."""
 
     class Two(nn.Module):
@@ -1020,6 +1044,8 @@ def test_recorded_maps_are_those_of_every_layer_by_name_and_nothing_stays_behind
     with record_attention(model.first) as maps:
         model.first(x)
     assert list(maps) == [""]
+    with pytest.raises(ValueError, match="wanted a model with attention that says where it looks, got LSTM"):
+        record_attention(nn.LSTM(2, 3)).__enter__()
 
 
 def test_a_reordered_cache_is_another_one_and_goes_on_with_those_rows():

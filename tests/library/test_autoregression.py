@@ -91,7 +91,7 @@ def test_two_weights_continue_every_sine():
     assert abs(bias.item()) < 1e-8
 
 
-def test_a_constant_series_is_forecast_although_its_equations_are_dependent():
+def test_a_constant_series_is_forecast():
     """Fails if the solver needs full rank."""
     x = torch.full((12,), 4.0, dtype=torch.float64)
     predicted = S.forecast(x, *S.fit_autoregression(x, 2), horizon=3)

@@ -628,7 +628,7 @@ def test_a_hypothesis_that_was_cut_comes_last():
     assert [(hypothesis.tokens, hypothesis.finished) for hypothesis in found] == [([], True), ([4, 4], False)]
 
 
-def test_what_is_never_chosen_is_not_chosen_and_the_rest_keeps_its_probability():
+def test_suppressed_tokens_leave_the_others_their_probability():
     """Fails if a special token is written, or probabilities are made to add up to one again."""
     table = {(): {PAD: 0.5, SOS: 0.2, 4: 0.2, 5: 0.1}}
     for search in (greedy, beam_search):

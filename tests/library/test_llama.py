@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib import gpt as gpt_module
-from course_lib.attention import MultiHeadAttention
+from course_lib.attention import MultiHeadAttention, merge_heads, record_attention, split_heads
 from course_lib.generate import beam_search, beam_search_one, generate, greedy
 from course_lib.gpt import GPT, GPTConfig
 from course_lib.llama import GroupedQueryAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotate, rotations, slow_down
@@ -356,6 +356,29 @@ def test_the_model_compiles_without_a_break():
     torch.testing.assert_close(exported(IDS), model(IDS), **EXACT)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(IDS), model(IDS), **EXACT)
+
+
+@every_sharing
+@torch.no_grad()
+def test_recorded_maps_are_the_weights_that_were_used(num_kv_heads):
+    """Fails if no layer is found, a head has another key head's map, or a cache's keys are left out or kept."""
+    model = model_with(num_kv_heads=num_kv_heads)
+    outs, hook = [], model.blocks[1].attn.register_forward_hook(lambda layer, args, out: outs.append((args[0], out)))
+    with record_attention(model) as maps:
+        wanted = model(IDS)
+    hook.remove()
+    assert list(maps) == ["blocks.0.attn", "blocks.1.attn"]
+    whole, layer = dict(maps), model.blocks[1].attn
+    (x, out) = outs[0]
+    values = split_heads(layer.v_proj(x), num_kv_heads)
+    mixed = whole["blocks.1.attn"] @ values.repeat_interleave(H // num_kv_heads, 1)
+    torch.testing.assert_close(layer.o_proj(merge_heads(mixed)), out, **EXACT)
+    caches = model.start(B)["kv_caches"]
+    with record_attention(model) as maps:
+        parts = [model(part, caches) for part in IDS.split(4, 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), wanted, **EXACT)
+    for name, weights in maps.items():
+        torch.testing.assert_close(weights, whole[name][:, :, 4:], **EXACT)
 
 
 # --- bad input ------------------------------------------------------------------

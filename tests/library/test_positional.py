@@ -143,7 +143,7 @@ def test_products_of_sinusoidal_rows_depend_on_the_distance_alone():
 # ---- learned ----
 
 
-def test_learned_adds_the_row_of_the_position_and_only_used_rows_get_a_gradient():
+def test_learned_adds_rows_and_those_alone_get_a_gradient():
     """Fails if rows are shifted, or the gradient of the batch does not add up in them."""
     scheme = LearnedPositions(D, S).double()
     out = scheme.add(torch.zeros(B, T, D, dtype=torch.float64), offset=1)

@@ -608,7 +608,7 @@ def test_a_scheme_has_one_name_in_a_model_and_all_layers_share_it():
 # --- tokens ---------------------------------------------------------------------
 
 
-def test_token_embeddings_start_with_variance_one_and_count_from_the_offset():
+def test_token_embeddings_have_variance_one_and_an_offset():
     """Fails if the table is drawn with variance 1 and then scaled, or a second part starts at position 0 again.
 
     The variance of n normal numbers misses 1 by sqrt(2 / n); five of them are allowed.
@@ -699,7 +699,7 @@ def test_the_language_model_step_by_step(tied, position):
     assert [map_.shape for map_ in maps.values()] == [(2, H, S, S)] * N
 
 
-def test_a_language_model_writes_and_its_untied_head_has_weights_of_its_own():
+def test_a_language_model_writes_and_has_its_own_head_if_untied():
     """Fails if the protocol of `generate` is not met, a seed does not fix the text, or the head is left out."""
     model = filled(TransformerLM(V, encoder(), position=RoPE(K))).eval()
     drawn = [generate(model, [[5, 6]], 70, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
@@ -742,6 +742,26 @@ def test_models_take_a_mask_on_top_of_the_padding(pool):
     window = causal_mask(T).triu(-1)  # a token sees itself and the one before: with N = 2 layers the two before
     assert torch.equal(lm(ids, mask=window)[:, 3:], lm(changed, mask=window)[:, 3:])
     assert not torch.allclose(lm(ids)[:, 3:], lm(changed)[:, 3:])
+
+
+@pytest.mark.parametrize("kind", [*POOLS, "language model", "translator"])
+@every_position
+def test_padding_in_front_is_refused_where_it_changes_the_answer(kind, position):
+    """Fails if padding moves a text to other positions without a word, or is refused where it changes nothing."""
+    if kind == "translator":
+        model, more = Translator(V, V, Transformer(encoder(), decoder()), position=position), (tokens(1, T, seed=1),)
+    elif kind == "language model":
+        model, more = TransformerLM(V, encoder(), position=position), ()
+    else:
+        model, more = TransformerClassifier(V, encoder(), position=position, pool=kind), ()
+    filled(model)
+    ids, real = tokens(1, T), torch.tensor([[False, False, True, True, True]])
+    if isinstance(position, Sinusoidal | LearnedPositions) or (kind == "cls" and in_attention(position)):
+        with pytest.raises(ValueError, match="real has padding before a real token; the real tokens must come first"):
+            model(ids, real, *more)
+    else:
+        out, wanted = model(ids, real, *more), model(ids[:, 2:], None, *more)
+        torch.testing.assert_close(out[:, 2:] if kind == "language model" else out, wanted, **EXACT)
 
 
 # --- the translator -------------------------------------------------------------
@@ -978,6 +998,21 @@ def test_check_real_lets_good_masks_pass_and_names_bad_ones():
         (lambda: DecoderLayer(12, 3, 20, activation=None), r"activation must be one of 'relu', .*, got None"),
         (lambda: DecoderLayer(12, 3, 0), r"dim_feedforward must be a whole number of at least 1, got 0"),
         (lambda: DecoderLayer(12, 3, 20, residual="none"), r"residual must be one of .*, got 'none'"),
+        (lambda: EncoderLayer(12, 3, 20, activation=nn.GELU), r"must be a function or a name: GELU\(\), not GELU"),
+        (lambda: DecoderLayer(12, 3, 20, norm="rmsnorm"), r"norm must be a class, such as nn.RMSNorm, got 'rmsnorm'"),
+        (
+            lambda: EncoderLayer(12, 3, 20, residual="pre-ln")(torch.zeros(2, 5, 12).numpy()),
+            r"x must be a floating torch tensor, got ndarray",
+        ),
+        (
+            lambda: DecoderLayer(12, 3, 20, residual="pre-ln")(torch.zeros(2, 5, 12).long(), torch.zeros(2, 7, 12)),
+            r"x must be a floating torch tensor, got torch.int64",
+        ),
+        (lambda: EncoderLayer(12, 3, 20)(torch.zeros(2, 5, 11)), r"x must have the width 12, got shape \(2, 5, 11\)"),
+        (
+            lambda: torch.no_grad()(encoder())(torch.zeros(2, 5, 12).numpy(), padding_mask(torch.ones(2, 5).bool())),
+            r"x must be a floating torch tensor, got ndarray",
+        ),
         (lambda: TransformerEncoder([]), r"wanted at least one layer, each its own object, got 0 of 0"),
         (lambda: TransformerEncoder([EncoderLayer(12, 3, 20)] * 3), r"each its own object, got 3 of 1|got 1 of 3"),
         (lambda: TransformerEncoder([EncoderLayer(12, 3, 20), EncoderLayer(6, 3, 20)]), r"have the widths \[12, 6\]"),
