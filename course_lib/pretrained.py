@@ -61,21 +61,21 @@ def find_weights(folder, model, experiment):
 SIDES = ("german", "english")
 
 
-def build_translator(source_size, target_size, width, heads, layers, feedforward, dropout=0.0):
+def build_translator(source_size, target_size, d_model, num_heads, num_layers, dim_feedforward, dropout=0.0):
     """The model of figure 1 of Vaswani et al. (2017), Post-LN, with sinusoidal positions and random weights.
 
-    >>> model = build_translator(11, 7, width=12, heads=3, layers=2, feedforward=20)
+    >>> model = build_translator(11, 7, d_model=12, num_heads=3, num_layers=2, dim_feedforward=20)
     >>> ids = torch.tensor([[4, 5, 3]])
     >>> model(ids, ids > 0, torch.tensor([[2, 6]])).shape
     torch.Size([1, 2, 7])
     """
-    check_sizes(layers=layers)
-    sizes = (width, heads, feedforward, dropout)
+    check_sizes(num_layers=num_layers)
+    sizes = (d_model, num_heads, dim_feedforward, dropout)
     options = {"attention_dropout": 0.0}  # without it the fast attention is used in training, too
-    encoder = TransformerEncoder([EncoderLayer(*sizes, **options) for _ in range(layers)])
-    decoder = TransformerDecoder([DecoderLayer(*sizes, **options) for _ in range(layers)])
+    encoder = TransformerEncoder([EncoderLayer(*sizes, **options) for _ in range(num_layers)])
+    decoder = TransformerDecoder([DecoderLayer(*sizes, **options) for _ in range(num_layers)])
     transformer = Transformer(encoder, decoder)
-    return Translator(source_size, target_size, transformer, position=Sinusoidal(width), dropout=dropout)
+    return Translator(source_size, target_size, transformer, position=Sinusoidal(d_model), dropout=dropout)
 
 
 class Subwords:
@@ -166,7 +166,7 @@ def weights_by_layer(model):
     Of a GPT with a tied table and learned positions: "table" (V, D), "positions" (L, D), "blocks", a list with a dict
     of the same names for each block, and "gain", "offset" of the last norm.
 
-    >>> weights = weights_by_layer(build_translator(11, 7, width=12, heads=3, layers=2, feedforward=20))
+    >>> weights = weights_by_layer(build_translator(11, 7, d_model=12, num_heads=3, num_layers=2, dim_feedforward=20))
     >>> len(weights["decoder"]), weights["decoder"][0]["cross_in_proj_weight"].shape
     (2, torch.Size([36, 12]))
     """

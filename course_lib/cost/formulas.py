@@ -208,7 +208,7 @@ def encoder_layer_cost(B, T, D, H, F, *, causal=False, backend="math"):
     $$ \text{parameters} = 4D^2 + 2DF + F + 9D, \quad \text{operations} = 8BTD^2 + 4BT^2D + 4BTDF $$
 
     With F = 4D these are about $12D^2$ parameters and $24BTD^2 + 4BT^2D$ operations: of the second term, the only
-    one that grows with the square of T, the share is T / (6D + T). The residual connections lead around the
+    one that grows with the square of T, the fraction is T / (6D + T). The residual connections lead around the
     feed-forward network, so the path is the attention's.
 
     >>> encoder_layer_cost(B=1, T=10, D=4, H=2, F=16)

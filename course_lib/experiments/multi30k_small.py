@@ -31,7 +31,7 @@ def multi30k_small(
     bf16=True,
 ):
     """Test scores of the epoch with the lowest validation loss."""
-    sizes = {"width": width, "heads": heads, "layers": layers, "feedforward": feedforward}
+    sizes = {"d_model": width, "num_heads": heads, "num_layers": layers, "dim_feedforward": feedforward}
     folder = checkpoint_folder()
     folder.mkdir(parents=True, exist_ok=True)  # fails now, not after the training
 

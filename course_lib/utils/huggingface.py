@@ -122,6 +122,9 @@ def tokenizer(source):
     every text comes back unchanged), vocab.txt BERT's WordPiece (words, each cut into the longest known pieces from the
     left; "##" continues a word, and one that cannot be cut is [UNK]).
 
+    The name of a special token in a text, such as <|endoftext|>, becomes that token. For texts that others write set
+    `encode_special_tokens = True` on the tokenizer: then it is read as any other text.
+
     Returns:
         tokenizers.Tokenizer: `encode(text).ids`, `.tokens`, `.type_ids`; `decode(ids)`.
 

@@ -1083,7 +1083,7 @@ call(linear_attention.LinearAttention, d_model=size(6), num_heads=size(2), bias=
 for f, method in ((linear_attention.StateSpace, "fft"), (linear_attention.MinGRU, "loop")):
     call(f, d_model=size(6), d_state=optional(size(4)), method=choice(method))
 
-NO_HUGE = {"width": 12, "heads": 3, "layers": 2, "feedforward": 20, "source_size": 11, "target_size": 7}
+NO_HUGE = {"d_model": 12, "num_heads": 3, "num_layers": 2, "dim_feedforward": 20, "source_size": 11, "target_size": 7}
 call(
     pretrained.build_translator,
     **{name: size(value).but("huge") for name, value in NO_HUGE.items()},

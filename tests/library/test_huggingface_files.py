@@ -597,6 +597,16 @@ def test_half_a_character_is_refused(kind, request):
         tokenizer(request.getfixturevalue(kind)).encode("a\ud83d")
 
 
+def test_a_special_tokens_name_can_be_read_as_text(gpt2):
+    """Fails if the way that the docstring gives leaves the token in, or does not give the text back."""
+    made = tokenizer(gpt2)
+    assert made.encode(f"one{END}two").tokens[1] == END
+    made.encode_special_tokens = True
+    ids = made.encode(f"one{END}two").ids
+    assert made.token_to_id(END) not in ids
+    assert made.decode(ids) == f"one{END}two"
+
+
 def test_the_end_of_text_is_one_token(gpt2):
     """Fails if the mark between documents is cut into letters, or stays in a text where special tokens are skipped."""
     made = tokenizer(gpt2)

@@ -24,7 +24,7 @@ from course_lib.pretrained import (
 from course_lib.text import EOS, SPECIALS
 from tools.notebooks import editions
 
-SIZES = {"width": 12, "heads": 3, "layers": 2, "feedforward": 20}
+SIZES = {"d_model": 12, "num_heads": 3, "num_layers": 2, "dim_feedforward": 20}
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_another_file_is_refused(small, tmp_path):
     """Fails if weights of other sizes are taken."""
     save_translator(tmp_path, *small, SIZES)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    config["sizes"]["feedforward"] = 24
+    config["sizes"]["dim_feedforward"] = 24
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ValueError, match="does not fit Translator"):
         load_translator(tmp_path)
