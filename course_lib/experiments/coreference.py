@@ -62,7 +62,7 @@ def coreference_task(sentences=3000, held_out=0.25, seed=0):
     """Draw sentences, and hold out all those with certain pairs of nouns.
 
     Args:
-        held_out: share of the pairs of nouns that are kept for testing.
+        held_out: fraction of the pairs of nouns that are kept for testing.
 
     >>> task = coreference_task(200)
     >>> len(task.test_sentences) == len(task.test.ids), task.train.ids.shape[0] + task.test.ids.shape[0]
@@ -277,7 +277,7 @@ def coreference_scores(model, task):
     """How often the model is right, and how often its heads look where the truth is.
 
     Returns:
-        dict of shares of the test sentences: "accuracy"; "both_twins" (of pairs of twins); "head_at_referent" (one
+        dict of fractions of the test sentences: "accuracy"; "both_twins" (of pairs of twins); "head_at_referent" (one
         head of the last layer, chosen on the training sentences); "any_head_at_referent"; "head_at_adjective" (one
         head of the first layer; only if there are two layers); "uniform" (what a look at a random word would give).
     """

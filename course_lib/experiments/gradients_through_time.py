@@ -220,7 +220,7 @@ def train_echo(model, lag, window, steps, batch_size, learning_rate, generator, 
 
 
 def echo_accuracy(model, lag, generator, batch_size=64, steps=200):
-    """Share of right answers on a stream that is never cut; the first `lag`, which nobody can know, are left out."""
+    """Fraction of right answers on a stream that is never cut; the first `lag`, which nobody can know, are left out."""
     inputs, targets = echo_stream(model, lag, batch_size, steps, generator)
     with torch.no_grad():
         output, _ = model.layer(model.one_hot(inputs))

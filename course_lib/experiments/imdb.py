@@ -31,7 +31,7 @@ def tokenized_reviews(seed, fraction):
 
 
 def accuracy_of(logits, labels):
-    """The share of reviews on the right side of 0."""
+    """The fraction of reviews on the right side of 0."""
     return ((logits > 0) == (labels > 0)).double().mean().item()
 
 

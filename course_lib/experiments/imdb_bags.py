@@ -168,7 +168,7 @@ def _embedding_logits(model, rows):
 
 @experiment("imdb-padding", "How long IMDB's reviews are, and the share of padding in batches made in five ways.")
 def imdb_padding(seed, batch_size=64, lengths_kept=(200, 400), bin_width=50, fraction=0.1):
-    """The training reviews of a seed: their lengths in tokens, padding as a share of all entries, tokens cut off."""
+    """The training reviews of a seed: their lengths in tokens, padding as a fraction of all entries, tokens cut off."""
     token_lists, _ = tokenized_reviews(seed, fraction)["train"]
     lengths = torch.tensor([len(tokens) for tokens in token_lists])
     n, longest = len(lengths), lengths.max().item()
@@ -204,7 +204,7 @@ def _length_statistics(lengths, thresholds, bin_width):
 
 
 def _padding(lengths, order, kept, fixed):
-    """Padding over all batches when each review keeps at most `kept` tokens, and the share of tokens lost by that."""
+    """Padding over all batches if each review keeps at most `kept` tokens, and the fraction of tokens lost by that."""
     masks = [length_mask(lengths[batch].clamp(max=kept), kept if fixed else None) for batch in order]
     entries, real = sum(mask.numel() for mask in masks), sum(mask.sum().item() for mask in masks)
     return {

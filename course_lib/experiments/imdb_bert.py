@@ -268,7 +268,7 @@ def _fine_tune(model, rows, labels, settings, seed, epochs, learning_rate, valid
 
 
 def _hide(row, share, generator):
-    """The row with a share of the words behind <mask>."""
+    """The row with a fraction of the words behind <mask>."""
     return row.masked_fill(torch.rand(len(row), generator=generator) < share, MASK)
 
 

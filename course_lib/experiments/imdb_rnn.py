@@ -129,7 +129,7 @@ def _last_tokens(token_lists, labels, vocab, keep):
 
 
 def _review_batches(rows, labels, batch_size, bucket, word_dropout, seed, epoch):
-    """The training batches of an epoch; a share of the words is hidden behind <unk>, others in each epoch."""
+    """The training batches of an epoch; a fraction of the words is hidden behind <unk>, others in each epoch."""
     generator = torch.Generator().manual_seed(1000 * seed + epoch)
     for ids, mask, y in batches(rows, labels, batch_size, bucket=bucket, generator=generator):
         hidden = (torch.rand(ids.shape, generator=generator) < word_dropout) & mask

@@ -40,7 +40,7 @@ class TutorialClassifier(nn.Module):
     $$ \text{logits} = W \max_t \text{layer}(\text{LayerNorm}(\text{dropout}(e_t + p_t))) + b $$
 
     Args:
-        dropout: share of the attention weights, and of the embeddings' entries, set to zero in training.
+        dropout: fraction of the attention weights, and of the embeddings' entries, set to zero in training.
 
     Dropout is `nn.Dropout` here and nowhere else in the course: it is faster on a CPU than drawing from
     `torch.rand`, and the baseline of a timing must not be slowed down.

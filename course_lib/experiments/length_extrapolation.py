@@ -134,7 +134,7 @@ def train_on_short(model, task, length, steps, generator, batch_size=64, learnin
 
 @torch.no_grad()
 def accuracy_by_place(model, task, length, generator, size=400, window=5):
-    """Share of right answers, `window` places at a time: what a test on sequences that end there would give."""
+    """Fraction of right answers, `window` places at a time: what a test on sequences that end there would give."""
     x, y = TASKS[task][0](size, length, generator)
     right = torch.cat([model(part).argmax(-1) for part in x.split(100)]) == y
     right, asked = (cells.unflatten(1, (-1, window)).sum((0, 2)) for cells in (right, y != NOTHING))

@@ -112,7 +112,7 @@ def train_recaller(model, rate, seed, pairs, steps, batch_size, warmup=50):
 
 @torch.no_grad()
 def accuracies(model, pairs, seed, size=1000):
-    """The share of right answers for each number of pairs; training draws from other seeds."""
+    """The fraction of right answers for each number of pairs; training draws from other seeds."""
     generator = torch.Generator().manual_seed(10**6 + seed)
     draws = [draw(size, count, generator) for count in pairs]
     return [(model(x).argmax(1) == digit).float().mean().item() for x, digit in draws]

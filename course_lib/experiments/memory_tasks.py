@@ -114,7 +114,7 @@ def answer_loss(answers, y):
 
 
 def error(answers, y):
-    """Share of wrong tokens, or mean squared error: 0 is best."""
+    """Fraction of wrong tokens, or mean squared error: 0 is best."""
     if y.is_floating_point():
         return F.mse_loss(answers[..., 0], y).item()
     return (answers.argmax(-1) != y).double().mean().item()

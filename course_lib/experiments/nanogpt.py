@@ -48,7 +48,7 @@ class NanoGPT(nn.Module):
 
     Args:
         block_size: most tokens it can read at once, rows of the table of positions.
-        dropout: share of the entries set to zero in training.
+        dropout: fraction of the entries set to zero in training.
         bias: True gives linear layers and norms a bias, as in GPT-2; False is nanoGPT's own setting.
 
     Source: Karpathy (2022), nanoGPT, `model.py`.

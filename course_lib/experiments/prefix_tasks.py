@@ -117,10 +117,10 @@ def prefix_answers(model, x, task=None):
 
 
 def prefix_table(model, length, generator, size=300):
-    """For each prefix, and without one: the share of unseen inputs that were answered as each task wants.
+    """For each prefix, and without one: the fraction of unseen inputs that were answered as each task wants.
 
     Returns:
-        dict of prefix to dict of task to share of answers that are right in every letter.
+        dict of prefix to dict of task to fraction of answers that are right in every letter.
     """
     x = draw_inputs(size, length, generator, test=True)
     table = {}
@@ -134,7 +134,7 @@ def prefix_table(model, length, generator, size=300):
 
 @experiment("gpt-prefix", "One GPT that copies, reverses or sorts, as the first token says; and without that token.")
 def gpt_prefix(seed, steps=250, length=5, size=32, width=64, layers=2, heads=4, learning_rate=3e-3, tested=500):
-    """Rows: the prefix that was given. Columns: the share of unseen inputs whose answer is that of the task.
+    """Rows: the prefix that was given. Columns: the fraction of unseen inputs whose answer is that of the task.
 
     Off the diagonal stands what a wrong prefix gives: the answer of the prefix, not of the task that was meant. A few
     inputs have the same answer in two tasks. "seconds" is the time of training.

@@ -25,7 +25,7 @@ WAYS = {
 
 
 def distinct(texts, n):
-    """How many different n-grams of characters there are, as a share of all n-grams of all texts.
+    """How many different n-grams of characters there are, as a fraction of all n-grams of all texts.
 
     Returns:
         float from 0 to 1.
@@ -40,7 +40,7 @@ def distinct(texts, n):
 
 
 def repetition(texts, n=8):
-    """Share of the n-grams of characters that stood before in the same text.
+    """Fraction of the n-grams of characters that stood before in the same text.
 
     Returns:
         float from 0 to 1.
@@ -54,7 +54,7 @@ def repetition(texts, n=8):
 
 
 def known_words(texts, known):
-    """Share of the words that occur in a set; a text's last word, which may be cut off, does not count.
+    """Fraction of the words that occur in a set; a text's last word, which may be cut off, does not count.
 
     Args:
         known: set of words as `words` gives them.

@@ -187,7 +187,7 @@ def finetune(bert, pairs, steps=150, *, batch_size=16, learning_rate=1e-3, seed=
 
 
 def accuracy(model, pairs):
-    """Share of reviews judged right.
+    """Fraction of reviews judged right.
 
     Returns:
         float from 0 to 1.

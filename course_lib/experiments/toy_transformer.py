@@ -162,7 +162,7 @@ def prefix_scores(model, task, first=None):
         first: only so many test sentences; None takes all.
 
     Returns:
-        dict: "exact", share of sentences without a mistake; "bleu", 0 to 100.
+        dict: "exact", fraction of sentences without a mistake; "bleu", 0 to 100.
     """
     sources, targets = (side[:first] for side in task.test)
     found = model.translate(sources)

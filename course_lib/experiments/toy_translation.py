@@ -131,7 +131,7 @@ def translation_scores(model, task, first=None, **search):
         first: only so many test sentences; None takes all.
 
     Returns:
-        dict: "exact", share of sentences in which every word is right; "bleu", 0 to 100; and "right", one bool a
+        dict: "exact", fraction of sentences in which every word is right; "bleu", 0 to 100; and "right", one bool a
     """
     sources, targets = (side[:first] for side in task.test)
     found = [hypothesis.tokens for hypothesis in translate(model, sources, max_new_tokens=30, **search)]

@@ -171,10 +171,10 @@ def train_one(
         warmup: steps of the warm-up, 0 for none.
         steps: optimizer steps, a multiple of `every`.
         every: steps between two measurements on the validation pairs.
-        threshold: share of the words for "steps".
+        threshold: fraction of the words for "steps".
 
     Returns:
-        row: dict with the last "loss" in nats a word and "accuracy", share of the words predicted (both: validation
+        row: dict with the last "loss" in nats a word and "accuracy", fraction of the words predicted (both: validation
             pairs); "steps", after how many the accuracy was first measured at `threshold` or above, None if never;
             "reached", "stuck" and "diverged", 0 or 1: at threshold some time; in the end no better than
             `word_pair_loss`; ended by a loss that was not finite.
@@ -243,7 +243,7 @@ def training_grid(
     depth the same matrices at the start. No setting is chosen by these numbers, and there is no test set.
 
     The rate was chosen on seed 0, with Adam and 12 layers, as the lowest tried at which Post-LN without warm-up fails.
-    After 240 steps the share of right words was: at 1e-3, Post-LN without warm-up 0.89; at 3e-3, Post-LN 0.86 without
+    After 240 steps the fraction right was: at 1e-3, Post-LN without warm-up 0.89; at 3e-3, Post-LN 0.86 without
     and 0.90 with 100 steps of warm-up, Pre-LN without 0.94; at 5e-3, Post-LN 0.26 without, 0.91 with 100 and 0.86 with
     50 steps of warm-up, Pre-LN without 0.94, ReZero without 0.88. RAdam without warm-up at 5e-3: Post-LN 0.86. With 16
     layers and 3e-3, Post-LN had 0.61 without and 0.80 with warm-up.
