@@ -171,7 +171,7 @@ class MultiHeadAttention(nn.Module):
     takes, returns (output, weights), and its masks mean the opposite, True = hidden.
     """
 
-    def __init__(self, d_model, num_heads, dropout=0.0, bias=True, position=None):
+    def __init__(self, d_model, num_heads, dropout=0.0, bias=True, position=None, *, device=None, dtype=None):
         super().__init__()
         check_sizes(d_model=d_model, num_heads=num_heads)
         if d_model % num_heads:
@@ -185,6 +185,7 @@ class MultiHeadAttention(nn.Module):
         nn.init.xavier_uniform_(self.in_proj_weight)
         if bias:
             nn.init.zeros_(self.out_proj.bias)
+        self.to(device=device, dtype=dtype)
 
     def forward(self, query, key=None, value=None, mask=None, causal=False, cache=None):
         """Attend from every query (B, T, D) to the keys (B, S, D), by default the queries themselves: (B, T, D).

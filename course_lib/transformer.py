@@ -79,6 +79,7 @@ class EncoderLayer(nn.Module):
         norm: class of the norms, such as nn.RMSNorm.
         gated: True multiplies the hidden layer by a second one; with "silu" that is SwiGLU (Shazeer, arXiv:2002.05202).
         position: scheme of `course_lib.positional` that enters in the self-attention.
+        device, dtype: of the parameters, as in torch; None: torch's own.
 
     >>> EncoderLayer(12, 3, 20)(torch.rand(2, 5, 12)).shape
     torch.Size([2, 5, 12])
@@ -90,6 +91,7 @@ class EncoderLayer(nn.Module):
     def __init__(
         self, d_model, num_heads, dim_feedforward, dropout=0.1, *, attention_dropout=None, hidden_dropout=None,
         residual="post-ln", activation="relu", bias=True, norm=nn.LayerNorm, gated=False, position=None,
+        device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
         check_sizes(dim_feedforward=dim_feedforward)
@@ -103,6 +105,7 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
         self.hidden_dropout = Dropout(dropout if hidden_dropout is None else hidden_dropout)
         self.residual, self.activation = RESIDUALS[residual], make_activation(activation)
+        self.to(device=device, dtype=dtype)
 
     def forward(self, x, mask=None, causal=False, cache=None):
         """One layer: x (B, T, D) to (B, T, D); mask, causal and cache are those of `MultiHeadAttention`."""
@@ -135,6 +138,7 @@ class DecoderLayer(nn.Module):
     def __init__(
         self, d_model, num_heads, dim_feedforward, dropout=0.1, *, attention_dropout=None, hidden_dropout=None,
         residual="post-ln", activation="relu", bias=True, norm=nn.LayerNorm, gated=False, position=None,
+        device=None, dtype=None,
     ):  # fmt: skip
         super().__init__()
         check_sizes(dim_feedforward=dim_feedforward)
@@ -149,6 +153,7 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
         self.hidden_dropout = Dropout(dropout if hidden_dropout is None else hidden_dropout)
         self.residual, self.activation = RESIDUALS[residual], make_activation(activation)
+        self.to(device=device, dtype=dtype)
 
     def forward(self, x, memory, mask=None, memory_mask=None, causal=True, cache=None):
         """One layer: x (B, T, D) and memory (B, S, D) to (B, T, D); `memory_mask` broadcasts to (B, H, T, S)."""

@@ -397,6 +397,19 @@ def test_a_llama_block_by_its_formulas(kind):
     torch.testing.assert_close(out, wanted, **EXACT)
 
 
+@pytest.mark.parametrize("residual", ["post-ln", "rezero"])
+@pytest.mark.parametrize("kind", [EncoderLayer, DecoderLayer])
+def test_layers_are_made_on_a_device_and_of_a_type(kind, residual):
+    """Fails if a parameter is elsewhere or of another type, or the argument changes the draws."""
+    layer = kind(D, H, HIDDEN, residual=residual, device="meta", dtype=torch.bfloat16)
+    assert {(x.device.type, x.dtype) for x in layer.parameters()} == {("meta", torch.bfloat16)}
+    torch.manual_seed(0)
+    wanted = [x.double() for x in kind(D, H, HIDDEN, residual=residual).parameters()]
+    torch.manual_seed(0)
+    found = list(kind(D, H, HIDDEN, residual=residual, dtype=torch.float64).parameters())
+    assert all(map(torch.equal, found, wanted))
+
+
 def test_activations_by_name_are_torchs_functions():
     """Fails if "relu" makes a layer that cannot be called, or a name stands for another function."""
     x = draw(B, T, D)
