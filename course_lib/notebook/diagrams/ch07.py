@@ -1,4 +1,4 @@
-"""Diagrams of chapter 07: a memory task, a soft dictionary, shapes, masks, a recurrence freed in four steps."""
+"""Diagrams of chapter 07: a memory task, a soft dictionary, shapes, masks, four steps from a GRU to attention."""
 
 import itertools
 
@@ -89,12 +89,11 @@ def _chain(ax, x, y, bend):
 
 @diagram(
     alt="Five panels. 0: a GRU's state as a sum of candidates n_i whose weights are products of update gates, the"
-    " candidates chained to each other. 1: the products are replaced by free weights alpha. 2: the candidates"
-    " are functions f(x_i) of one input each; the chain is gone. 3: each position gives a key and a value, "
+    " candidates chained to each other. 1: the products are replaced by the weights alpha of a softmax. 2: the"
+    " candidates are functions f(x_i) of one input each; the chain is gone. 3: each position gives a key and a value, "
     "the last one a query. 4: two such sums with their own weights stand side by side.",
-    caption="From a GRU to multi-head attention: the state stays a weighted sum throughout. Free the weights (1), "
-    "then the candidates (2); part what is compared from what is returned (3); ask several questions at once "
-    "(4).",
+    caption="From a GRU to multi-head attention: the state stays a weighted sum throughout. Decouple the weights (1), "
+    "then the candidates (2); part what is compared from what is returned (3); ask several questions at once (4).",
 )
 def four_steps():
     """Draw the sum of a GRU and what each step changes in it."""
@@ -107,13 +106,13 @@ def four_steps():
     _chain(ax, x, y, 0)
     _sum(ax, x, y, ("$w_1$", "$w_2$", "$w_3$"), "weight")
     x = 5.6
-    _panel(ax, x, y, "1", "free weights", r"$\sum_i\, \alpha_i\, n_i$")
+    _panel(ax, x, y, "1", "decoupled weights", r"$\sum_i\, \alpha_i\, n_i$")
     _words(ax, x, y)
     _row(ax, x, y, ("$n_1$", "$n_2$", "$n_3$"), "hidden")
     _chain(ax, x, y, 0)
     _sum(ax, x, y, (r"$\alpha_1$", r"$\alpha_2$", r"$\alpha_3$"), "attention")
     x = 11.2
-    _panel(ax, x, y, "2", "free candidates", r"$\sum_i\, \alpha_i\, f(x_i)$")
+    _panel(ax, x, y, "2", "decoupled candidates", r"$\sum_i\, \alpha_i\, f(x_i)$")
     _words(ax, x, y)
     _row(ax, x, y, ("$f(x_1)$", "$f(x_2)$", "$f(x_3)$"), "hidden")
     _sum(ax, x, y, (r"$\alpha_1$", r"$\alpha_2$", r"$\alpha_3$"), "attention")
