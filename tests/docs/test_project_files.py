@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 import zipfile
 
+import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -16,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 import course_lib
 from tests.helpers.lab import SCREENSHOTS
+from tools.notebooks import editions
 from tools.notebooks.editions import ROOT
 
 WORKFLOWS = {path.stem: path for path in (ROOT / ".github" / "workflows").glob("*.yml")}
@@ -197,6 +199,24 @@ def test_no_file_names_a_registry_or_a_place_of_one_machine():
     forbidden = re.compile(r"(?<![\w.}])/(?:home|root|work|Users)/\w|pypi\.org|npmjs|pytorch\.org|ghcr\.io|mcr\.micro")
     found = {path.name: hit.group() for path in OURS if (hit := forbidden.search(path.read_text(encoding="utf8")))}
     assert found == {}
+
+
+def test_make_solutions_opens_the_solved_chapter():
+    """Fails if `make solutions` builds another edition than the file that it opens, or opens one without solutions."""
+    plan = subprocess.run(
+        ["make", "--dry-run", "--silent", "solutions", "CHAPTER=05"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "tools.notebooks.build 05 --instructor" in plan
+    opened = re.search(r"jupyter lab .*?(\S+\.ipynb)", plan)[1]
+    source = next(path for path in editions.sources() if path.stem.startswith("05"))
+    assert (editions.INSTRUCTOR / f"{source.stem}.ipynb").relative_to(ROOT).match(opened)
+    stored = nbformat.read(ROOT / "notebooks" / f"{source.stem}.ipynb", as_version=4)
+    solved = editions.instructor(editions.chapter(source), stored)
+    assert not any("raise NotImplementedError" in cell.source for cell in solved.cells if editions.is_solution(cell))
 
 
 def test_the_students_copy_holds_no_solution_and_installs(tmp_path):

@@ -2,12 +2,13 @@
 
 The site is built from the stored outputs as `make site` does, and served on loopback. Home,
 three chapters, an API page, a page of the ledger and the search are opened in a light and a dark
-theme, wide and at 700 px. Screenshots are left in build/screenshots.
+theme, wide, at 700 px and as on a telephone. Screenshots are left in build/screenshots.
 """
 
 import functools
 import http.server
 import os
+import re
 import shutil
 import threading
 
@@ -79,7 +80,7 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(params=[("light", 1280), ("dark", 700)], ids=["light-1280", "dark-700"])
+@pytest.fixture(params=[("light", 1280), ("dark", 700), ("light", 400)], ids=["light-1280", "dark-700", "light-400"])
 def page(request, browser, address):
     """A page of the browser; fails in the end on a console error or a request to another host."""
     scheme, width = request.param
@@ -115,6 +116,26 @@ def test_the_sites_pages_hold_no_solution(built):
         text = "".join(path.read_text(encoding="utf8") for path in chapters if path.name.startswith(number))
         assert "replace this line with your code" in text
         assert "BEGIN SOLUTION" not in text
+
+
+def test_every_experiments_page_has_a_figure(built):
+    """Fails if a recorded run is shown as numbers alone; the bench is a table of single ratios."""
+    pages = [path for path in (built / "experiments").glob("*.html") if path.stem not in ("index", "bench")]
+    assert len(pages) > 60
+    assert [path.stem for path in pages if not re.search(r"<img[^>]+-(results|curves)", path.read_text("utf8"))] == []
+
+
+def test_what_goes_deeper_is_folded(page, address):
+    """Fails if an optional part is open at once, cannot be opened, or a link into it does not open it."""
+    open_page(page, f"{address}/notebooks/05_lstm_and_gru-going-deeper.html")
+    parts = page.locator("details.deeper")
+    assert parts.count() > 5
+    assert page.locator("details.deeper[open]").count() == 0
+    parts.first.locator("summary").click()
+    assert parts.first.locator("p").first.is_visible()
+    last = parts.last.locator("section").first.get_attribute("id")
+    page.evaluate("id => { location.hash = id }", last)
+    parts.last.locator("p").first.wait_for(state="visible")
 
 
 @pytest.mark.parametrize("name", PAGES, ids=lambda name: name.split("/")[-1].removesuffix(".html"))

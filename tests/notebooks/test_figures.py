@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import re
 import xml.etree.ElementTree as ET
 
 import matplotlib.colors
@@ -13,6 +14,7 @@ from matplotlib.patches import FancyBboxPatch
 from course_lib.notebook import diagrams, display, plots
 from course_lib.notebook.claims import claim
 from tools import images
+from tools.notebooks.editions import ROOT
 
 
 @pytest.fixture
@@ -115,6 +117,27 @@ def test_hues_are_distinct_also_without_colour_vision(vision):
 def test_hues_can_be_read_on_white_and_on_dark(page):
     """Fails if a hue has less than 3:1 on white or on JupyterLab's dark page."""
     assert min(_contrast(hue, page) for hue in plots.HUES.values()) >= 3
+
+
+def _own_colours(source):
+    """Hex colours that are not greys, and hues taken past the registry, as they stand in a module's source."""
+    hexes = re.findall(r"[\"']#([0-9A-Fa-f]{6})[\"']", source)
+    parts = {text: [int(text[i : i + 2], 16) for i in (0, 2, 4)] for text in hexes}
+    tinted = [f"#{text}" for text, rgb in parts.items() if max(rgb) - min(rgb) > 12]
+    return tinted + re.findall(r"HUES\[[^]]*\]", source)
+
+
+@pytest.mark.parametrize("folder", ["figures", "diagrams", "interactive"])
+def test_colours_come_from_the_registry(folder):
+    """Fails if a figure brings a colour of its own, so that one thing has two colours in the course; greys are free."""
+    files = sorted((ROOT / "course_lib/notebook" / folder).glob("*.py"))
+    assert len(files) > 5
+    assert {file.name: found for file in files if (found := _own_colours(file.read_text("utf8")))} == {}
+
+
+def test_a_colour_of_its_own_is_seen():
+    source = 'a = "#9A6700"; b = plots.HUES["blue"]; c = "#D8D8D8"; d = plots.color("LSTM"); e = "#9AA0A6"'
+    assert _own_colours(source) == ["#9A6700", 'HUES["blue"]']
 
 
 @pytest.mark.parametrize("family", sorted(plots.FAMILIES))
