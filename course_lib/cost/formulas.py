@@ -25,10 +25,7 @@ class Cost(NamedTuple):
 
 
 def rnn_cost(B, T, D, input_size=None):
-    r"""An Elman network; its input-to-state product is done for all steps at once, its state-to-state product is not.
-
-    $$ \text{parameters} = D(I + D + 2), \quad \text{operations} = 2BTD(I + D), \quad
-       \text{steps} = \text{path} = T $$
+    """An Elman network; its input-to-state product is done for all steps at once, its state-to-state product is not.
 
     Kept: the inputs, the first state and every new one, B(TI + (T + 1) D) numbers.
 
@@ -54,9 +51,6 @@ def lstm_cost(B, T, D, input_size=None):
     """An LSTM: four products of the kind that `rnn_cost` has one of; the path is 1, along the cell, as in a GRU.
 
     The loop keeps the inputs, and 7 numbers a unit and step (four gates, the cell, its tanh, the state), less one.
-
-    >>> lstm_cost(1, 10, 4).operations // rnn_cost(1, 10, 4).operations
-    4
     """
     return recurrent_cost(B, T, D, input_size, gates=4, kept=7 * T - 1, path=1)
 
@@ -78,13 +72,8 @@ def cnn_cost(B, T, D, kernel, layers=1, *, dilated=False):
     """A stack of causal convolutions (`CausalCNN`): each output reads the last `kernel` outputs of the layer below.
 
     `dilated` leaves gaps of k^n - 1 places between the inputs of layer n = 0, 1, ... Each layer keeps its padded input
-    and its output. The path is N products, if the stack reaches back T - 1 places: see `layers_to_cover`.
-
-    >>> cnn_cost(B=1, T=10, D=4, kernel=3, layers=2)
-    Cost(parameters=104, operations=1920, activations=176, steps=2, path=None)
-
-    Source: Vaswani et al. (2017), table 1: path T/k, or log_k T if dilated. (For a stack that is not dilated
-    (T - 1) / (k - 1) is exact.)
+    and its output. The path is N products, if the stack reaches back T - 1 places: see `layers_to_cover`. Source:
+    Vaswani et al. (2017), table 1: path T/k, or log_k T if dilated; exact is (T - 1) / (k - 1) if not dilated.
     """
     check_sizes(B=B, T=T, D=D, kernel=kernel, layers=layers)
     gaps = [kernel**n if dilated else 1 for n in range(layers)]
@@ -98,9 +87,7 @@ def cnn_cost(B, T, D, kernel, layers=1, *, dilated=False):
 
 
 def layers_to_cover(T, kernel, *, dilated=False):
-    r"""How many causal convolutions it takes until the last output has seen the first of T inputs.
-
-    $$ N = \lceil (T - 1) / (k - 1) \rceil, \quad \text{dilated:} \quad N = \lceil \log_k T \rceil $$
+    """How many causal convolutions it takes until the last output has seen the first of T inputs.
 
     >>> layers_to_cover(65, 3), layers_to_cover(65, 3, dilated=True)
     (32, 4)
@@ -123,12 +110,8 @@ def attention_cost(B, T, D, H=1, *, backend="math"):
 
     Half of the operations are the T^2 scores of H heads, each a product of two vectors of K = D / H numbers; the other
     half are the T^2 weights, each times a value. Kept: the scaled queries, the input, and BHT^2 weights. A causal mask
-    leaves out half of the pairs; as products of whole matrices they are computed all the same.
-
-    >>> attention_cost(B=1, T=10, D=4, H=2)
-    Cost(parameters=0, operations=1600, activations=280, steps=2, path=1)
-
-    Source: Vaswani et al. (2017), table 1: T^2 D operations, 1 step, path 1.
+    leaves out half of the pairs; as products of whole matrices they are computed all the same. Source: Vaswani et al.
+    (2017), table 1: T^2 D operations, 1 step, path 1.
     """
     check_heads(D, H, B=B, T=T)
     kept = 2 * B * T * D + B * H * T * kept_per_query(T, backend)
@@ -136,21 +119,14 @@ def attention_cost(B, T, D, H=1, *, backend="math"):
 
 
 def multi_head_cost(B, T, D, H, S=None, *, causal=False, backend="math"):
-    r"""`MultiHeadAttention`: three projections, `attention_cost` in H heads, and a projection of their outputs.
-
-    $$ \text{parameters} = 4D^2 + 4D, \quad \text{operations} = 8BTD^2 + 4BT^2D, \quad
-       \text{steps} = 4, \quad \text{path} = 3 $$
+    """`MultiHeadAttention`: three projections, `attention_cost` in H heads, and a projection of their outputs.
 
     The path leads through a value, its weighted mean and the last projection. Kept: the input, queries, keys, values,
     the heads' outputs (BTD each) and the weights, BHT^2; if causal, on the "math" path, twice as many weights (before
     and after masking) and two masks. For one sequence or one head the "math" path keeps BTD more in self-attention:
     keys and values are then views of the packed projection, which stays whole, its unscaled queries included. Else the
-    number of heads changes the count of weights alone. S keys come from another sequence.
-
-    >>> multi_head_cost(B=1, T=10, D=4, H=2)
-    Cost(parameters=80, operations=2880, activations=440, steps=4, path=3)
-
-    Source: Vaswani et al. (2017), section 3.2.2.
+    number of heads changes the count of weights alone. S keys come from another sequence. Source: Vaswani et al.
+    (2017), section 3.2.2.
     """
     keys = T if S is None else S
     check_heads(D, H, B=B, T=T, S=keys)
@@ -209,12 +185,8 @@ def encoder_layer_cost(B, T, D, H, F, *, causal=False, backend="math"):
 
     With F = 4D these are about $12D^2$ parameters and $24BTD^2 + 4BT^2D$ operations: of the second term, the only
     one that grows with the square of T, the fraction is T / (6D + T). The residual connections lead around the
-    feed-forward network, so the path is the attention's.
-
-    >>> encoder_layer_cost(B=1, T=10, D=4, H=2, F=16)
-    Cost(parameters=244, operations=5440, activations=760, steps=6, path=3)
-
-    Source: Kaplan et al. (2020), "Scaling Laws for Neural Language Models", arXiv:2001.08361, section 2.1, table 1.
+    feed-forward network, so the path is the attention's. Source: Kaplan et al. (2020), "Scaling Laws for Neural
+    Language Models", arXiv:2001.08361, section 2.1, table 1.
     """
     attending = multi_head_cost(B, T, D, H, causal=causal, backend=backend)
     parts = [attending, feed_forward_cost(B, T, D, F), norm_cost(B, T, D), norm_cost(B, T, D)]

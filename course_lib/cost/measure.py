@@ -1,13 +1,8 @@
-r"""What a layer costs, measured while it runs; the formulas say the same.
+"""What a layer costs, measured while it runs; the formulas say the same.
 
-`measure_cost` gives the five numbers of a `Cost`:
-
-    parameters     the tensors of `model.parameters()`
-    operations     torch's FLOP counter: a product of (n, m) and (m, p) matrices is 2nmp, one multiplication and one
-                   addition for each of its terms. Only matrix products and convolutions count, as in the formulas
-    activations    the tensors that autograd keeps for the backward pass, each storage once, parameters left out
-    steps          the longest chain of matrix products in the graph, each of which needs the one before
-    path           the fewest matrix products between the first input and the last output
+`measure_cost` gives the five numbers of a `Cost`: `count_operations`, `count_activations`, `sequential_steps` and
+`path_length` measure one each. Only matrix products and convolutions count, as in the formulas: one of (n, m) and
+(m, p) matrices is 2nmp operations.
 
 A fused kernel hides its products, and is refused: run attention under `attention_backend("math")`, recurrent layers
 with backend="loop". Last come time and memory (`seconds`, `peak_memory`), for which no formula is exact.
@@ -122,9 +117,7 @@ def count_activations(model, *inputs, **options):
 
 
 def sequential_steps(output):
-    r"""The longest chain of matrix products behind a tensor, each of which needs the result of the one before.
-
-    $$ \text{steps}(node) = \max_{input} \; \text{steps}(input) + [\text{node is a product that multiplies it}] $$
+    """The longest chain of matrix products behind a tensor, each of which needs the result of the one before.
 
     However many processors there are, this many products must wait for one another.
 
@@ -257,13 +250,8 @@ def time_rounds(functions, rounds=5, least=0.02, clock=None):
     """Time functions side by side: a dict of name to a list, the seconds of one call in each round.
 
     Each round calls each function, in reversed order every other round, so that other work on the machine meets all of
-    them: compare times of the same round. The first call is not timed.
-
-    Args:
-        functions: dict of name to function without arguments.
-        rounds: how often each is timed.
-        least: seconds that one timing lasts at least, by repeating the call.
-        clock: function that gives seconds; None is the clock of the process, which stands still while others run.
+    them: compare times of the same round. The first call is not timed. A timing repeats calls until it lasts `least`
+    seconds; without a `clock` it is that of the process, which stands still while others run.
     """
     check_sizes(rounds=rounds)
     check_positive(zero=True, least=least)
@@ -308,15 +296,11 @@ def peak_memory(statements, setup=""):
     """The most bytes that each statement held at once, beyond what was there before it.
 
     They run one after the other in a fresh Python of one thread, each twice: the first time lets torch load what it
-    needs. Large blocks go back to the system when they are freed, so that no statement uses what another left over.
+    needs. Large blocks go back to the system when they are freed, so that no statement uses what another left over. The
+    names of `setup`, and `torch`, are known to them.
 
-    Args:
-        statements: list of str, Python code.
-        setup: code that runs before them; its names are known to them. `torch` is imported.
-
-    Returns:
-        list, one number a statement: of the process (Linux), or of the GPU if the code uses one; None where the system
-        does not tell.
+    Gives a list, one number a statement: of the process (Linux), or of the GPU if the code uses one; None where the
+    system does not tell.
 
     >>> found = peak_memory(["x = torch.ones(4_000_000); del x"])  # 16 million bytes
     >>> found == [None] or 15.5e6 < found[0] < 17.5e6
@@ -350,9 +334,7 @@ for code in sys.argv[2:]:
 
 
 def growth_exponent(sizes, values):
-    r"""The power of the size with which something grows: the slope of a straight line through both logarithms.
-
-    $$ \text{value} \approx c \cdot \text{size}^p $$
+    """The power of the size with which something grows: the slope of a straight line through both logarithms.
 
     >>> round(growth_exponent([1, 2, 4], [3, 12, 48]), 6)
     2.0
