@@ -56,15 +56,20 @@ def draw_top_p(draw):
     free = [p for p in torch.arange(0.02, 0.99, 0.005).tolist() if (sums - p).abs().min() > 1e-3]
     halves = torch.tensor([draw.sample([1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16], 5)], dtype=torch.float64)
     shares = [1.0, free[-1], free[0], *draw.sample(free, 3)]
-    return ([*((probs, p) for p in shares), (halves, 0.5), (halves, 0.75)],)
+    equals = torch.tensor([draw.sample([1 / 2, 1 / 4, 1 / 4], 3)], dtype=torch.float64)
+    return [*((probs, p) for p in shares), (halves, 0.5), (halves, 0.75)], equals
 
 
-def probe_top_p(answer, questions):
-    return [answer(probs, p) for probs, p in questions]
+def probe_top_p(answer, questions, equals):
+    """Of two equals either may stay: so only what is left is compared, not where."""
+    return [*(answer(probs, p) for probs, p in questions), answer(equals, 0.6).sort(-1).values]
 
 
-def right_top_p(questions):
-    return [torch.stack([fewest(row, p) for row in probs]) for probs, p in questions]
+def right_top_p(questions, equals):
+    return [
+        *(torch.stack([fewest(row, p) for row in probs]) for probs, p in questions),
+        fewest(equals[0], 0.6).sort().values[None],
+    ]
 
 
 def fewest(row, p):
@@ -115,12 +120,20 @@ def draw_training_memory(draw):
     return V, L, D, draw.randint(1, 5)
 
 
+def probe_training_memory(answer, V, L, D, N):
+    """Both numbers, and whether they are int."""
+    from numbers import Integral
+
+    parameters, held = answer(V, L, D, N)
+    return parameters, held, isinstance(parameters, Integral) and isinstance(held, Integral)
+
+
 def right_training_memory(V, L, D, N):
     layers = [nn.TransformerEncoderLayer(D, 1, 4 * D) for _ in range(N)]
     model = nn.ModuleList([nn.Embedding(V, D), nn.Embedding(L, D), *layers, nn.LayerNorm(D)])
     weights = list(model.parameters())
     held = [torch.empty_like(w) for w in weights for _ in ("gradient", "first moment", "second moment")] + weights
-    return sum(w.numel() for w in weights), sum(tensor.nbytes for tensor in held)
+    return sum(w.numel() for w in weights), sum(tensor.nbytes for tensor in held), True
 
 
 def right_training_run():
@@ -223,7 +236,7 @@ TESTS = [
            without=("top_k_top_p",)),
     Hidden("ex13-5-cached-step-check", "cached_step", draw_cached_step, right_cached_step, probe_cached_step),
     Hidden("ex13-6-training-memory-check", "training_memory", draw_training_memory, right_training_memory,
-           without=(*BY_BUILDING, "GPT", "GPTConfig")),
+           probe_training_memory, without=(*BY_BUILDING, "GPT", "GPTConfig")),
     on_paper("ex13-7-training-run-check", "training_run", right_training_run),
     Hidden(
         "ex13-8-own-gpt-check", "OwnGPT", draw_own_gpt, right_own_gpt, probe_own_gpt,

@@ -5,6 +5,7 @@ one it recognises. The references are written with loops, in float64. Notebook: 
 """
 
 import math
+from numbers import Integral
 from types import SimpleNamespace
 
 import torch
@@ -218,10 +219,10 @@ def _one_too_many(student, row):
 @check(
     hints=(
         "Go through a row from the most likely token down. When do you stop, and does the last one still count?",
-        "sort descending; before = cumulative sum - own probability; keep where before < p; put zeros elsewhere, "
-        "back in the old order; divide by the sum",
-        "s, order = probs.sort(-1, descending=True); s[s.cumsum(-1) - s >= p] = 0; "
-        "then torch.zeros_like(probs).scatter(-1, order, s) and normalise",
+        "for each row: go down from the likeliest and add up; a token stays if those before it do not reach p yet; the "
+        "others become 0, each in its own place; make the row sum to 1 again",
+        "sort in descending order, and keep the order; what comes before a token is the cumulative sum without the "
+        "token itself; `scatter` with that order puts the kept ones back",
     )
 )
 def top_p(student):
@@ -231,7 +232,7 @@ def top_p(student):
         [
             [0.06, 0.25, 0.11, 0.02, 0.30, 0.17, 0.09],
             [0.03, 0.02, 0.80, 0.04, 0.01, 0.07, 0.03],  # here one token alone passes p
-            [0.12, 0.125, 0.14, 0.15, 0.16, 0.175, 0.13],
+            [0.132, 0.142, 0.144, 0.146, 0.148, 0.15, 0.138],
         ],
     )
     probs = torch.tensor(rows, dtype=torch.float64)
@@ -245,8 +246,22 @@ def top_p(student):
                 "where the likeliest tokens reach p exactly, one token too many is kept: 0.5 reaches p = 0.5, so of "
                 "0.5, 0.25, 0.25 only the first should stay"
             )
+        _expect_one_of_two(student)
         return
     _explain_top_p(got, probs, p)
+
+
+def _expect_one_of_two(student):
+    """Of two equals of which one is enough only one may stay, whichever it is."""
+    got = student(torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64), 0.6)
+    got = expect_tensor(got, (1, 3), name="the distribution for 0.5, 0.25, 0.25").double()[0]
+    if (got > 0).all():
+        raise Wrong(
+            "among equals too many are kept: with p = 0.6, of 0.5, 0.25, 0.25 the first and one of the others reach p, "
+            "but all three stay; a threshold cannot tell equals apart"
+        )
+    if not any(close(got, torch.tensor(right).double() / 3) for right in ([2, 1, 0], [2, 0, 1])):
+        raise Wrong("with p = 0.6, of 0.5, 0.25, 0.25 the first and one of the others should stay, with 2/3 and 1/3")
 
 
 def _explain_top_p(got, probs, p):
@@ -260,6 +275,8 @@ def _explain_top_p(got, probs, p):
     least = torch.zeros_like(probs).scatter(-1, up, rising * (rising.cumsum(-1) - rising < p))
     count = round(p * probs.shape[1])
     by_count = torch.zeros_like(probs).scatter(-1, order[:, :count], descending[:, :count])
+    most = int((kept > 0).sum(-1).max())
+    widest = torch.zeros_like(probs).scatter(-1, order[:, :most], descending[:, :most])
     mistakes = {
         "nothing is cut: this is the distribution that came in": probs,
         "the kept probabilities do not add up to 1: divide each row by its sum": (
@@ -274,6 +291,9 @@ def _explain_top_p(got, probs, p):
             _normalised(descending * (descending.cumsum(-1) - descending < p))
         ),
         "the same tokens are kept in every row: each row has its own set": _normalised(probs * (kept[:1] > 0)),
+        f"every row keeps {most} tokens, as many as the row with the largest nucleus; each row has its own number": (
+            _normalised(widest)
+        ),
         "a fixed share of the vocabulary is kept, which is top-k; p is a share of the probability": (
             _normalised(by_count)
         ),
@@ -282,9 +302,17 @@ def _explain_top_p(got, probs, p):
     for message, wrong in mistakes.items():
         if close(got, wrong):
             raise Wrong(message)
+    if close(
+        got.nan_to_num(), _normalised(probs * (probs >= 1 - p)).nan_to_num()
+    ):  # in row 2 none is left: 0, or 0 / 0
+        raise Wrong(
+            "each probability is compared with 1 - p by itself, and a row in which no token is so likely keeps none; "
+            "what must reach p is the sum of the likeliest"
+        )
     nan = got.isnan().any(1).nonzero()[:, 0].tolist()
     if nan and nan != [1]:
-        raise Wrong(f"there is nan in {len(nan)} of the 3 rows (row {nan[0]} first): 0 / 0, or 0 times infinity?")
+        raise Wrong(f"there is nan in {len(nan)} of the 3 rows (row {nan[0]} first): is nothing kept there, so "
+                    "that 0 is divided by 0?")  # fmt: skip
     if close(got.sort(-1).values, kept.sort(-1).values):
         raise Wrong("the right probabilities stand at the wrong tokens: put each back at its own token")
     if nan or not got[1].any():
@@ -309,19 +337,23 @@ how_to_draw = Written(
         "(a) Greedy decoding computes; it never draws. What happens when the last characters have stood there before? "
         "(b) How many tokens reach 0.9 where the model is sure? (c) Every step must go well. (d) How many right "
         "continuations are there in each case?",
-        "(a) Think of a calculation that returns to its starting point; then of 3 to the power 1 / 0.3. (b) Compare "
+        "(a) Think of a calculation that returns to its starting point; then of 3 and of 1.5 to the power 1 / 0.3, and "
+        "of how many steps a loop has. (b) Compare "
         "what pure sampling would have drawn. (c) 0.995 to the power of the number of steps. (d) For the last case: "
         "what loss does a true token get that was cut?",
         "(a) The same context gives the same choice, every time round; at 0.3 a second choice with a third of the "
-        "probability is drawn once in about 40 steps. (b) The tenth that is cut is thin there, and wide elsewhere. "
+        "probability is drawn once in about 40 steps, one with two thirds once in about 5, and one is enough. "
+        "(b) The tenth that is cut is thin there, and wide elsewhere. "
         "(c) Below one in a hundred. (d) Few right answers: cold; many: warm, without the tail; measuring: no dial.",
     ),
     good_answer=(
         "(a) Greedy decoding is a calculation: once the context that decides comes again, so does all that follows it, "
         "for ever. (A turn of the loop need not become likelier; the printed numbers show it.) At 0.3 a "
-        "ratio of 3 becomes 3^(1/0.3), about 39, so leaving is possible but rare. (b) Where the model is sure, one or "
-        "two tokens hold more than 0.9 and would have been drawn anyway; where it is not, the tenth that is cut is "
-        "spread over many unlikely tokens. (c) 0.995^1000, about 0.0067. (d) Code: greedy or a low temperature; names: "
+        "ratio of 3 becomes 3^(1/0.3), about 39, but one of 1.5 only about 4: a loop passes its steps again and again, "
+        "and one other choice, at a step where two are nearly as likely, is enough to leave it. "
+        "(b) Where the model is sure, one or two tokens hold more than 0.9 and would have been drawn anyway; where it "
+        "is not, the tenth that is cut is spread over many unlikely tokens. (c) 0.995^1000, about 0.0067. "
+        "(d) Code: greedy or a low temperature; names: "
         "warmer, with top-p; estimating the model: none, because a cut distribution gives some true tokens probability "
         "0, an infinite loss."
     ),
@@ -339,7 +371,7 @@ def _project(x):
     return tuple(x @ _draw(D, D, seed=n) for n in (1, 2, 3))
 
 
-def _by_steps(x, table, position=0, first=0, last=1, empty=False, scale=True, at=0):
+def _by_steps(x, table, position=0, first=0, last=1, empty=False, scale=True, at=0, over=-1):
     """What a cache gives step by step, (B, T, D), with mistakes to choose from."""
     B, T, D = x.shape
     keys, values, rows = torch.zeros(B, LONGEST, D).double(), torch.zeros(B, LONGEST, D).double(), []
@@ -348,7 +380,7 @@ def _by_steps(x, table, position=0, first=0, last=1, empty=False, scale=True, at
         keys[:, (t + at) % LONGEST], values[:, (t + at) % LONGEST] = k, v
         seen = slice(first, LONGEST if empty else t + last)
         scores = (keys[:, seen] @ q[:, :, None])[..., 0] / (math.sqrt(D) if scale else 1.0)
-        rows.append((scores.softmax(-1)[..., None] * values[:, seen]).sum(1))
+        rows.append((scores.softmax(over)[..., None] * values[:, seen]).sum(1))
     return torch.stack(rows, 1)
 
 
@@ -402,6 +434,9 @@ def _explain_step(got, x, table):
         "the first key is left out: the slice starts at 1": {"first": 1},
         "the scores are not divided by sqrt(D)": {"scale": False},
         "keys and values are written one row too late, so the newest seen is a row of zeros": {"at": 1},
+        "the softmax runs over the texts of the batch; each text's weights, over its keys, must add up to 1": {
+            "over": 0
+        },
         "the position is not added": {"table": plain},
         "every token gets the position of the first": {"table": table[:1].expand(LONGEST, -1)},
     }  # fmt: skip
@@ -444,6 +479,9 @@ def training_memory(student):
             _explain_parameters(parameters, sizes)
         if held != 16 * parameters:
             _explain_bytes(held / parameters)
+        for value, name in zip(answer, ("parameters", "bytes"), strict=True):
+            if not isinstance(value, Integral):
+                raise Wrong(f"the numbers are right, but {name} is a {type(value).__name__}; wanted two int")
 
 
 def _explain_parameters(got, sizes):
@@ -594,7 +632,7 @@ def _attend(x, p, H, kept, rule):
         k, v = torch.cat([kept[0], k], 2), torch.cat([kept[1], v], 2)
     scores = q @ k.mT / {"no scale": 1, "wide scale": x.shape[2] ** 0.5}.get(rule, q.shape[-1] ** 0.5)
     may = torch.ones(T, past + T, dtype=torch.bool).tril(0 if rule == "top left" else past)
-    if rule == "ahead" or (rule == "ahead later" and past):
+    if rule in ("ahead", "ahead in parts") or (rule == "ahead later" and past):
         may = torch.ones_like(may)
     if rule == "not itself" and past:
         may = may.tril(past - 1)
@@ -695,10 +733,12 @@ _IN_PIECES = {
     "one back": "with a cache, positions are one too small",
     "alone": "with a cache, new tokens see only the tokens of their own call: join their keys and values to the kept "
     "ones",
-    "top left": "with a cache, row t of the mask allows columns 0 to t; but token t of a call stands behind all that "
+    "top left": "with a cache, row t of the mask allows columns 0 to t; but token t of a call stands after all that "
     "the cache knows, and may see these too",
     "ahead later": "with a cache, a call with several tokens lets them see each other's future: they need the causal "
     "mask, too",
+    "ahead in parts": "with a cache, every call with several tokens lets them see each other's future, the prompt too: "
+    "there the causal mask is missing",
     "not itself": "with a cache, a new token does not see itself: its own key and value belong to those it attends to",
     "one cache": "all blocks share one cache; each block has keys and values of its own",
 }

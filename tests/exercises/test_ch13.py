@@ -110,6 +110,41 @@ def gathered(probs, p):
     return kept / kept.sum(-1, keepdim=True)
 
 
+def from_smallest(probs, p):
+    """All that are as likely as the least likely of the kept: right but for equals."""
+    kept = nucleus(right, normalise=False)(probs, p)
+    smallest = kept.masked_fill(kept == 0, 2.0).amin(-1, keepdim=True)
+    kept = probs * (probs >= smallest)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def without_equals(probs, p):
+    """As above, but equals of the smallest are all left out."""
+    kept = nucleus(right, normalise=False)(probs, p)
+    smallest = kept.masked_fill(kept == 0, 2.0).amin(-1, keepdim=True)
+    alone = (probs == smallest).sum(-1, keepdim=True) == 1
+    kept = probs * ((probs > smallest) | ((probs == smallest) & alone))
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def as_the_widest(probs, p):
+    ordered, order = probs.sort(-1, descending=True)
+    count = int(right(ordered, ordered.cumsum(-1), p).sum(-1).max())
+    kept = torch.zeros_like(probs).scatter(-1, order[:, :count], ordered[:, :count])
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def last_of_equals(probs, p):
+    """A right answer that keeps the last of equals: it sorts the row turned round."""
+    return nucleus(right)(probs.flip(-1), p).flip(-1)
+
+
+def above_the_rest(probs, p):
+    """Each probability by itself."""
+    kept = probs * (probs >= 1 - p)
+    return kept / kept.sum(-1, keepdim=True)
+
+
 def any_as_many(probs, p):
     """As many tokens as should be, but a row's last ones."""
     count = (nucleus(right)(probs, p) > 0).sum(-1, keepdim=True)
@@ -146,7 +181,7 @@ def flattened(probs, p):
     return kept / kept.sum(-1, keepdim=True)
 
 
-def step(position=0, first=0, last=1, scale=True, advance=1, write=0, all_rows=False, add=True):
+def step(position=0, first=0, last=1, scale=True, advance=1, write=0, all_rows=False, add=True, over=-1):
     """One token with a cache, with mistakes to choose from."""
 
     def cached(x, cache, project, table):
@@ -157,7 +192,7 @@ def step(position=0, first=0, last=1, scale=True, advance=1, write=0, all_rows=F
         end = cache.keys.shape[1] if all_rows else t + last
         keys, values = cache.keys[:, first:end], cache.values[:, first:end]
         scores = (keys @ q[:, :, None])[..., 0] / (math.sqrt(x.shape[-1]) if scale else 1)
-        return (scores.softmax(-1)[..., None] * values).sum(1)
+        return (scores.softmax(over)[..., None] * values).sum(1)
 
     return cached
 
@@ -263,7 +298,7 @@ def own(
             S = k.shape[2]
             scores = q @ k.mT / {"K": q.shape[-1], "D": x.shape[2], "1": 1}[score] ** 0.5
             seen = torch.ones(T, S).tril(0 if corner == "top left" else S - T) > 0
-            if mask == "none" or (mask == "prompt" and past):
+            if mask == "none" or (mask == "prompt" and past) or (mask == "no cache" and kept is not None):
                 seen = torch.ones(T, S) > 0
             if not itself and past:
                 seen = torch.ones(T, S).tril(S - T - 1) > 0
@@ -385,6 +420,10 @@ PLANTED = {
         ("not the likeliest", any_as_many),
         ("nan in 2 of the 3 rows (row 0 first)", zero_over_zero),
         ("reach p exactly, one token too many", nucleus(reached_and_one)),
+        ("a threshold cannot tell equals apart", from_smallest),
+        ("the first and one of the others should stay", without_equals),
+        ("as many as the row with the largest nucleus", as_the_widest),
+        ("compared with 1 - p by itself", above_the_rest),
         ("changed their ratios", flattened),
         ("has shape (7,)", lambda probs, p: nucleus(right)(probs, p)[0]),
         ("with p = 1", lambda probs, p: nucleus(right)(probs, min(p, 0.9))),
@@ -398,6 +437,7 @@ PLANTED = {
         ("whatever they hold", where_written),
         ("first key is left out", step(first=1)),
         ("sqrt(D)", step(scale=False)),
+        ("runs over the texts of the batch", step(over=0)),
         ("one row too late", step(write=1)),
         ("position is not added", step(add=False)),
         ("position of the first", first_position),
@@ -421,6 +461,7 @@ PLANTED = {
         ("bits", memory(each=128)),
         ("20 bytes a parameter", memory(each=20)),
         ("expected a tuple", lambda V, L, D, N: memory()(V, L, D, N)[1]),
+        ("parameters is a float; wanted two int", lambda *sizes: tuple(map(float, memory()(*sizes)))),
     ],
     "training_run": [
         ("20 tokens for each parameter", run(_0=774e6)),
@@ -480,7 +521,8 @@ PLANTED = {
         ("with a cache, positions are one too small", own(at="one back")),
         ("only the tokens of their own call", own(piece="alone")),
         ("columns 0 to t", own(corner="top left")),
-        ("see each other's future", own(mask="prompt")),
+        ("lets them see each other's future: they", own(mask="prompt")),
+        ("see each other's future, the prompt too", own(mask="no cache")),
         ("does not see itself", own(itself=False)),
         ("all blocks share one cache", own(shared=True)),
         ("whose logits differ from those of the whole text", own(one_cache=True)),
@@ -528,7 +570,7 @@ def test_other_right_ways_are_welcome():
         return top_k_top_p(probs.log(), top_p=p).softmax(-1)
 
     assert verdict(ch13.tied_gradient, tied()) == "passed: tied_gradient"
-    for answer in (by_library, by_log_softmax, by_loop):
+    for answer in (by_library, by_log_softmax, by_loop, last_of_equals):
         assert verdict(ch13.top_p, answer) == "passed: top_p"
     assert verdict(ch13.top_p, nucleus(right)) == "passed: top_p"
     assert verdict(ch13.cached_step, step()) == "passed: cached_step"
