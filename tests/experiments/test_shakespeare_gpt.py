@@ -35,7 +35,6 @@ def test_all_are_announced():
         "gpt-sampling",
         "gpt-cache",
         "gpt-prefix",
-        "gpt-scaling",
     }
     assert names <= known().keys()
 

@@ -176,7 +176,7 @@ def kv_cache():
     label(ax, 9.3, 2.2, "rest of\nthe model", size=9)
     box(ax, 10.95, 1.7, "mat", kind="output", w=1.4, h=0.7)
     _triangle(ax, 12.75, 3.45)
-    label(ax, 14.05, 0.55, "grey: computed again,\nwere there no cache", size=9.5)
+    label(ax, 14.05, 0.55, "grey: computed again,\nwithout a cache", size=9.5)
     return ax
 
 
@@ -187,9 +187,9 @@ def _weights(ax, xs, y):
     from course_lib.notebook import plots
 
     blue = plots.color("attention weight")
-    for x, share in zip(xs, (0.08, 0.42, 0.3, 0.12, 0.08), strict=True):
+    for x, share in zip(xs, (0.1, 0.35, 0.25, 0.15, 0.15), strict=True):
         ax.add_patch(Rectangle((x - 0.65, y - 0.35), 1.3, 0.7, facecolor="white", edgecolor=blue, lw=1.6))
-        ax.add_patch(Rectangle((x - 0.65, y - 0.35), 1.3, 0.7 * share / 0.45, facecolor=blue, alpha=0.75, lw=0))
+        ax.add_patch(Rectangle((x - 0.65, y - 0.35), 1.3, 0.7 * share, facecolor=blue, alpha=0.75, lw=0))
 
 
 def _triangle(ax, x, y):

@@ -1,4 +1,4 @@
-"""Figures of chapter 13: what a token costs, how a GPT starts, learns and writes, and how size changes its loss."""
+"""Figures of chapter 13: what a token costs, and how a GPT starts, learns and writes."""
 
 from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
@@ -62,8 +62,9 @@ def bits_by_n(ngram_bits, gpt_bits):
     show(
         ax,
         alt="Held-out bits per character against n: n-grams fall until n is 5; a horizontal line for our GPT lies "
-        "above the 4-gram and far below the 2-gram.",
-        caption="Where does our GPT stand? Between the 2-gram and the 4-gram. Lower is better; held-out text.",
+        "above the 4-gram and below the 3-gram.",
+        caption="Where does our GPT stand? Better than the 3-gram, worse than the 4-gram. "
+        "Lower is better; held-out text.",
     )
 
 
@@ -155,25 +156,6 @@ def time_by_length(experiment):
         "two steep lines; with one two nearly flat ones.",
         caption="How does the gain grow? Without a cache a token's cost rises like the length; with one it stays "
         "nearly flat.",
-    )
-
-
-def loss_by_size(experiment, sizes):
-    """Validation loss of models of several sizes after the same tokens."""
-    rows = [f"loss {size}" for size in sizes]
-    parameters = [ledger.summary(experiment, row, "parameters")[0] for row in rows]
-    runs = zip(*(ledger.values(experiment, row, "valid_loss") for row in rows), strict=True)
-    ax = plots.band(plots.axes(height=2.6), parameters, list(runs), "loss", "GPT", marker="o")
-    ax.set(xscale="log", xlabel="parameters", ylabel="loss (nats per character)")
-    ax.set_xticks(parameters, [f"{number:,.0f}" for number in parameters])
-    ax.set_xticks([], minor=True)
-    tokens = ledger.summary(experiment, rows[0], "tokens")[0]
-    show(
-        ax,
-        alt="Validation loss against parameters on a logarithmic axis, falling from the smallest to the largest of "
-        "four models.",
-        caption="Is larger better at equal tokens? In this one run on tiny Shakespeare, after "
-        f"{tokens:,.0f} characters, yes: the first step up gains much, the last little.",
     )
 
 
