@@ -13,7 +13,7 @@ import torch
 
 from course_lib import positional
 from course_lib.exercises import Written, Wrong, check, close, expect_tensor, expect_type
-from course_lib.exercises.ready_made import steps
+from course_lib.exercises.ready_made import called, steps
 
 
 def _draw(*shape, seed=0):
@@ -21,7 +21,7 @@ def _draw(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)), dtype=torch.float64)
 
 
-# --- how an answer is written: for what an exercise forbids ---------------------------------
+# --- how an answer is written: for a solver in place of a derivation -----------------------
 
 
 def _functions(student):
@@ -56,18 +56,6 @@ def _codes(code):
 def _names(code):
     """The names of globals and attributes in it."""
     return {name for part in _codes(code) for name in part.co_names}
-
-
-def _uses(student, names, source=positional):
-    """The first of these names of a module that an answer uses, under any name; None if there is none."""
-    for function in _functions(student):
-        used = _names(function.__code__)
-        values = [function.__globals__.get(name) for name in used]
-        for name in names:
-            by_module = name in used and any(value is source for value in values)
-            if by_module or any(value is getattr(source, name) for value in values):
-                return name
-    return None
 
 
 # --- exercise 8.1: a test of equivariance ---------------------------------------------------
@@ -230,7 +218,8 @@ def position_table(student):
             raise Wrong(
                 "right for length 7 and width 6, wrong for length 4 and width 10: a size is written into the code"
             )
-        if name := _uses(student, ("sinusoidal_table", "Sinusoidal", "rope_angles")):
+        ready = (positional.sinusoidal_table, positional.Sinusoidal, positional.rope_angles)
+        if name := called(student, [((3, 12), {})], ready):
             raise Wrong(f"the table is right, but the library's {name} makes it: write your own lines")
         student(5, 8)  # what is imported or compiled is so now
         few = steps(student, 6, 8)
@@ -364,7 +353,7 @@ def rotate(student):
         raise Wrong("the offset is ignored: vectors that follow 2 cached ones stand at positions 2, 3, ...")
     if not close(later, _turned(x)[:, :, 2:], 1e-4):
         raise Wrong("right from offset 0, wrong from offset 2: positions are offset, offset + 1, ...")
-    if name := _uses(student, ("RoPE",)):
+    if name := called(student, [((x, 0), {})], [positional.RoPE]):
         raise Wrong(f"the vectors are turned rightly, but by the library's {name}: write your own lines")
 
 
@@ -430,7 +419,7 @@ def alibi_bias(student):
     if close(got, _alibi(H, T, S)):
         if not close(expect_tensor(student(2, 4, 4), (2, 4, 4), name="the bias").double(), _alibi(2, 4, 4)):
             raise Wrong("right for 4 heads, wrong for 2: the slopes are 2 ** (-8 h / H)")
-        if name := _uses(student, ("ALiBi", "alibi_slopes")):
+        if name := called(student, [((4, 2, 3), {})], [positional.ALiBi, positional.alibi_slopes]):
             raise Wrong(f"the bias is right, but the library's {name} makes it: write your own lines")
         return
     mistakes = {
