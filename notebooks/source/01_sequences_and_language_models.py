@@ -1,7 +1,7 @@
 # ---
 # jupyter:
 #   course:
-#     minutes: 265
+#     minutes: 230
 #     needs: Python, PyTorch tensors, probability
 #   jupytext:
 #     text_representation:
@@ -98,7 +98,7 @@ more_probable.compare("neither of the two")
 #
 # The model multiplies one number for each letter, and a product stays the same when its factors change places. Neither more text nor more training can repair that: the model has thrown the order away. But how much *is* order worth? In this chapter you build models that use it, first for numbers, then for text, and measure what they gain.
 #
-# *For a first sitting: sections 1 to 5 (their exercises add an hour and forty minutes). The network can wait for a second.*
+# *For a first sitting: sections 1 to 5, nearly three hours with their exercises. The network can wait for a second.*
 #
 # ### You will be able to
 #
@@ -251,7 +251,7 @@ w_1, w_2 = weights
 year_1937, year_1938 = spots[TEST - 2], spots[TEST - 1]
 in_1939 = w_1 * year_1938 + w_2 * year_1937 + bias
 in_1940 = w_1 * in_1939 + w_2 * year_1938 + bias  # for 1939, its own forecast
-print(f"forecasts {in_1939:.0f}, {in_1940:.0f}; came", spots[TEST : TEST + 2].tolist())
+print(f"forecasts {in_1939:.0f}, {in_1940:.0f}; actual", spots[TEST : TEST + 2].tolist())
 
 # %% [markdown]
 # And so on, year by year. We take the best $K$ of the twenty, which is 7, and fit it anew on all years before the test. It gets two naive rivals that cost nothing: *next year will be like this year*, and *like the same year of the last cycle*, eleven years ago. At the end of 1938, of 1939, and so on up to 1972, each forecasts the next eleven years:
@@ -280,7 +280,7 @@ claim(
 )
 
 # %% [markdown]
-# The far future is harder in itself, and each step also inherits the errors of the steps before. From three years ahead on, the advantage over *eleven years ago* is gone. A baseline that costs nothing may win; you only know by trying it. ($K$ was chosen for one year ahead only. With monthly numbers, and $K$ chosen by the mean error over all distances, the autoregression stays ahead for all eleven years: see *Going deeper*.)
+# The far future is harder in itself, and each step also inherits the errors of the steps before. From three years ahead on, the advantage over *eleven years ago* is gone. A baseline that costs nothing may win; you only know by trying it. ($K$ was chosen for one year ahead. *Going deeper* chooses it for all distances, on monthly numbers, and there the autoregression stays ahead.)
 #
 # ### Exercise 1.1 · Forecast from your own forecasts
 #
@@ -294,7 +294,7 @@ def ar_forecast(past, weights, bias, horizon):
     """Continue `past` (T,) by `horizon` values.
 
     weights (K,), weights[0] multiplies the newest value; bias a number.
-    Returns the new values only, (horizon,).
+    Returns the new values only, (horizon,). Tensors are float64; five digits are compared.
     """
     ### BEGIN SOLUTION
     window = past[-len(weights) :].flip(0)  # newest first
@@ -779,7 +779,7 @@ claim(
 #
 # The window now ends at $x_t$, and the logits at $t$ score $x_{t+1}$.
 #
-# **Letters.** `B` windows in a batch, `K` steps in a window, `V` symbols in the vocabulary, `D` numbers in an embedding, `H` hidden units. Vectors are rows, as in torch, and a weight of shape (out, in) is used as $x W^\top$. $E$ is (V, D), a row for each symbol; $e_s$, the row of the symbol at step $s$, is (D,). The brackets put $K$ vectors side by side, so $W_h$ is (H, K·D); $b_h$ and $h_t$ are (H,). $W_o$ is (V, H) and $b_o$ is (V,): one logit for each possible next symbol. Step by step, for two windows of three letters, with $D = 4$ and $H = 5$:
+# **Letters.** `B` windows in a batch, `K` steps in a window, `V` symbols in the vocabulary, `D` numbers in an embedding, `H` hidden units. (From chapter 07 on, `K` is the width of a head and `H` the number of heads.) Vectors are rows, as in torch, and a weight of shape (out, in) is used as $x W^\top$. $E$ is (V, D), a row for each symbol; $e_s$, the row of the symbol at step $s$, is (D,). The brackets put $K$ vectors side by side, so $W_h$ is (H, K·D); $b_h$ and $h_t$ are (H,). $W_o$ is (V, H) and $b_o$ is (V,): one logit for each possible next symbol. Step by step, for two windows of three letters, with $D = 4$ and $H = 5$:
 
 # %%
 ids = torch.stack([encode("the"), encode("her")])  # each predicts the next letter
@@ -890,8 +890,8 @@ first_loss.compare(net_bits[0])
 text, drawing = "the function ", torch.Generator().manual_seed(1)
 for _ in range(80):
     with torch.no_grad():
-        p = net(encode(text[-K:])[None])[0].softmax(0)  # (V,)
-    text += ALPHABET[torch.multinomial(p, 1, generator=drawing).item()]
+        chances = net(encode(text[-K:])[None])[0].softmax(0)  # (V,)
+    text += ALPHABET[torch.multinomial(chances, 1, generator=drawing).item()]
 print("network:", text)
 print("7-gram: ", write(counts[7], 7, "the function ", 80, random.Random(1)))
 
@@ -949,13 +949,6 @@ figures.worth_of_order(letter_ladder, word_ladder)
 
 # %% tags=["fold", "reveal"]
 # @title In numbers
-claim(
-    "On letters, knowing the order saves more than half of the bits.",
-    test_ngrams[7] < 0.5 * test_ngrams[1],
-    without_order=test_ngrams[1],
-    with_six_letters=test_ngrams[7],
-    network=test_net,
-)
 network_perplexity = ledger.values("wikitext2-lm", "window network", "perplexity")
 counting = min(
     recorded("wikitext2-lm", f"{n}-gram {kind}", "perplexity")
@@ -974,8 +967,11 @@ def share_of_new(n):
 new_7, new_10 = share_of_new(7), share_of_new(10)
 new_5_grams = recorded("wikitext2-lm", "5-gram interpolated", "unseen")
 claim(
-    "On letters, most strings of seven letters in the test text stand in the training text too, and most strings of ten do not.",
-    new_7 < 0.45 and new_10 > 0.55,
+    "On letters, six letters of context save more than half of the bits; most strings of seven letters in the test text stand in the training text too, and most strings of ten do not.",
+    test_ngrams[7] < 0.5 * test_ngrams[1] and new_7 < 0.45 and new_10 > 0.55,
+    bits_without_order=test_ngrams[1],
+    with_six_letters=test_ngrams[7],
+    network=test_net,
     new_of_seven=f"{100 * new_7:.0f} %",
     new_of_ten=f"{100 * new_10:.0f} %",
 )
@@ -1077,8 +1073,8 @@ claim("It sees the future; the library's `WindowLM` does not.", sees_future(same
 for name, model in (("same", same_net), ("causal", causal_twin)):
     text, drawing = "the function ", torch.Generator().manual_seed(1)
     for _ in range(65):
-        p = model(encode(text)[None])[0, -1].softmax(0)  # at the last position
-        text += ALPHABET[torch.multinomial(p, 1, generator=drawing).item()]
+        chances = model(encode(text)[None])[0, -1].softmax(0)  # at the last position
+        text += ALPHABET[torch.multinomial(chances, 1, generator=drawing).item()]
     print(f"{name:>6}:", text)
 
 # %% tags=["fold"]
@@ -1102,7 +1098,7 @@ claim(
 #
 # Difficulty ●●●○○ · 15 minutes · needs sections 6 and 8
 #
-# The colleague's line on its own is `F.conv1d(x.transpose(1, 2), weight, bias, padding="same").transpose(1, 2)`. Write the causal version, from tensors or with `F.conv1d`. Five digits are compared.
+# The colleague's line on its own is `F.conv1d(x.transpose(1, 2), weight, bias, padding="same").transpose(1, 2)`. Write the causal version, from tensors or with `F.conv1d`. Inputs are float64; five digits are compared.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex01-6-causal-conv", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1330,10 +1326,10 @@ recalled = predict("the accuracies of the windows of 6 and of 7, in per cent", .
 
 
 # %%
-def recall_accuracy(K, steps=200):
+def recall_accuracy(K, seed, steps=200):
     """Train on sequences of 7 tokens: the answer, five of noise, `?`."""
-    train.set_seed(0)
-    data = torch.Generator().manual_seed(0)
+    train.set_seed(seed)
+    data = torch.Generator().manual_seed(seed)
     model = WindowNetwork(V=6, K=K, D=16, H=64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in tqdm(range(steps), leave=False):
@@ -1348,13 +1344,13 @@ def recall_accuracy(K, steps=200):
 
 # %% tags=["fold", "reveal"]
 # @title Windows of 6 and of 7 tokens
-accuracy = {K: recall_accuracy(K) for K in (6, 7)}
+accuracy = {K: [recall_accuracy(K, seed) for seed in range(3)] for K in (6, 7)}
 claim(
-    "The window that reaches the answer recalls it nearly always; the one that misses it by a token guesses, one in five.",
-    accuracy[7] > 0.95 and abs(accuracy[6] - 0.2) < 0.06,
-    **{f"window of {K}": value for K, value in accuracy.items()},
+    "In each of three runs the window that reaches the answer recalls it nearly always; the one that misses it by a token guesses, one in five.",
+    min(accuracy[7]) > 0.95 and all(abs(value - 0.2) < 0.06 for value in accuracy[6]),
+    **{f"window of {K}": values for K, values in accuracy.items()},
 )
-recalled.compare([f"{100 * accuracy[K]:.0f} %" for K in (6, 7)])
+recalled.compare([f"{100 * sum(accuracy[K]) / 3:.0f} %" for K in (6, 7)])
 
 # %% [markdown] tags=["deeper"]
 # ### Which is the better model of this text, words or letters?

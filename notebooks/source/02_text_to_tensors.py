@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 240
+#     minutes: 230
 #     needs: chapter 01, a first month of PyTorch
 # ---
 
@@ -93,7 +93,7 @@ verdict.compare("the same about both")
 # In this chapter you walk the whole road, from a string to a trained classifier, in plain Python and a few tensor lines. At every step we ask:
 # **what does it keep, and what does it lose?**
 #
-# *Plan two sittings: the road and two repairs (sections 1 to 7), then bags of words and BLEU (8 to 10).*
+# *Plan two sittings: the road and two repairs (sections 1 to 7, a good two hours), then bags of words and BLEU (8 to 10, an hour and a half).*
 #
 # ### You will be able to
 #
@@ -441,7 +441,7 @@ claim(
 # repair them.
 
 # %% [markdown]
-# ## 6 · New words: pieces instead of `<unk>`
+# ## 6 · New words: subword units
 #
 # *Hilarious* became `<unk>`, because the vocabulary knows a word as a whole or not at all. How often does that happen? We measure it on real text that every
 # machine has: the docstrings of Python's standard library, as installed on your machine. The last tenth, almost all of it from other modules, is kept aside as new text. **What percentage of
@@ -495,15 +495,15 @@ def unknown_rate(tokens, known):
 
 leaky = set(seen["words"]) | set(unseen["words"])  # wrong: all data, "to be safe"
 honest = set(seen["words"])  # repaired: training text only
-rates = [unknown_rate(unseen["words"], known) for known in (leaky, honest)]
-print("<unk> rate: leaky {:.1%}, honest {:.1%}".format(*rates))
+unknown_rates = [unknown_rate(unseen["words"], known) for known in (leaky, honest)]
+print("<unk> rate: leaky {:.1%}, honest {:.1%}".format(*unknown_rates))
 
 # %% tags=["fold"]
 # @title What the two vocabularies report on the last tenth
 claim(
     "The leaky vocabulary reports an `<unk>` rate of 0; the honest one, more than 2 %.",
-    rates[0] == 0 and rates[1] > 0.02,
-    honest=f"{100 * rates[1]:.2g} %",
+    unknown_rates[0] == 0 and unknown_rates[1] > 0.02,
+    honest=f"{100 * unknown_rates[1]:.2g} %",
 )
 
 # %% [markdown]
