@@ -8,6 +8,7 @@ How words are cut into pieces, models trained and BLEU computed: `course_lib.exp
 """
 
 from course_lib.experiments import experiment
+from course_lib.experiments.checkpoints import checkpoint_folder
 from course_lib.experiments.multi30k import run
 from course_lib.lstm_gru import GRU, LSTM
 from course_lib.seq2seq import AttentionDecoder, Decoder, Encoder, Seq2Seq
@@ -33,7 +34,8 @@ def multi30k_lstm(
 ):
     """Test scores of the epoch with the lowest validation loss."""
     build = _one_vector(LSTM, embedding, encoder, decoder, pool, dropout)
-    return run(seed, "LSTM", build, merges, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16)
+    protocol = (merges, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16)
+    return _run_and_go_on("multi30k-lstm", seed, "LSTM", build, *protocol)
 
 
 @experiment("multi30k-gru", "German to English captions: a GRU reads, a GRU writes and sees one vector at every step.")
@@ -54,7 +56,8 @@ def multi30k_gru(
 ):
     """Test scores of the epoch with the lowest validation loss."""
     build = _one_vector(GRU, embedding, encoder, decoder, pool, dropout)
-    return run(seed, "GRU", build, merges, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16)
+    protocol = (merges, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16)
+    return _run_and_go_on("multi30k-gru", seed, "GRU", build, *protocol)
 
 
 @experiment("multi30k-attention", "German to English captions: a GRU reads, a GRU with additive attention writes.")
@@ -81,7 +84,18 @@ def multi30k_attention(
         layer = GRU(embedding + reader.output_size, decoder)
         return Seq2Seq(reader, AttentionDecoder(target_size, layer, reader.output_size, attention, dropout=dropout))
 
-    return run(seed, "attention", build, merges, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16)
+    protocol = (merges, label_smoothing, learning_rate, warm_up, batch_size, epochs, bf16)
+    return _run_and_go_on("multi30k-attention", seed, "attention", build, *protocol)
+
+
+def _run_and_go_on(experiment_name, seed, *arguments):
+    """`run`, which keeps every finished epoch in a file until it has ended: a run that was stopped goes on."""
+    folder = checkpoint_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = folder / f"{experiment_name}-{seed}.pt"
+    outcome = run(seed, *arguments, checkpoint=checkpoint)
+    checkpoint.unlink(missing_ok=True)
+    return outcome
 
 
 def _one_vector(kind, embedding, encoder, decoder, pool, dropout):

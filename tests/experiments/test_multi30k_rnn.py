@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from course_lib import datasets, metrics
+from course_lib import datasets, metrics, train
 from course_lib.datasets import synthetic
 from course_lib.experiments import multi30k
 from course_lib.experiments import multi30k_rnn as ch06
@@ -22,8 +22,9 @@ def sentence(words):
 
 
 @pytest.fixture
-def captions(monkeypatch):
-    """80 + 10 + 15 pairs of the toy language in place of the captions."""
+def captions(monkeypatch, tmp_path):
+    """80 + 10 + 15 pairs of the toy language in place of the captions; checkpoints in a folder of their own."""
+    monkeypatch.setenv("COURSE_CHECKPOINTS", str(tmp_path))
     pairs = [(sentence(target), sentence(source)) for source, target, _ in synthetic.translation_pairs(105, seed=5)]
     splits = {"train": pairs[:80], "valid": pairs[80:90], "test": pairs[90:]}
     monkeypatch.setattr(datasets, "multi30k", lambda split: splits[split])
@@ -65,6 +66,30 @@ def test_the_seed_decides_the_run(captions):
     (row, history), (again, same) = run("attention"), run("attention")
     assert history == same
     assert {**row, "train_cpu_seconds": 0} == {**again, "train_cpu_seconds": 0}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_stopped_run_goes_on(captions, tmp_path, monkeypatch, name):
+    """Fails if a run that was stopped after its first epoch starts again, ends elsewhere, or leaves its file."""
+    row, whole = run(name)
+    epochs, evaluate = [], train.evaluate
+
+    def stop_in_the_second(*arguments, **options):
+        epochs.append(len(epochs) + 1)
+        if len(epochs) == 2:
+            raise KeyboardInterrupt
+        return evaluate(*arguments, **options)
+
+    monkeypatch.setattr(train, "evaluate", stop_in_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        run(name)
+    monkeypatch.setattr(train, "evaluate", evaluate)
+    assert len(list(tmp_path.glob("*.pt"))) == 1
+    again, history = run(name)
+    losses = [[entry["train_loss"] for entry in log] for log in (whole, history)]
+    assert losses[0] == losses[1]
+    assert again["bleu"] == row["bleu"]
+    assert not list(tmp_path.glob("*.pt"))
 
 
 def test_the_test_captions_decide_nothing(captions):
