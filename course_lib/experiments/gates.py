@@ -4,6 +4,7 @@ import copy
 import functools
 import statistics
 import time
+import warnings
 
 import torch
 import torch.nn.functional as F
@@ -284,6 +285,54 @@ def gates_price(
         results[name] = {"epochs": list(epochs), "valid_accuracy": best, "accuracy": tested}
         history[name] = log
     return {"results": results, "history": history}
+
+
+@experiment(
+    "gates-speed", "A training step of torch's LSTM and GRU at equal width and at equal parameters, one CPU core."
+)
+def gates_speed(seed, width=128, batch_size=32, length=128, rounds=5, times=4):
+    """Milliseconds of a forward and a backward pass, and times relative to the LSTM of the same round (medians).
+
+    On a CPU torch computes an LSTM in oneDNN and has no such kernel for a GRU; a third LSTM runs with oneDNN turned
+    off. At equal parameters the GRU is wider.
+    """
+    torch.manual_seed(seed)
+    wanted = number_of_parameters(nn.LSTM(width, width))
+    wider = min(range(width, 2 * width), key=lambda D: abs(number_of_parameters(nn.GRU(width, D)) - wanted))
+    layers = {
+        "LSTM": (nn.LSTM(width, width, batch_first=True), True),
+        "LSTM, no oneDNN": (nn.LSTM(width, width, batch_first=True), False),
+        "GRU": (nn.GRU(width, width, batch_first=True), True),
+        "GRU, equal parameters": (nn.GRU(width, wider, batch_first=True), True),
+    }
+    taken = {name: [] for name in layers}
+    for _ in range(rounds):  # all four take turns, so that a busy machine slows them alike
+        for name, (layer, kernel) in layers.items():
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "TF32 acceleration")  # of Intel's GPUs: not what is timed
+                with torch.backends.mkldnn.flags(enabled=kernel):
+                    taken[name].append(_step_milliseconds(layer, batch_size, length, times))
+    results = {}
+    for name, (layer, _) in layers.items():
+        ratios = [own / base for own, base in zip(taken[name], taken["LSTM"], strict=True)]
+        results[name] = {
+            "hidden_size": layer.hidden_size,
+            "parameters": number_of_parameters(layer),
+            "milliseconds": statistics.median(taken[name]),
+            "times_lstm": statistics.median(ratios),
+            "times_lstm_rounds": ratios,
+        }
+    return {"results": results}
+
+
+def _step_milliseconds(layer, batch_size, length, times):
+    """The median of some forward and backward passes, after one that is not counted."""
+    x, taken = torch.randn(batch_size, length, layer.input_size), []
+    for _ in range(times + 1):
+        start = time.perf_counter()
+        layer(x)[0].sum().backward()
+        taken.append(time.perf_counter() - start)
+    return 1000 * statistics.median(taken[1:])
 
 
 def _milliseconds(layer, backend, batch_size, length, times):

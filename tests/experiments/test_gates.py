@@ -121,3 +121,13 @@ def test_a_review_is_read_at_its_own_end():
     rows = [[2, 3, 4], [5, 6]]
     assert gates.reviews_right(model, rows, [0, 1]) == gates.reviews_right(model, rows, [0, 1])
     assert not model.training
+
+
+def test_gates_speed_times_four_layers_in_turn():
+    """Fails if a layer is missing, the LSTM is not the measure, or the wide GRU has another number of parameters."""
+    found = gates.gates_speed(seed=0, width=12, batch_size=2, length=5, rounds=3, times=1)["results"]
+    assert set(found) == {"LSTM", "LSTM, no oneDNN", "GRU", "GRU, equal parameters"}
+    assert found["LSTM"]["times_lstm_rounds"] == [1.0, 1.0, 1.0]
+    assert found["GRU"]["hidden_size"] == found["LSTM"]["hidden_size"] == 12
+    assert found["GRU, equal parameters"]["parameters"] == pytest.approx(found["LSTM"]["parameters"], rel=0.05)
+    assert all(row["milliseconds"] > 0 for row in found.values())
