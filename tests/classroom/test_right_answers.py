@@ -9,6 +9,7 @@ import functools
 import importlib
 import importlib.util
 import io
+from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
 
@@ -53,9 +54,11 @@ def assert_passes(grade_id, answer, seeds=(0, 1, 2)):
 
 
 def test_there_are_enough_of_them():
-    """Fails if an exercise has no answer in another style, or a style has none."""
+    """Fails if an exercise has no answer in another style (01 to 06: fewer than three), or a style has none."""
     assert len(RIGHT) >= 90
     assert {right.grade_id for right in RIGHT} == set(TESTS)
+    times = Counter(right.exercise for right in RIGHT)
+    assert [exercise for exercise in times if exercise < "ex07" and times[exercise] < 3] == []
     assert {style for right in RIGHT for style in right.styles.split(", ")} == set(STYLES)
 
 
