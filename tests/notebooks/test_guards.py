@@ -164,6 +164,93 @@ def test_a_question_may_not_be_answered_before_its_result():
     assert "no cell tagged reveal follows" in found[-1]
 
 
+def measured(question, result, above="", between=""):
+    """A notebook with a section that says one thing above its question, one between question and result."""
+    cells = [
+        new_markdown_cell("# Title\n\n![A picture.](a.svg)\n\n" + 500 * "word "),
+        new_markdown_cell(f"## 4 · A section\n\n{above}"),
+        new_code_cell(f'guess = predict("{question}", ...)', execution_count=1, outputs=[said("No guess")]),
+        new_markdown_cell(between),
+        new_code_cell(
+            "# @title The result\nshow()",
+            execution_count=2,
+            metadata={"tags": ["reveal", "fold"], "jupyter": {"outputs_hidden": True, "source_hidden": True}},
+            outputs=[said(f"*{question}:*\nyou made no guess; measured: <b>{result}</b>.")],
+        ),
+    ]  # fmt: skip
+    return new_notebook(cells=cells)
+
+
+LSTM = ("this LSTM's accuracy at a lag of 32, from 0 to 1", "0.2")
+GRU = ("the accuracy of a GRU, as torch initialises it, at lag 32", "1")
+PADDED = ("its accuracy, read after the padding, from 0 to 1", "about 0.5")
+FLOPS = ("the layer with the fewest FLOPs for 20 words", "RNN")
+PERFECT = ("every step: perfect sentences of 500", "363")
+EPOCHS = ("how many of 100 new sentences the look-ahead one gets right", "0")
+
+
+@pytest.mark.parametrize(
+    ("question", "above", "between"),
+    [
+        (LSTM, "At lag 32 this LSTM only guesses: 0.2.", ""),
+        (LSTM, "With a lag of 32 the LSTM is right in 20 % of the cases.", ""),
+        (LSTM, "", "It comes to 0.2 in every seed."),
+        (PADDED, "Read after the padding, its accuracy is 0.5.", ""),
+        (("its accuracy on the reviews, in per cent", "94 %"), "- accuracy on IMDB's reviews: 94", ""),
+        (("the plain RNN's accuracy, from 0 to 1", "0.184"), "An accuracy of 0.18 is all that a plain RNN has.", ""),
+        (PERFECT, "Attention writes 363 perfect sentences.", ""),
+        (GRU, "", "The GRU has an accuracy of 1 there."),
+        (EPOCHS, "", "Of these new sentences it gets none right."),
+        (FLOPS, "The RNN has the fewest FLOPs of the three.", ""),
+        (FLOPS, "", "A layer, the RNN, wins."),
+    ],
+)  # fmt: skip
+def test_a_measured_number_or_word_may_not_be_told_before(question, above, between):
+    """Fails if a short answer passes above its question, in the same section, or between question and result."""
+    (problem,) = guards.answers_given_away(measured(*question, above, between))
+    assert f"the answer {question[1]!r} is given away above it: " in problem
+    assert (above or between).lstrip("- ") in problem
+
+
+@pytest.mark.parametrize(
+    ("question", "above", "between"),
+    [
+        (LSTM, "A forget gate of 0.2 halves a cell every half step.", ""),  # another quantity
+        (LSTM, "Put in your guess of this LSTM's accuracy at lag 32, from 0 to 1.", ""),
+        (GRU, "The rest, 1 - z, comes from the candidate of the GRU.", "It trains as before, at lag 32."),
+        (FLOPS, "Three layers read the text: a recurrent layer (RNN), a convolution, and attention.", ""),
+        (EPOCHS, "Both are trained on 4,000 pairs, seed 0.", "The look-ahead one was trained for 3 epochs."),
+        (("the factor of growth at radius 1.1", "13,781, and at radius 0.9 there are 3e-05 left"),
+         "What do powers come to, with a radius of 0.9 and of 1.1? Do they show growth?", ""),
+    ],
+)  # fmt: skip
+def test_a_number_that_answers_nothing_may_be_told(question, above, between):
+    """Fails if a question's neighbourhood may not contain digits at all."""
+    assert guards.answers_given_away(measured(*question, above, between)) == []
+
+
+def test_captions_and_code_before_a_result_are_read_too():
+    """Fails if only Markdown cells are looked at: a caption of an open figure, a comment in a visible cell."""
+    caption = "*At lag 32 the LSTM guesses: 0.2.*"
+    notebook = measured(*LSTM)
+    notebook.cells.insert(2, new_code_cell("figures.lags()", outputs=[said("[figure]"), said(caption)]))
+    (problem,) = guards.answers_given_away(notebook)
+    assert caption in problem
+    notebook.cells[2].metadata = {"jupyter": {"outputs_hidden": True}}
+    assert guards.answers_given_away(notebook) == []
+    notebook = measured(*LSTM)
+    notebook.cells[2].outputs.append(said(caption))  # by the cell that asks
+    (problem,) = guards.answers_given_away(notebook)
+    assert caption in problem
+    notebook = measured(*LSTM)
+    notebook.cells[2].source += "\nlstm = train(lag=32)  # only 0.2"
+    (problem,) = guards.answers_given_away(notebook)
+    assert "only 0.2" in problem
+    notebook = measured(*LSTM, above="At lag 32 this LSTM only guesses: 0.2.")
+    notebook.cells.insert(2, new_markdown_cell("## 5 · The next section"))
+    assert guards.answers_given_away(notebook) == []  # another section
+
+
 SOURCE = """\
 # ---
 # jupyter:

@@ -7,7 +7,7 @@ it cannot see that a notebook is older than its source. These guards can.
 import re
 from pathlib import Path
 
-from tools.notebooks import editions
+from tools.notebooks import editions, giveaways
 
 SANITIZE = editions.ROOT / "tests" / "notebooks" / "nbval_sanitize.cfg"
 EXEMPT_SHARE = 0.25  # of the cells with output, at most so many are not compared
@@ -153,8 +153,9 @@ def answers_given_away(notebook):
     """After a question nothing that is visible may answer it, until the reader has asked for the result.
 
     The result is shown by the first cell after the question that is tagged `reveal`, whose output is closed until it is
-    run. Up to there no claim, caption or table is written in visible code, no output is open, and in no visible text
-    stands a measured number or a claim of that result.
+    run. Up to there no claim, caption or table is written in visible code, no output is open, in no visible text
+    stands a claim of that result or what was measured, in four characters or more; and no sentence of its section that
+    speaks of the question says it in fewer, as a number or a word (`giveaways`).
     """
     names = re.findall(
         r"^(\w+) = predict\(", "\n".join(c.source for c in notebook.cells if c.cell_type == "code"), re.M
@@ -173,10 +174,12 @@ def answers_given_away(notebook):
             if not editions.is_folded(cell) and cell.outputs and not _shows_no_answer(cell.outputs[0]):
                 problems.append(f"{cell.id}: JupyterLab shows the first line of a closed output; fold the cell")
             told = "\n".join(c.source for c in notebook.cells[:place] if not editions.is_folded(c))
+            verbatim = [answer for answer in _answers(cell) if answer in told]
+            problems += [f"{cell.id}: the answer {answer!r} stands in visible text above it" for answer in verbatim]
             problems += [
-                f"{cell.id}: the answer {answer!r} stands in visible text above it"
-                for answer in _answers(cell)
-                if answer in told
+                f"{cell.id}: the answer {answer!r} is given away above it: {text}"
+                for answer, text in giveaways.found(notebook, asked, place)
+                if answer not in verbatim
             ]
             asked = None
         elif asked is not None and cell.cell_type == "code" and cell.get("outputs"):
