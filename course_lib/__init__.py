@@ -21,13 +21,17 @@ Each module imports only from those before it:
 `transformer_models`, `cost`, `train`, `optim`, `bert`, `gpt`, `pretrained`, `llama`, `lora`, `quantization`,
 `linear_attention`, `notebook`, `exercises`, `experiments`.
 
-Letters for shapes, the same in every module and every notebook:
+Letters for shapes, the same in every module; a chapter says where it needs a letter for something else:
 
-    B  batch                       K  head width, D / H
-    T  query or target length      F  feed-forward width
-    S  key or source length        V  vocabulary size
-    D  width of a vector           N  number of layers
-    H  heads
+    B  batch                       K  head width, D / H        I  width of an input (03 to 05)
+    T  query or target length      F  feed-forward width       C  classes (05)
+    S  key or source length        V  vocabulary size          A  hidden width of additive attention (06)
+    D  width of a vector           N  number of layers         E  encoder's width (06), of a value (07)
+    H  heads                       L  longest text (12, 13)    G  heads of keys and values (14)
+
+In chapter 01 K is the window, H the hidden units and E the table of embeddings. A weight W_xy leads from x to y: i
+input, h hidden, o output (03, 04, 06). In an LSTM or a GRU the second letter is the gate: W_ho is the output gate's
+(05). Weights have shape (out, in), and rows are multiplied: x @ W.T.
 
 Tensors are batch first. Masks are boolean and True = may attend (a real token).
 """

@@ -46,6 +46,8 @@ FAMILIES = {  # what may stand in one figure: distinct in every family; between 
     "recurrent": {
         "RNN": "vermilion",
         "RNN, identity": "purple",
+        "RNN, ReLU identity": "olive",
+        "RNN, orthogonal": "blue",
         "LSTM": "green",
         "LSTM, bias 0": "sky",
         "LSTM, bias 5": "indigo",
@@ -126,6 +128,7 @@ FAMILIES = {  # what may stand in one figure: distinct in every family; between 
         "published": "blue",
     },
     "learning": {"trained": "vermilion", "untrained": "grey"},
+    "context": {"once": "grey", "every step": "blue"},
     "decoder input": {"true words": "green", "own words": "vermilion", "scheduled": "olive"},
     "cache": {"no cache": "vermilion", "cache": "blue"},
     "state": {"carried": "green", "zeroed": "vermilion"},

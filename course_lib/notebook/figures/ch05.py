@@ -50,9 +50,8 @@ def two_ways():
 def gradient_by_lag(flow):
     """The gradient that reaches back, before training: `flow` is {name: norms at 0, 1, ... steps back}."""
     ax = plots.axes(height=3.4)
-    colors = {"LSTM, bias 1": "cell state"}
     series = {name: (range(len(values)), values) for name, values in flow.items()}
-    plots.lines(ax, series, "steps back, k", "gradient norm (k = 0 is 1)", colors=colors)
+    plots.lines(ax, series, "steps back, k", "gradient norm (k = 0 is 1)")
     ax.set(yscale="log", ylim=(1e-15, 30))
     ax.get_legend().remove()
     places = {"RNN": (30, 1e-12), "GRU": (50, 8e-10), "LSTM, bias 0": (54, 6e-15), "LSTM, bias 1": (46, 4e-4)}
@@ -60,7 +59,7 @@ def gradient_by_lag(flow):
         ax.text(
             *place,
             name,
-            color=plots.color(colors.get(name, name)),
+            color=plots.color(name),
             fontsize=9.5,
             ha="left" if name == "GRU" else "right",
         )
@@ -104,7 +103,7 @@ def recall_by_bias():
 def price_of_open_gates():
     """The recorded validation accuracy on reviews by epoch, for each forget bias at the start: a line for each seed."""
     starts = {
-        "default": "torch's own: 0.5",
+        "default": "torch's default: 0.5",
         "bias 1": "bias 1: 0.73",
         "bias 3": "bias 3: 0.95",
         "bias 5": "bias 5: 0.99",
@@ -120,7 +119,7 @@ def price_of_open_gates():
     show(
         panels[0],
         alt="Validation accuracy by epoch, a line for each of five seeds and each of four starts. All begin at 50 %. "
-        "Torch's own start and bias 1 pass 90 % in the second or third epoch, bias 3 in the fourth to sixth, "
+        "Torch's default and bias 1 pass 90 % in the second or third epoch, bias 3 in the fourth to sixth, "
         "bias 5 in the sixth to tenth.",
         caption="What do open gates cost on the reviews? Time: the further open they start, the later the rise from "
         "guessing, 50 %. With a bias of 5 every run passes 90 % only after the fifth epoch (dotted). Above each panel: "
@@ -180,15 +179,15 @@ def recall_by_start():
     left, right = plots.grid(1, 2, height=3.5, sharey=True)[0]
     panels = {
         left: {
-            "RNN, ReLU identity": ("ReLU identity", "output", (68, 98)),
-            "RNN, orthogonal": ("orthogonal", "weight", (23, 70)),
-            "RNN, identity": ("identity, tanh", "gradient", (32, 32)),
+            "RNN, ReLU identity": ("ReLU identity", "RNN, ReLU identity", (68, 98)),
+            "RNN, orthogonal": ("orthogonal", "RNN, orthogonal", (23, 70)),
+            "RNN, identity": ("identity, tanh", "RNN, identity", (32, 32)),
         },
         right: {
-            "GRU": ("GRU, open", plots.color("GRU"), (66, 103)),
-            "LSTM": ("LSTM, open", plots.color("LSTM"), (66, 83)),
-            "GRU, default": ("GRU, default", "#9A6700", (34, 52)),
-            "LSTM, default": ("LSTM, default", "#5A9E87", (24, 5)),
+            "GRU": ("GRU, open", "GRU", (66, 103)),
+            "LSTM": ("LSTM, open", "LSTM", (66, 83)),
+            "GRU, default": ("GRU, default", "GRU", (34, 52)),
+            "LSTM, default": ("LSTM, default", "LSTM", (24, 5)),
         },
     }
     for ax, models in panels.items():
@@ -198,7 +197,7 @@ def recall_by_start():
             percent = [[100 * value for value in run] for run in runs]
             dashed = {"linestyle": "--"} if "default" in model else {}
             plots.band(ax, lags, percent, name, color, marker="o", **dashed)
-            ax.text(*place, name, color=plots.COLORS.get(color, color), fontsize=9.5)
+            ax.text(*place, name, color=plots.color(color), fontsize=9.5)
         ax.axhline(12.5, color=plots.COLORS["ink"], linestyle=":", linewidth=1)
         ax.set(xlabel="lag (steps)", ylim=(0, 110), xticks=lags)
     left.text(100, 3, "guessing", fontsize=9, ha="right")

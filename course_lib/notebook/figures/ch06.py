@@ -13,10 +13,10 @@ MULTI30K = {
 def once_or_at_every_step():
     """The recorded BLEU by updates of *once* and *every step*."""
     ax = plots.axes(height=3)
-    for variant, color in {"every step": "blue", "once": "grey"}.items():
+    for variant in ("every step", "once"):
         updates = ledger.curves("toy-context", variant, "updates")[0]
         runs = ledger.curves("toy-context", variant, "bleu")
-        plots.band(ax, updates, runs, variant, plots.HUES[color], direct=True)
+        plots.band(ax, updates, runs, variant, direct=True)
     ax.set(xlabel="updates", ylabel="BLEU (0 to 100)", ylim=(0, 102))
     show(
         ax,
@@ -30,7 +30,7 @@ def once_or_at_every_step():
 def by_width(attention):
     """The recorded BLEU by the width of the encoder's states; with attention, too, if True."""
     ax = plots.axes(height=3)
-    models = {"every step": plots.HUES["blue"]}
+    models = {"every step": plots.color("every step")}
     if attention:
         models["attention"] = plots.color("GRU + attention")
     widths = [4, 8, 16, 64]
