@@ -517,7 +517,7 @@ hidden = scores.masked_fill(~mask, -math.inf)
 print("masked scores", hidden, "weights", hidden.softmax(dim=-1), sep="\n")
 
 # %% [markdown]
-# *The* sees itself alone; only *collapsed* sees everything. (So under a causal mask, whoever wants one vector for a whole text takes that of the last token, *last-token pooling*; without the mask the mean over all tokens is usual.) Now the class gains two arguments. The first is `mask`. The second is `memory`: if it is given, keys and values are made from it instead of from $x$ (the cross-attention of section 2). $T$ queries then meet $S$ keys, and usually $T \ne S$.
+# *The* sees itself alone; only *collapsed* sees everything. (So under a causal mask one vector for a whole text is usually that of the last token: *last-token pooling*. Without the mask it is often the mean over all tokens.) Now the class gains two arguments. The first is `mask`. The second is `memory`: if it is given, keys and values are made from it instead of from $x$ (the cross-attention of section 2). $T$ queries then meet $S$ keys, and usually $T \ne S$.
 
 
 # %%

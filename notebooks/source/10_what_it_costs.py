@@ -134,7 +134,7 @@ diagrams.show("two_kinds_of_matrices")
 # | attention: four learned matrices | 21.0 | 2,097 |
 # | attention: words with words | 0.4 | 4,096 |
 #
-# (Each multiplication comes with an addition, so the bill's FLOPs are twice these numbers.) For the sentence, words with words cost almost nothing, and attention loses because of its learned matrices. For the article, words with words are most of the work. Yet a stack of plain convolutions that sees as much needs 250 times the work of all attention. (Convolutions can do better: if their kernels leave gaps, a *dilated* stack, seven layers are enough, at less than twice the work of attention. *Going deeper* has it.)
+# (Each multiplication comes with an addition, so the bill's FLOPs are twice these numbers.) For the sentence, words with words cost almost nothing, and attention loses because of its learned matrices. For the article, words with words are most of the work. Yet a stack of plain convolutions that sees as much needs 250 times the work of all attention. (Convolutions can do better: with gaps in their kernels, a *dilated* stack, seven layers are enough, at less than twice the work of attention: *Going deeper*.)
 #
 # **And the memory?** Each of the 8 heads has a weight for each pair of words: 8 · 2,000 · 2,000 = 32 million numbers, most of the 38 million. What fills the memory is neither what the layer has learned nor the words, but *who looks at whom*.
 
@@ -1683,7 +1683,7 @@ gpu_hours = 1_082_990
 a_second = training_flops / (gpu_hours * 3600)
 print(f"{training_flops / 1e21:.0f} · 10²¹ FLOPs,", end=" ")
 print(f"{a_second / 1e12:.0f} · 10¹² a second on each GPU")
-print(f"energy: {gpu_hours * 0.4 / 1000:.0f} megawatt hours, without cooling and idling")
+print(f"energy: {gpu_hours * 0.4 / 1000:.0f} megawatt hours at 400 W, cooling left out")
 
 # %% [markdown]
 # That is a little less than a third of the $312 \cdot 10^{12}$ a second that an A100's data sheet promises for 16-bit products. One GPU alone would have taken 124 years.
