@@ -51,7 +51,9 @@ def test_a_sound_notebook_passes_every_guard():
         (guards.failed_claims, {"outputs": [said("✗ Not with these settings: It falls.")]}, "settings: It falls."),
         (guards.long_cells, {"source": "x = 1\n" * 21}, "21 visible lines, more than 20"),
         (guards.long_cells, {"source": f"x = '{90 * 'a'}'"}, "a line of 96 characters"),
-        (guards.long_cells, {"source": "x = 1  # noqa: E1"}, "a mark for tools"),
+        (guards.marks_for_tools, {"source": "x = 1  # noqa: E1"}, "a mark for tools: x = 1  # noqa: E1"),
+        (guards.marks_for_tools, {"outputs": [said("```python\n)  # fmt: skip\n```")]}, "a mark for tools: )  # fmt"),
+        (guards.many_claims, {"outputs": [said(f"✓ It is {i}.") for i in range(3)]}, "3 claims at a figure, more than"),
         (guards.answers_given_away, {"source": "claim('It falls.', True)"}, "a claim in visible code"),
         (guards.machine_traces, {"outputs": [printed("saved to /home/ann/model.pt")]}, "a path: '/home/'"),
         (guards.machine_traces, {"outputs": [printed("saved to C:\\Users\\ann")]}, "a path"),
@@ -128,6 +130,54 @@ def test_the_first_picture_comes_before_visible_code():
     notebook.cells[1].metadata = FOLDED
     notebook.cells[1].outputs = notebook.cells[4].outputs
     assert guards.code_before_a_picture(notebook) == []
+
+
+def test_marks_for_tools_are_found_in_folded_cells_too():
+    """Fails if a reader who opens apparatus may find one there, or an exercise may hold one."""
+    for metadata in (FOLDED, {"nbgrader": {"grade_id": "ex01-1-a", "solution": True, "grade": False}}):
+        assert len(guards.marks_for_tools(sound(source="f = lambda x: x  # noqa: E731", metadata=metadata))) == 1
+
+
+def test_claims_are_counted_at_a_figure():
+    """Fails if a third claim passes in the next cell, or one after another figure or text does not."""
+    two, one = [said(f"✓ It is {i}.") for i in range(2)], [said("✓ It is so.")]
+    notebook = sound(outputs=two)
+    notebook.cells[2].outputs = one
+    assert guards.many_claims(notebook) == [
+        f"{notebook.cells[2].id}: 3 claims at a figure, more than 2; say the rest in the text"
+    ]
+    for another in (notebook.cells[4].outputs[0], printed("a table"), said("| a |\n|---|\n| 1 |")):
+        notebook.cells[2].outputs = [another, *one]
+        assert guards.many_claims(notebook) == []
+    notebook.cells[2].outputs = one
+    notebook.cells.insert(2, new_markdown_cell("Now the other one."))
+    assert guards.many_claims(notebook) == []
+    notebook = sound(outputs=[*two, *one])
+    notebook.cells.insert(1, new_markdown_cell("## 8 · Errors you will meet"))
+    assert guards.many_claims(notebook) == []
+
+
+def test_the_main_path_has_its_budget():
+    """Fails if a word too much passes, or if what not everybody reads is counted."""
+    notebook = sound()
+    notebook.cells.append(new_markdown_cell("word " * 3497))
+    assert guards.words_of_the_main_path(notebook) == 3998  # with "Title", and 500
+    link = new_markdown_cell("[two words](https://example.org/a b c)")
+    notebook.cells.append(link)
+    for text in (
+        "### Exercise 1.1 · A task\n\nmany words\n\n*End of exercise 1.1.*\n\n---",
+        "## References\n\n- A. Author, *A title*",
+        "| a | b |\n|---|---|\n| 1 | 2 |",
+        "```python\na = b + c\n```",
+        "$$ a = b + c $$",
+        "<details><summary>More</summary>much more</details>",
+        "## Going deeper\n\n" + "word " * 500,
+    ):
+        notebook.cells.append(new_markdown_cell(text))
+    assert guards.words_of_the_main_path(notebook) == 4000  # and "two words"
+    assert guards.long_main_path(notebook) == []
+    link.source += " and $a = b + c$"
+    assert guards.long_main_path(notebook) == ["4002 words before Going deeper, more than 4000"]
 
 
 ASK = "guess = predict('the loss', ...)"

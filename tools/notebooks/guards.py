@@ -12,6 +12,8 @@ from tools.notebooks import editions, giveaways
 SANITIZE = editions.ROOT / "tests" / "notebooks" / "nbval_sanitize.cfg"
 EXEMPT_SHARE = 0.25  # of the cells with output, at most so many are not compared
 LINES, WIDTH, WORDS = 20, 88, 10  # of visible code: most lines a cell, most characters a line, least words to a line
+MAIN_PATH, CLAIMS = 4000, 2  # most words on the main path; most claims at a figure
+MARK = re.compile(r"#\s*(noqa|fmt:|type: ignore|pragma:|pylint:)")
 EXEMPT_TAGS = {"nbval-ignore-output", "nbval-skip"}
 EXEMPT_MARKS = re.compile(r"#\s*(NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|PYTEST_VALIDATE_IGNORE_OUTPUT)", re.IGNORECASE)
 PATH = re.compile(
@@ -115,7 +117,7 @@ def too_many_exempt(notebook):
 
 
 def long_cells(notebook):
-    """A visible cell is read at a glance: at most 20 lines of 88 characters, without marks for tools."""
+    """A visible cell is read at a glance: at most 20 lines of 88 characters."""
     problems = []
     for cell in _story(notebook):
         lines = [line for line in cell.source.split("\n") if line.strip()]
@@ -124,8 +126,64 @@ def long_cells(notebook):
                 f"{cell.id}: {len(lines)} visible lines, more than {LINES}; split it, or fold what is apparatus"
             )
         problems += [f"{cell.id}: a line of {len(line)} characters: {line}" for line in lines if len(line) > WIDTH]
-        problems += [f"{cell.id}: a mark for tools: {line}" for line in lines if re.search(r"#\s*(noqa|fmt:)", line)]
     return problems
+
+
+def marks_for_tools(notebook):
+    """No mark for a formatter or a linter stands in code that a reader can open, or that `show_source` shows."""
+    shown = [(cell, cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    shown += [(cell, _text(output)) for cell, output in _outputs(notebook)]
+    return [f"{cell.id}: a mark for tools: {line}" for cell, text in shown for line in text.splitlines()
+            if MARK.search(line)]  # fmt: skip
+
+
+def many_claims(notebook):
+    """At a figure or a table stand at most two claims, in one cell or in cells that follow each other.
+
+    In a section on errors each of them may have one.
+    """
+    problems, count, heading = [], 0, ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            heading = (re.findall(r"^#+ .+", cell.source, re.M) or [heading])[-1]
+        texts = [output.get("data", {}).get("text/markdown", "") for output in cell.get("outputs", [])]
+        here = sum(line.startswith(("✓", "✗")) for text in texts for line in text.splitlines())
+        shows_more = any(o.output_type == "stream" or "image/png" in o.get("data", {}) for o in cell.get("outputs", []))
+        shows_more = shows_more or any(re.search(r"^\|-|^```", text, re.M) for text in texts)
+        count = here if shows_more or not here else count + here
+        if here and count > CLAIMS and "error" not in heading.lower():
+            problems.append(f"{cell.id}: {count} claims at a figure, more than {CLAIMS}; say the rest in the text")
+    return problems
+
+
+def long_main_path(notebook):
+    """What everybody reads is at most 4,000 words."""
+    words = words_of_the_main_path(notebook)
+    return [f"{words} words before Going deeper, more than {MAIN_PATH}"] if words > MAIN_PATH else []
+
+
+def words_of_the_main_path(notebook):
+    """Count the words of the Markdown cells before "Going deeper".
+
+    Not counted: exercises, from their heading to the line where they end; references; tables, code, displayed
+    formulas, what is folded in details; pictures, and the addresses of links. A formula in a sentence is one word.
+    """
+    text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    text = re.split(r"^#+ Going deeper", text, flags=re.M)[0]
+    left_out = (
+        r"^#+ Exercise \d.*?^\*End of exercise.*?$",
+        r"^#+ References.*?(?=^#|\Z)",
+        r"^```.*?^```$",
+        r"\$\$.*?\$\$",
+        r"<(details|svg)\b.*?</\1>",
+        r"^ *\|[^\n]*$",
+        r"!\[[^\]]*\]\([^)]*\)",
+        r"(?<=\])\([^)]*\)",
+    )
+    for pattern in left_out:
+        text = re.sub(pattern, " ", text, flags=re.M | re.S)
+    text = re.sub(r"\$[^$]+\$", " x ", text)
+    return sum(bool(re.search(r"[^\W_]", word)) for word in text.split())
 
 
 def more_code_than_words(notebook):
@@ -202,6 +260,9 @@ GUARDS = (
     moving_outputs,
     too_many_exempt,
     long_cells,
+    marks_for_tools,
+    many_claims,
+    long_main_path,
     more_code_than_words,
     code_before_a_picture,
     answers_given_away,
