@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 300
+#     minutes: 280
 #     needs: chapter 03, the chain rule, matrix products
 # ---
 
@@ -103,7 +103,7 @@ guess_six.compare(round(accuracy_6, 1))
 # In this chapter you walk that path. You compute every gradient of a small network, one line at a time. Then you see why gradients fade or explode over many steps, and what
 # truncation and clipping do to them.
 #
-# *Reading takes about two hours, the exercises three. A first sitting of an hour and a half: sections 1 to 4, with exercises 4.1 and 4.2.*
+# *Reading takes about an hour and a half, the exercises three. A first sitting of an hour and a half: sections 1 to 4, with exercises 4.1 and 4.2.*
 #
 # ### You will be able to
 #
@@ -378,7 +378,7 @@ for window in (6, 3):
     print(f"windows of {window}: |dh0| ... |dh6|", walk.h[0].norm(dim=1).detach())
 
 # %% [markdown]
-# Behind the cut there is exactly nothing: $h_0$ to $h_3$ never hear of the loss at step 6. In the opening, with windows of 6 and a lag of 6, no window ever held both a symbol and the answer that depends on it. So no answer could teach the second network to keep its symbol. (Section 6: what it can learn all the same.)
+# Before the cut there is exactly nothing: $h_0$ to $h_3$ never hear of the loss at step 6. In the opening, with windows of 6 and a lag of 6, no window ever held both a symbol and the answer that depends on it. So no answer could teach the second network to keep its symbol. (Section 6: what it can learn all the same.)
 
 # %% [markdown]
 # ### Exercise 4.1 · Derive: three steps on paper
