@@ -62,13 +62,14 @@ def draw_top_p(draw):
 
 def probe_top_p(answer, questions, equals):
     """Of two equals either may stay: so only what is left is compared, not where."""
-    return [*(answer(probs, p) for probs, p in questions), answer(equals, 0.6).sort(-1).values]
+    left = sorted(answer(equals, 0.6).tolist()[0], reverse=True)
+    return [*(answer(probs, p) for probs, p in questions), left]
 
 
 def right_top_p(questions, equals):
     return [
         *(torch.stack([fewest(row, p) for row in probs]) for probs, p in questions),
-        fewest(equals[0], 0.6).sort().values[None],
+        sorted(fewest(equals[0], 0.6).tolist(), reverse=True),
     ]
 
 

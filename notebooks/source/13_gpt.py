@@ -377,7 +377,7 @@ windows = torch.Generator().manual_seed(1)
 first_x, first_y = random_windows(corpus_ids, 16, L, windows)  # (B, L) both
 with torch.no_grad():
     first_logits = untrained(first_x)  # (B, L, V): one row for each position
-    untrained_loss = F.cross_entropy(first_logits.flatten(0, 1), first_y.flatten()).item()
+    untrained_loss = F.cross_entropy(first_logits.flatten(0, 1), first_y.flatten())
 
 # %% tags=["fold", "reveal"]
 # @title The first loss
@@ -687,11 +687,13 @@ from tokenizers import ByteLevelBPETokenizer
 
 bpe = ByteLevelBPETokenizer()
 bpe.train_from_iterator([corpus[:cut]], vocab_size=512, show_progress=False)
-pieces, new_pieces = (torch.tensor(bpe.encode(part).ids) for part in (corpus[:cut], corpus[cut:]))
+pieces = torch.tensor(bpe.encode(corpus[:cut]).ids)
+new_pieces = torch.tensor(bpe.encode(corpus[cut:]).ids)
 
 
 def unigram_bits(read, new, V):  # counted on one text, measured on another
-    return metrics.bits(ngram.NgramModel(1, V, add=1.0).fit(read).nll(new).mean().item())
+    counted = ngram.NgramModel(1, V, add=1.0).fit(read)
+    return metrics.bits(counted.nll(new).mean().item())
 
 
 per_character = unigram_bits(train_ids, valid_ids, V)
@@ -922,10 +924,11 @@ print("nats of each turn:", *(f"{turn:.1f}" for turn in turns[:8]))
 # %% tags=["nbval-ignore-output"]
 names = "GREMIO KATHARINA PETRUCHIO BIANCA LUCENTIO TRANIO HORTENSIO BAPTISTA"
 after = [[characters.index(each) for each in name + ":\n"] for name in names.split()]
-dials = {"greedy": {"top_k": 1}, "0.3": {"temperature": 0.3}, "0.7": {"temperature": 0.7}}
+cold, warm = {"temperature": 0.3}, {"temperature": 0.7}
 repeated = {}
-for dial, options_of in dials.items():
-    eight_texts = generate(shakespeare, after, 240, torch.Generator().manual_seed(0), **options_of)
+for dial, rule_of in {"greedy": {"top_k": 1}, "0.3": cold, "0.7": warm}.items():
+    draws = torch.Generator().manual_seed(0)
+    eight_texts = generate(shakespeare, after, 240, draws, **rule_of)
     strings = ["".join(characters[i] for i in each) for each in eight_texts]
     repeated[dial] = sampling.repetition(strings)  # of the pieces of 8 characters
     print(f"{dial:6} repeats {100 * repeated[dial]:.0f} of 100 pieces")
@@ -1812,7 +1815,8 @@ with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
     half_loss = F.cross_entropy(half_logits.flatten(0, 1), half_y.flatten())
 with torch.no_grad():
     full_loss = F.cross_entropy(gpt(half_x).flatten(0, 1), half_y.flatten())
-print("logits", half_logits.dtype, " loss", half_loss.dtype, " weights", gpt.head.weight.dtype)
+print("logits ", half_logits.dtype, " loss", half_loss.dtype)
+print("weights", gpt.head.weight.dtype)
 
 # %% tags=["fold"]
 # @title Checked: the loss in bfloat16
