@@ -1,55 +1,83 @@
-"""Any cell can be run again after the whole notebook has run: a reader goes back and changes a number."""
+"""Any cell can be run again, alone, after the whole notebook has run: a reader goes back and changes a number."""
 
 import os
+import subprocess
+import sys
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from tools.notebooks import build, editions
 
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that can copy a process")
 
-def run_twice(notebook, folder):
-    """Run all cells, then all once more; what went wrong the second time, as (cell's number, what)."""
-    client = NotebookClient(
-        notebook, timeout=build.CELL_SECONDS, kernel_name="python3", allow_errors=True,
-        resources={"metadata": {"path": str(folder)}},
+
+def again(notebook):
+    """Return the lines that `tools.notebooks.again` prints of a chapter's number or a notebook's path."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.notebooks.again", str(notebook)],
+        cwd=editions.ROOT, env={**os.environ, **build.ENVIRONMENT}, capture_output=True, text=True,
     )  # fmt: skip
-    wrong = []
-    with client.setup_kernel():
-        for again in (False, True):
-            for number, cell in enumerate(notebook.cells):
-                if cell.cell_type == "code":
-                    client.execute_cell(cell, number)
-                    wrong += [(number, what) for what in faults(cell)] if again else []
-    return wrong
+    assert f"{len(done.stdout.splitlines())} faults" in done.stderr, done.stderr  # it came to its end
+    return done.stdout.splitlines()
 
 
-def faults(cell):
-    """Errors that are not meant, and claims that no longer hold."""
-    meant = "raises-exception" in cell.metadata.get("tags", [])
-    for output in cell.outputs:
-        if output.output_type == "error" and not meant:
-            yield f"{output.ename}: {output.evalue}"
-        if "✗" in output.get("data", {}).get("text/markdown", ""):
-            yield output.data["text/markdown"]
+def faults_of(folder, *cells):
+    """Store a notebook of these cells, and return what is found when each is run again."""
+    path = folder / "planted.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(**cell) for cell in cells]), path)
+    return again(path)
 
 
-def test_a_name_with_two_meanings_is_found(tmp_path):
-    """Fails if a cell that works once and not twice passes."""
-    cells = [nbformat.v4.new_code_cell(code) for code in ("x = 2", "y = x + 1", "x = 'two'", "z = 1")]
-    found = run_twice(nbformat.v4.new_notebook(cells=cells[:2] + cells[3:]), tmp_path)
-    assert found == []
-    cells[0].source = "x = x if 'x' in globals() else 2"
-    ((number, what),) = run_twice(nbformat.v4.new_notebook(cells=cells), tmp_path)
-    assert number == 1
-    assert what.startswith("TypeError")
+def test_a_cell_that_cannot_be_run_again_is_found(tmp_path):
+    """Fails if an error, another text, a failing claim or a missing error passes, or what is sound does not.
+
+    Run again in order, all would be well but the last two: the first cell repairs what the others read.
+    """
+    claim = "from course_lib.notebook.claims import claim\nclaim('It is small.', n < 3)"
+    found = faults_of(
+        tmp_path,
+        {"source": "x, n, names = 2, 1, ['a']"},
+        {"source": "y = x + 1\ny"},
+        {"source": "print('n is', n)"},
+        {"source": claim},
+        {"source": "names[1]", "metadata": {"tags": ["raises-exception"]}},
+        {"source": "import random\nrandom.seed(0)"},
+        {"source": "print(random.random())"},
+        {"source": "random.seed(0)\nprint(random.random())"},
+        {"source": "print(n)", "metadata": {"tags": ["nbval-ignore-output"]}},
+        {"source": "names.append(n)\nprint(len(names))"},
+        {"source": "x, n = 'two', 3"},
+    )
+    planted = "planted"
+    assert [line.partition(": ")[0] for line in found] == [
+        f"{planted} [1] y = x + 1",
+        f"{planted} [2] print('n is', n)",
+        f"{planted} [3] from course_lib.notebook.claims import claim",
+        f"{planted} [3] from course_lib.notebook.claims import claim",
+        f"{planted} [4] names[1]",
+        f"{planted} [6] print(random.random())",
+        f"{planted} [9] names.append(n)",
+    ]
+    said = [line.partition(": ")[2] for line in found]
+    assert said[0].startswith("TypeError: can only concatenate str")
+    assert said[1] == "'n is 3' for 'n is 1'"
+    assert said[2].startswith("✗ Not with these settings: It is small.")
+    assert said[4] == "no error the second time"
+    assert said[6] == "'3' for '2'"
+
+
+def test_no_cell_is_changed_by_the_second_run_of_another(tmp_path):
+    """Fails if the cells are run again in one process: the first would train on what the second measures."""
+    cells = (
+        {"source": "if 'losses' not in globals():\n    losses = []\nlosses.append(1)"},
+        {"source": "print(losses)"},
+    )
+    assert faults_of(tmp_path, *cells) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", editions.sources(), ids=lambda path: path.stem)
-def test_every_cell_can_be_run_again(path, tmp_path, monkeypatch):
-    """Fails if a second run of a cell raises an error, or makes a claim false."""
-    for name, value in build.ENVIRONMENT.items():
-        monkeypatch.setitem(os.environ, name, value)
-    assert run_twice(editions.student(editions.chapter(path)), tmp_path) == []
+def test_every_cell_can_be_run_again(path):
+    """Fails if a cell that is run alone after the whole raises an error, says something else or makes a claim false."""
+    assert again(path.stem[:2]) == []

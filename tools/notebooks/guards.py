@@ -315,15 +315,20 @@ def _text(output):
     return "\n".join(dict.fromkeys(parts))  # text/plain often repeats text/markdown
 
 
+def says_exempt(cell):
+    """Whether a cell is marked so that its output is not compared."""
+    return bool(EXEMPT_TAGS & set(cell.metadata.get("tags", [])) or EXEMPT_MARKS.search(cell.source))
+
+
 def _is_exempt(cell):
-    if EXEMPT_TAGS & set(cell.metadata.get("tags", [])) or EXEMPT_MARKS.search(cell.source):
-        return True
+    return says_exempt(cell) or not any(
+        sanitised(_text(output)).strip() or output.output_type == "error" for output in cell.outputs
+    )
+
+
+def sanitised(text):
+    """Return a text without what nbval leaves out of a comparison."""
     lines = SANITIZE.read_text(encoding="utf8").splitlines()
-    rules = [line.removeprefix("regex:").strip() for line in lines if line.startswith("regex:")]
-    for output in cell.outputs:
-        left = _text(output)
-        for rule in rules:
-            left = re.sub(rule, "", left)
-        if left.strip() or output.output_type == "error":
-            return False
-    return True
+    for rule in (line.removeprefix("regex:").strip() for line in lines if line.startswith("regex:")):
+        text = re.sub(rule, "", text)
+    return text
