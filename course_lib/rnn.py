@@ -72,7 +72,10 @@ def rnn_loop(x, state, weights, mask=None, reverse=False, nonlinearity="tanh"):
     """
     weight_ih, weight_hh, *biases = weights
     from_input = F.linear(x, weight_ih, sum(biases) if biases else None)  # (T, B, D)
-    step = lambda from_input, h: (rnn_step(from_input, h, weight_hh, nonlinearity),)  # noqa: E731
+
+    def step(from_input, h):
+        return (rnn_step(from_input, h, weight_hh, nonlinearity),)
+
     return scan(step, from_input, state, mask, reverse)
 
 

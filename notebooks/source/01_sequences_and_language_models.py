@@ -251,7 +251,7 @@ w_1, w_2 = weights
 year_1937, year_1938 = spots[TEST - 2], spots[TEST - 1]
 in_1939 = w_1 * year_1938 + w_2 * year_1937 + bias
 in_1940 = w_1 * in_1939 + w_2 * year_1938 + bias  # for 1939, its own forecast
-print(f"forecasts {in_1939:.0f}, {in_1940:.0f}; actual", spots[TEST : TEST + 2].tolist())
+print(f"forecast {in_1939:.0f}, {in_1940:.0f}; actual", spots[TEST : TEST + 2].tolist())
 
 # %% [markdown]
 # And so on, year by year. We take the best $K$ of the twenty, which is 7, and fit it anew on all years before the test. It gets two naive rivals that cost nothing: *next year will be like this year*, and *like the same year of the last cycle*, eleven years ago. At the end of 1938, of 1939, and so on up to 1972, each forecasts the next eleven years:
@@ -552,7 +552,7 @@ for n in tqdm(range(1, 8), leave=False):
     by_n["training"].append(smoothed_bits(counts[n], seen_part, n, k=0.1))
 
 # %% tags=["reveal"]
-figures.bits_by_n(by_n)
+figures.bits_by_n({text: by_n[text] for text in ("held out", "training")})
 
 # %% tags=["fold", "reveal"]
 # @title The best n
