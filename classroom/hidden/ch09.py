@@ -293,7 +293,7 @@ TESTS = [
         without=(
             "EncoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "MultiheadAttention", "MultiHeadAttention",
             "multi_head_attention_forward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "Linear",
-            "LayerNorm",
+            "LayerNorm", "scaled_dot_product_attention", "_scaled_dot_product_attention_math",
         ),
     ),
     Hidden("ex09-4-cross-attention-check", "cross_attention", draw_cross_attention, right_cross_attention),

@@ -78,6 +78,23 @@ class _Norms(TorchFunctionMode):
 _READY = ("layer", "batch", "group", "instance", "rms")
 
 
+class _Attentions(TorchFunctionMode):
+    """Notes which of torch's own attentions are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if name in _READY_ATTENTIONS:
+            self.called.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+_READY_ATTENTIONS = ("scaled_dot_product_attention", "multi_head_attention_forward")
+
+
 @check(
     hints=(
         "Each vector x[b, t] is normalised by itself: which axis do mean and variance run over, and how many numbers "
@@ -279,7 +296,11 @@ def encoder_block(student):
     for name in ("gain1", "gain2"):
         p[name] = 1 + p[name]
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]).bool()
-    got = expect_tensor(student(x, mask, p, _H), x.shape)
+    with _Attentions() as attentions:
+        got = expect_tensor(student(x, mask, p, _H), x.shape)
+    if attentions.called:
+        raise Wrong(f"your code calls torch's own {attentions.called[0]}; here you write the attention "
+                    "yourself: scores, softmax, and the weighted sum of the values")  # fmt: skip
     want = _block(x, mask, p)
     if close(got[mask], want[mask], precision(got)):
         _other_block(student, x, p)

@@ -183,7 +183,6 @@ def imdb_transformer(
     dropout of the sublayers (as good, slower) and leaving words out of reviews instead of hiding them (faster,
     worse). Three of these settings were recorded in full before, test scores included; validation and time
     decided between them. "training step" compares times: all train on the same reviews in turn, see `_step_times`.
-    The runs of the other two variants are `imdb_mask` and `imdb_attention_dropout`.
     """
     reviews = raw_reviews(seed, fraction)
     sizes, p = (width, heads, feedforward), tutorial_dropout
@@ -213,18 +212,6 @@ def imdb_transformer(
         timed_runs = {name: runs[name] for name in ("tutorial", *timed)}
         results["training step"] = _step_times(timed_runs, batch_size, timed_reviews, rounds)
     return {"results": results, "history": history}
-
-
-@experiment("imdb-mask", "The tutorial's Transformer with a padding mask, and nothing else mended.")
-def imdb_mask(seed, variants=("mask added",), epochs=10):
-    """The settings are those of `imdb_transformer`."""
-    return imdb_transformer(seed, variants, timed=(), epochs=epochs)
-
-
-@experiment("imdb-attention-dropout", "The mended Transformer with dropout of attention weights too.")
-def imdb_attention_dropout(seed, variants=("mended, attention dropout",), epochs=10):
-    """The settings are those of `imdb_transformer`."""
-    return imdb_transformer(seed, variants, timed=(), epochs=epochs)
 
 
 class WithoutMask(nn.Module):

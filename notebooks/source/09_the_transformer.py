@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 09 · The Transformer
 #
-# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. We look at nine kinds of parts: in the encoder the positions, the self-attention, the feed-forward networks and the residual connections; in the decoder the same four, and the cross-attention. We switch off one of the nine at a time, in all layers, without training again, and let the model translate. **How many of them can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
+# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Each half has positions, self-attention, feed-forward networks and residual connections; the decoder has cross-attention too. That makes nine kinds of parts. We switch off one at a time, in all layers, without training again, and let the model translate. **How many of them can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -86,13 +86,20 @@ guess_1 = predict("how many of the nine parts it can lose, each alone", ...)
 
 # %% tags=["fold", "nbval-ignore-output", "reveal"]
 # @title The same translator, one part switched off
-OWN_SENTENCES = [
-    "ein hund läuft durch den schnee .", "zwei kinder spielen im park .", "eine frau liest ein buch auf einer bank .",
-    "ein mann mit einem roten hut steht auf der straße .", "drei mädchen sitzen am strand .",
-    "ein junge springt in das wasser .", "eine gruppe von menschen wartet auf den bus .",
-    "ein kleines kind isst ein eis .", "zwei männer spielen gitarre auf der straße .",
-    "eine katze schläft auf einem sofa .", "ein mädchen fährt mit dem fahrrad .", "ein alter mann kocht in der küche .",
-]  # fmt: skip
+OWN_SENTENCES = """
+ein hund läuft durch den schnee .
+zwei kinder spielen im park .
+eine frau liest ein buch auf einer bank .
+ein mann mit einem roten hut steht auf der straße .
+drei mädchen sitzen am strand .
+ein junge springt in das wasser .
+eine gruppe von menschen wartet auf den bus .
+ein kleines kind isst ein eis .
+zwei männer spielen gitarre auf der straße .
+eine katze schläft auf einem sofa .
+ein mädchen fährt mit dem fahrrad .
+ein alter mann kocht in der küche .
+""".strip().splitlines()
 
 
 MODULES = {"self-attention": "self_attn", "cross-attention": "multihead_attn", "feed-forward networks": "linear2"}
@@ -114,6 +121,11 @@ def without(side, part):
     return [say(sentence, fresh) for sentence in OWN_SENTENCES]
 
 
+def shortened(sentence):
+    """At most 60 letters, for the table."""
+    return sentence if len(sentence) < 60 else sentence[:60] + " ..."
+
+
 def kept(before, after):
     """Words that both sentences have, counted, as a fraction of the longer one."""
     before, after = before.split(), after.split()
@@ -126,11 +138,10 @@ same = {name: sum(a == b for a, b in zip(whole, others, strict=True)) for name, 
 words_kept = {name: sum(map(kept, whole, others)) / len(whole) for name, others in spared.items()}
 most_first = sorted(spared, key=words_kept.get, reverse=True)
 guess_1.compare(sum(value >= 0.5 for value in words_kept.values()))
-short = lambda sentence: sentence if len(sentence) < 60 else sentence[:60] + " ..."  # noqa: E731
 table(
     ["switched off", "unchanged, of 12", "words the same, mean", f"what it makes of *{OWN_SENTENCES[2]}*"],
     [["nothing", 12, "100%", whole[2]]]
-    + [[name, same[name], f"{words_kept[name]:.0%}", short(spared[name][2]) or "(nothing)"] for name in most_first],
+    + [[name, same[name], f"{words_kept[name]:.0%}", shortened(spared[name][2]) or "(nothing)"] for name in most_first],
 )
 
 # %% tags=["fold"]
@@ -151,7 +162,7 @@ claim(
 )
 
 # %% [markdown]
-# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not in what order: most of the right words still come, and then the translation rambles on.
+# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not their order: most of the right words still come, and then the translation rambles on.
 #
 # The other five it needs. Without its *feed-forward networks* the decoder finds most of the words, but stutters, and every repeat counts against it. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* hardly anything gets through. (These weights were trained with every part in place; a model *trained* without one might do better.)
 #
@@ -444,7 +455,7 @@ ch09.residuals_by_hand(first_entries)
 #
 # Difficulty ●●●●○ · 40 minutes · needs sections 2 to 4, and chapter 07
 #
-# Write the whole Post-LN block from tensors, heads included, for a padded batch, without layers of `nn` or of the library and without `F.multi_head_attention_forward`. `F.linear`, `F.layer_norm` and `softmax` are allowed, and so are your own functions from exercises 7.2 and 7.3. What your block returns *at* padding does not matter; that real tokens do not look there does. (It is the longest so far. It may wait until after section 6, where the same block is written with layers of `nn`.)
+# Write the whole Post-LN block from tensors, heads included, for a padded batch, without layers of `nn` or of the library, and without torch's ready-made attention (`F.scaled_dot_product_attention`, `F.multi_head_attention_forward`). `F.linear`, `F.layer_norm` and `softmax` are allowed, and so are your own functions from exercises 7.2 and 7.3. What your block returns *at* padding does not matter; that real tokens do not look there does. (It is the longest so far. It may wait until after section 6, where the same block is written with layers of `nn`.)
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-3-encoder-block", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -533,7 +544,7 @@ claim(
 )
 
 # %% [markdown]
-# Here it mostly looks at the word that it is about to translate, though nobody told it which one that is. (A map shows where, not why; *Going deeper* tests one by hiding words.) Like the encoder, the decoder is a stack of blocks, and every one of them asks the *same* memory, the output of the encoder's **last** block:
+# Here it mostly looks at the word that it is about to translate, though no training example says which one that is. (A map shows where, not why; *Going deeper* tests one by hiding words.) Like the encoder, the decoder is a stack of blocks, and every one of them asks the *same* memory, the output of the encoder's **last** block:
 
 # %%
 diagrams.show("stacked")
@@ -886,7 +897,7 @@ claim(
 )
 
 # %% [markdown]
-# The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model learned to look there. When it generates, no word stands there. In training that was so only at the end of a sentence, where the answer was `<eos>`: a likely reason why it so often says `<eos>` at once and writes nothing (with two other seeds: 204 and 300 empty of 300, tried once).
+# The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model learned to look there. When it generates, no word stands there. In training that was so only at the end of a sentence, where the answer was `<eos>`: a likely reason why it so often says `<eos>` at once and writes nothing.
 #
 # When the causal model is used, it too must write for itself, and then **each word costs a run** (chapter 13 stores what need not be computed again):
 
@@ -1305,15 +1316,15 @@ claim(
 # %%
 set_seed(0)
 parts = [EncoderLayer(64, 4, 256, dropout=0.0) for _ in range(12)]
-start, plain = torch.randn(1, 20, 64, requires_grad=True), nn.Identity()
-for keep, norm in ((1, plain), (0, plain), (0, nn.LayerNorm(64))):
+start, no_norm = torch.randn(1, 20, 64, requires_grad=True), nn.Identity()
+for keep, norm in ((1, no_norm), (0, no_norm), (0, nn.LayerNorm(64))):
     h = start
     for part in parts:
         h = norm(keep * h + part.attend(h))
     print(f"sums {keep}, {norm._get_name()}: {grad(h[0, 0, 0], start)[0].norm():.0e}")
 
 # %% [markdown]
-# With the sums the gradient arrives in full size; without them next to nothing does. A norm brings it back even without them: where it enlarges a small vector, it enlarges the gradient too. (With four other seeds 0.4 to 2, tried once.) So in untrained layers norms do the second of section 2's two tasks, but not the first: in the count of section 2 the norms were in place, and without the sums the words were lost all the same.
+# With the sums the gradient arrives in full size; without them next to nothing does. A norm brings it back even without them: where it enlarges a small vector, it enlarges the gradient too. So in untrained layers norms do the second of section 2's two tasks, but not the first: in the count of section 2 the norms were in place, and without the sums the words were lost all the same.
 
 # %% [markdown] tags=["deeper"]
 # ### Why not BatchNorm?
@@ -1432,20 +1443,35 @@ for width in (8, 512):
 # **A Pre-LN that is not one.** `x = norm(x)` at the top, then `x = x + attend(x)`: now the residual carries the norm of $x$, not $x$ (exercise 9.2's fourth form). Sublayers that return zeros show it.
 
 # %%
+set_seed(0)
 silent, norm64 = torch.zeros_like, nn.LayerNorm(64)
-stream = 5 * torch.randn(1, 4, 64)
+large = 5 * torch.randn(1, 4, 64)  # the stream
 with torch.no_grad():
-    n = norm64(stream)
+    n = norm64(large)
     wrong = n + silent(n)  # the stream is overwritten
-    repaired = stream + silent(norm64(stream))
+    repaired = large + silent(norm64(large))
 print(f"size of the stream, first 5: {wrong.std():.1f}, repaired {repaired.std():.1f}")
 
 # %% [markdown]
-# **Padding that a score hides.** Section 8's padding test finds a missing mask; a score need not. Recorded toy classifiers *trained* without their mask reach on average the same accuracy, 93% (mean pooling, three seeds: 87 to 98% without the mask, 91 to 95% with it).
-#
+# **Padding that a score hides.** Section 8's padding test finds a missing mask; a score need not. The ledger has toy classifiers with mean pooling that were *trained* with their mask and without it:
+
+# %% tags=["fold"]
+# @title The ledger: trained with the mask and without
+by_mask = {name: ledger.summary("transformer-toy", name, "accuracy") for name in ("mean", "mean, no mask")}
+claim(
+    "Trained without the mask, the mean accuracy over three seeds is the same, within 2 points.",
+    abs(by_mask["mean"][0] - by_mask["mean, no mask"][0]) < 0.02 and by_mask["mean, no mask"][3] == 3,
+    **{
+        name: f"{mean:.1%} ({low:.1%} to {high:.1%})"
+        for name, (mean, low, high, _) in zip(("with the mask", "without"), by_mask.values(), strict=True)
+    },
+)
+
+# %% [markdown]
 # **The maximum over padding.** Pooling (section 9) has to know what is real, too. Zeros at padding look harmless; for a maximum they are not.
 
 # %%
+set_seed(0)
 vectors = -torch.rand(1, 5, 3)  # (B, T, D), all negative; 3 of 5 tokens are real
 is_real = torch.tensor([[True, True, True, False, False]])[..., None]
 zeros_there = vectors.masked_fill(~is_real, 0.0)
@@ -1547,7 +1573,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### How good is a Transformer on real captions?
 #
-# German to English captions (Multi30k) with the protocol of chapter 06: ten epochs, scores on the test captions of 2016. Sizes were chosen on the validation captions: for the Transformer together with its learning rate and dropout; for the recurrent models with one vector, and the GRU with attention takes over theirs (with its own it might do better). The two Transformers have **one seed** each: a lead of a point is an example, not a finding. The last row is the translator of the first screen: fewer parameters, smaller vocabularies, 14 epochs, and Post-LN; the large Transformer is Pre-LN.
+# German to English captions (Multi30k) with the protocol of chapter 06: ten epochs, scores on the test captions of 2016. The tuning is unequal. The Transformer's size, learning rate and dropout were chosen for it, on the validation captions; the GRU with attention takes over the settings that were chosen for the model with one vector, and with its own it might do better. So the rows are compared as recorded, and a lead counts only where the seeds' ranges do not overlap. The last row is the translator of the first screen, in **one seed**: fewer parameters, smaller vocabularies, 14 epochs, and Post-LN; the large Transformer is Pre-LN.
 
 # %% tags=["fold"]
 # @title The ledger: translators on Multi30k
@@ -1574,24 +1600,21 @@ table(
 signature = ledger.values("multi30k-transformer", "Transformer", "signature")[0]
 markdown(f"sacrebleu: `{signature.partition('|version')[0]}`")
 bleu, perplexity = (
-    {name: ledger.summary(*where, metric)[0] for name, where in multi30k.items()}
+    {name: ledger.values(*where, metric) for name, where in multi30k.items()}
     for metric in ("bleu", "perplexity_word")
 )
+look_back = ("GRU with attention", "Transformer")
 claim(
-    "In these runs the Transformer has the highest BLEU of the four large models and the lowest perplexity; both that can look back are more than 10 BLEU above both that cannot.",
-    bleu["Transformer"] == max(bleu.values())
-    and perplexity["Transformer"] == min(perplexity.values())
-    and min(bleu["Transformer"], bleu["GRU with attention"])
-    > max(bleu["LSTM, one vector"], bleu["GRU, one vector"]) + 10,
-    ahead_of_the_GRU_with_attention=f"{bleu['Transformer'] - bleu['GRU with attention']:.1f} BLEU",
+    "As recorded, every run of the two models that can look back is more than 10 BLEU above every run of the two that cannot.",
+    min(min(bleu[name]) for name in look_back)
+    > max(max(values) for name, values in bleu.items() if name not in look_back) + 10,
 )
 claim(
-    "The small Transformer's BLEU is higher than that of the row above, with either search, and its perplexity worse: with one seed each, no order is proven.",
-    all(
-        ledger.summary(*small["small Transformer"], metric)[0] > ledger.summary(*multi30k["Transformer"], metric)[0]
-        for metric in ("bleu", "bleu_beam", "perplexity_word")
-    )
-    and ledger.summary(*small["small Transformer"], "bleu")[3] == ledger.summary(*multi30k["Transformer"], "bleu")[3] == 1,
+    "As recorded, the perplexity of every run of the Transformer is lower than that of every run of the GRU with attention; their mean BLEU differs by less than 2.",
+    max(perplexity["Transformer"]) < min(perplexity["GRU with attention"])
+    and abs(sum(bleu["Transformer"]) / len(bleu["Transformer"]) - sum(bleu["GRU with attention"]) / len(bleu["GRU with attention"])) < 2,
+    runs_of_the_Transformer=len(bleu["Transformer"]),
+    runs_of_the_GRU=len(bleu["GRU with attention"]),
 )
 
 # %%
@@ -1908,7 +1931,7 @@ neighbours = {
 # @title How often the nearest review has the same verdict
 agree = {name: (verdicts[index] == verdicts).double().mean().item() for name, index in neighbours.items()}
 claim(
-    "The neighbour by the Transformer's vectors has the same verdict in more than 7 of 10 cases; by word counts in fewer than 2.",
+    "In this run the neighbour by the Transformer's vectors has the same verdict in more than 7 of 10 cases; by word counts in fewer than 2.",
     agree["Transformer"] > 0.7 and agree["word counts"] < 0.2,
     **agree,
 )
@@ -1922,19 +1945,16 @@ claim(
 # The small Transformer of a university tutorial (Tal Daniel, tutorial 07 of EE 046211 at the Technion, in its versions of 2021 to 2023) has 1 layer, $D$ = 32, 2 heads, $F$ = 128; it reads the first 200 words of a review out of a vocabulary of 50,000 and takes the maximum over all positions; no mask is passed anywhere. Its page shows a test accuracy of 0.822. (Later versions have another vocabulary and another number.)
 #
 # - *as it was* repeats it, with its own ten epochs;
-# - *mask added* hides the padding from attention and maximum. That is not the only change: reviews of similar length can now share a batch, and biases and initialisation are the library's. **One seed**, so an example;
-# - *all fixes* keeps the size and the ten epochs. Punctuation is cut from the words, the *last* 200 tokens are read, the mean is pooled, the table starts small, the learning rate warms up and decays. In training 3 of 10 words are hidden behind `<unk>` and 4 of 10 entries of the embeddings are dropped, but no attention weights; the row after it drops 1 of 10 of those too;
+# - *all fixes* keeps the size and the ten epochs, and changes seven things, listed below. In training 3 of 10 words are hidden behind `<unk>` and 4 of 10 entries of the embeddings are dropped, but no attention weights;
 # - *best* reads the last 512 tokens for six epochs and drops more, in the second form with embeddings of word pairs beside those of words.
 #
-# Beside them stands chapter 02's bag of words with pairs. A tenth of the training reviews was for validation; the test reviews chose nothing.
+# Beside them stands chapter 02's bag of words with pairs. A tenth of the training reviews was for validation; the test reviews chose nothing. Three seeds each.
 
 # %% tags=["fold"]
 # @title Where the ledger has these models
 imdb = {
     "as it was": ("imdb-tutorial", "as it was"),
-    "mask added": ("imdb-mask", "mask added"),
     "all fixes": ("imdb-transformer", "mended"),
-    "all fixes, attention dropout": ("imdb-attention-dropout", "mended, attention dropout"),
     "best, words": ("imdb-best", "words"),
     "best, words and pairs": ("imdb-best", "words and pairs"),
     "bag of words and pairs": ("imdb-bow", "unigrams + bigrams, scaled"),
@@ -1946,10 +1966,9 @@ figures.imdb(accuracy)
 # %% tags=["fold"]
 # @title What the fixes are worth
 claim(
-    "As it was, it repeats the 0.822 that the tutorial reported, to within 1.5 points; in one run the mask, with what changed beside it, did not raise it.",
-    abs(average["as it was"] - 0.822) < 0.015 and average["mask added"] < average["as it was"] + 0.005,
+    "As it was, it repeats the 0.822 that the tutorial reported, to within 1.5 points in each seed.",
+    max(abs(value - 0.822) for value in accuracy["as it was"]) < 0.015,
     as_it_was=average["as it was"],
-    mask_added=average["mask added"],
 )
 best_accuracy = max(average["best, words"], average["best, words and pairs"])
 claim(
@@ -1965,17 +1984,53 @@ claim(
 )
 
 # %% [markdown]
-# The tutorial's model met the same padding in training and in the test, and learned to live with it. What the mask buys is verdicts that do not depend on the padding, and batches without needless columns. And 25,000 reviews are few: what a model has learned beforehand counts for more than its kind, which is why chapter 12 trains on text without labels first. The times were measured while the machine did other work too; the steps were timed in turn, which is the fairer comparison:
+# Which of the seven fixes bring that? Take them back one at a time, from *all fixes*, with everything else in place: no mask; words as what stands between spaces; the *first* 200 words in place of the last 200; the maximum in place of the mean; the tutorial's dropout; large embeddings at the start; and its plain AdamW, without warm-up, decay or clipping. The figure shows by how much the accuracy falls then, seed by seed.
+
+# %% tags=["fold"]
+# @title The ledger: one fix taken back
+CHANGES = {
+    "mask": "no padding mask",
+    "tokens": "words between spaces",
+    "end": "the first 200 words",
+    "mean": "maximum, not mean",
+    "dropout": "the tutorial's dropout",
+    "start": "large embeddings",
+    "learning": "plain AdamW",
+}
+if "imdb-one-change" in ledger.names():
+    lost = {
+        shown: [
+            100 * (whole_one - without_it)
+            for whole_one, without_it in zip(
+                accuracy["all fixes"], ledger.values("imdb-one-change", f"all but {name}", "accuracy"), strict=True
+            )
+        ]
+        for name, shown in CHANGES.items()
+    }
+    figures.one_change(lost)
+
+# %% tags=["fold"]
+# @title What a single fix is worth
+if "imdb-one-change" in ledger.names():
+    claim(
+        "At least one fix is worth more than 1 point in each of three seeds; at least one other can be taken back, and in some seed nothing is lost.",
+        max(min(points) for points in lost.values()) > 1 and min(min(points) for points in lost.values()) <= 0,
+    )
+    claim(
+        "No fix alone makes up, on average, for all that they gain together.",
+        max(sum(points) / len(points) for points in lost.values())
+        < 100 * (average["all fixes"] - average["as it was"]),
+        together=f"{100 * (average['all fixes'] - average['as it was']):.1f} points",
+    )
+
+# %% [markdown]
+# (Nothing was tuned again after a change. What two fixes do together is not the sum of the two.) Even where the mask gains no accuracy it gives verdicts that do not depend on the padding, and batches without needless columns. And 25,000 reviews are few: what a model has learned beforehand counts for more than its kind, which is why chapter 12 trains on text without labels first.
+#
+# The times were measured while the machine did other work too; the steps were timed in turn, which is the fairer comparison:
 
 # %% tags=["fold"]
 # @title Accuracy and time of each model
-of_a_step = {"as it was": 1.0}
-for name, key in {
-    "mask added": "mask_added",
-    "all fixes": "mended",
-    "all fixes, attention dropout": "mended_attention_dropout",
-}.items():
-    of_a_step[name] = ledger.summary("imdb-transformer", "training step", f"{key}_share")[0]
+of_a_step = {"as it was": 1.0, "all fixes": ledger.summary("imdb-transformer", "training step", "mended_share")[0]}
 seconds = {name: ledger.summary(*imdb[name], "train_seconds")[0] for name in imdb if name != "bag of words and pairs"}
 
 
@@ -1997,10 +2052,16 @@ claim(
     ten_epochs=f"{seconds['all fixes'] / seconds['as it was']:.0%}",
     a_step=f"{of_a_step['all fixes']:.0%}",
 )
+longer = [
+    dropped / without
+    for dropped, without in zip(
+        ledger.values("imdb-transformer", "training step", "mended_attention_dropout_share"),
+        ledger.values("imdb-transformer", "training step", "mended_share"),
+        strict=True,
+    )
+]
 claim(
-    "Dropping attention weights too makes its steps more than half as long again, and changes the accuracy by less than 1 point.",
-    of_a_step["all fixes, attention dropout"] > 1.5 * of_a_step["all fixes"]
-    and abs(average["all fixes"] - average["all fixes, attention dropout"]) < 0.01,
-    times_as_long=of_a_step["all fixes, attention dropout"] / of_a_step["all fixes"],
-    change=f"{100 * (average['all fixes, attention dropout'] - average['all fixes']):.1f} points",
+    "Dropping a tenth of the attention weights too would make a step at least 1.4 times as long, in each of three timings.",
+    min(longer) > 1.4,
+    times_as_long=longer,
 )
