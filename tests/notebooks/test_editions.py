@@ -239,3 +239,20 @@ def test_a_notebook_is_really_executed(workshop):
     with pytest.raises(Exception, match="ZeroDivisionError"):
         build.build(workshop)
     assert nbformat.read(build.NOTEBOOKS / "98_chapter.ipynb", as_version=4) == notebook  # the old one stays whole
+
+
+def test_the_build_stores_which_visible_cells_were_slow_and_silent(monkeypatch):
+    """One run with a kernel: fails if the silent cell is not named, or one with a bar, a folded or a quick one is."""
+    monkeypatch.setattr(build, "SLOW_SECONDS", 0.5)
+    work = "import time\nbegin = time.process_time()\nwhile time.process_time() < begin + 0.8:\n    pass"
+    cells = {
+        "silent": new_code_cell(work),
+        "shows": new_code_cell(f"from tqdm import tqdm\nfor _ in tqdm(range(2)):\n    {work.splitlines()[0]}\n{work}"),
+        "folded": new_code_cell(work, metadata={"jupyter": {"source_hidden": True}}),
+        "quick": new_code_cell("print(sorted(set(globals()) & {'counted', 'tqdm', 'time'}))"),
+    }
+    for name, cell in cells.items():
+        cell.id = name
+    notebook = build.execute(nbformat.v4.new_notebook(cells=list(cells.values()), metadata={"course": {}}))
+    assert notebook.metadata.course["silent"] == {"silent": 1}
+    assert notebook.cells[3].outputs[0].text == "['time', 'tqdm']\n"  # what the build puts into the kernel is not seen

@@ -138,6 +138,12 @@ def test_marks_for_tools_are_found_in_folded_cells_too():
         assert len(guards.marks_for_tools(sound(source="f = lambda x: x  # noqa: E731", metadata=metadata))) == 1
 
 
+def test_a_cell_that_was_slow_and_silent_is_found():
+    notebook = sound()
+    notebook.metadata.course = {"silent": {"abc": 5}}
+    assert all_guards(notebook) == ["abc: takes 5 s and shows no progress; use tqdm"]
+
+
 def test_claims_are_counted_at_a_figure():
     """Fails if a third claim passes in the next cell, or one after another figure or text does not."""
     two, one = [said(f"✓ It is {i}.") for i in range(2)], [said("✓ It is so.")]

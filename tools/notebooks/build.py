@@ -15,15 +15,24 @@ import tempfile
 import time
 
 import nbformat
+import psutil  # comes with the kernel
 from nbclient import NotebookClient
 
-from tools.notebooks import editions
+from tools.notebooks import editions, guards
 from tools.notebooks.editions import INSTRUCTOR, NOTEBOOKS, ROOT
 
 # The conditions under which notebooks are executed and compared.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "COURSE_PROFILE": "quick"}
 CELL_SECONDS = 120
 SLOW_SECONDS = 3
+# Run in the kernel first: a file grows with each progress bar, which is not drawn while a notebook is built.
+COUNT_BARS = """
+import tqdm
+def counted(self, *args, start=tqdm.tqdm.__init__, **options):
+    open({file!r}, "a").write("|")
+    start(self, *args, **options)
+tqdm.tqdm.__init__ = counted
+"""
 
 
 def build(path, force=False):
@@ -49,27 +58,38 @@ def build_instructor(path):
 
 
 def execute(notebook):
-    """Run a notebook in an empty folder, as in Colab; return it with outputs.
+    """Run a notebook in an empty folder, as in Colab; return it with outputs, and its silent cells in its metadata.
 
+    Silent is a visible cell that computes for more than 3 s and shows no progress; a guard finds it there.
     Errors stop the run unless the cell is tagged `raises-exception`.
     """
     os.environ.update(ENVIRONMENT)
-    begin = time.monotonic()
-    started = {}
+    begin, before, silent = time.monotonic(), {}, {}
+    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile() as bars:
+        count = f"exec({COUNT_BARS.format(file=bars.name)!r}, {{}})"
 
-    def say_if_slow(cell, cell_index, **_):  # such a cell must show progress
-        seconds = time.monotonic() - started[cell_index]
-        if seconds > SLOW_SECONDS:
-            print(f"  {seconds:4.0f} s: {cell.source.strip().splitlines()[0]}", flush=True)
+        def so_far():
+            """The seconds of processors that the kernel has used, and the progress bars that it has made."""
+            used = psutil.Process(client.km.provisioner.pid).cpu_times()
+            return sum(used[:4]), os.path.getsize(bars.name)
 
-    with tempfile.TemporaryDirectory() as folder:
+        def begin_cell(cell, cell_index):
+            before[cell.id] = so_far()
+
+        def end_cell(cell, cell_index, **_):
+            seconds, shown = (now - old for now, old in zip(so_far(), before[cell.id], strict=True))
+            if seconds > SLOW_SECONDS and not shown and guards.is_story(cell):
+                silent[cell.id] = round(seconds)
+                print(f"  {seconds:4.0f} s without progress: {cell.source.strip().splitlines()[0]}", flush=True)
+
         client = NotebookClient(
             notebook, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
-            resources={"metadata": {"path": folder}},
-            on_cell_start=lambda cell, cell_index: started.update({cell_index: time.monotonic()}),
-            on_cell_executed=say_if_slow,
+            resources={"metadata": {"path": folder}}, extra_arguments=[f"--IPKernelApp.exec_lines={count}"],
+            on_cell_start=begin_cell, on_cell_executed=end_cell,
         )  # fmt: skip
         client.execute()
+    if silent:
+        notebook.metadata.course["silent"] = silent
     notebook.metadata.course["seconds"] = round(time.monotonic() - begin)
     notebook.metadata.pop("language_info", None)
     for cell in notebook.cells:

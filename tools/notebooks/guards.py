@@ -129,6 +129,12 @@ def long_cells(notebook):
     return problems
 
 
+def silent_cells(notebook):
+    """A visible cell that takes over 3 s shows progress: the build, which measures, stores those that do not."""
+    silent = notebook.metadata.get("course", {}).get("silent", {})
+    return [f"{name}: takes {seconds} s and shows no progress; use tqdm" for name, seconds in silent.items()]
+
+
 def marks_for_tools(notebook):
     """No mark for a formatter or a linter stands in code that a reader can open, or that `show_source` shows."""
     shown = [(cell, cell.source) for cell in notebook.cells if cell.cell_type == "code"]
@@ -260,6 +266,7 @@ GUARDS = (
     moving_outputs,
     too_many_exempt,
     long_cells,
+    silent_cells,
     marks_for_tools,
     many_claims,
     long_main_path,
@@ -277,13 +284,13 @@ def problems(path, notebook):
     return [f"{Path(path).name}: {problem}" for problem in found]
 
 
+def is_story(cell):
+    """Whether a cell is code that a reader sees and did not write: no apparatus, no exercise."""
+    return cell.cell_type == "code" and not editions.is_folded(cell) and "nbgrader" not in cell.metadata
+
+
 def _story(notebook):
-    """The code cells that a reader sees and did not write: no apparatus, no exercise."""
-    return [
-        cell
-        for cell in notebook.cells
-        if cell.cell_type == "code" and not editions.is_folded(cell) and "nbgrader" not in cell.metadata
-    ]
+    return [cell for cell in notebook.cells if is_story(cell)]
 
 
 def _has_picture(cell):
