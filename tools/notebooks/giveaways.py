@@ -132,5 +132,7 @@ def _shown(cell):
     parts = []
     for output in cell.get("outputs", []):
         data = output.get("data", {})
-        parts.append(output.get("text", "") or data.get("text/markdown", "") or data.get("text/plain", ""))
+        text = output.get("text", "") or data.get("text/markdown", "") or data.get("text/plain", "")
+        if "No guess yet of" not in text:  # what `predict` says itself: "put one in place of the three dots"
+            parts.append(text)
     return "\n\n".join(parts)
