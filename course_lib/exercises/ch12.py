@@ -1,10 +1,8 @@
-"""Checks of chapter 12's exercises: masking, its shares, pairs of texts, a loss, parameters, WordPiece, search.
+"""Checks of chapter 12's exercises: masking, a loss, a step of pre-training, WordPiece, parameters, search.
 
 Each check asks for the properties of a right answer first; if one fails, it looks for the usual mistakes and names the
 one it recognises. The references are written with loops. Notebook: 12.
 """
-
-import math
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +13,8 @@ from course_lib.exercises import (
     check,
     close,
     expect_number,
-    expect_numbers,
     expect_tensor,
     expect_type,
-    near,
 )
 
 
@@ -145,117 +141,7 @@ def _explain_hidden(inputs, targets, draws):
     )
 
 
-# --- exercise 12.2: shares ------------------------------------------------------------------
-
-
-@check(
-    hints=(
-        "A random token is drawn from all V words: with which probability is it the old one?",
-        "changed = 0.15 (0.8 + 0.1 (1 - 1/V)); looks the same and chosen = 0.15 (0.1 + 0.1 / V); then Bayes' rule",
-        "for V = 4: 0.15 times 0.875, then 0.15 times 0.125 divided by 0.85 plus itself",
-    )
-)
-def shares(student):
-    """Exercise 12.2: how many inputs differ from the text, and how suspect a word that looks normal is."""
-    changed, suspect = expect_numbers(student, ("changed", "suspect"))
-    chosen, V = 0.15, 4
-    same = chosen * (0.1 + 0.1 / V)
-    share = chosen * (0.8 + 0.1 * (1 - 1 / V))
-    if not near(changed, share):
-        if changed > 1:
-            raise Wrong(f"changed is {changed:.4g}: a share between 0 and 1 is wanted, not a percentage")
-        if math.isclose(changed, round(share, 2)):
-            raise Wrong("changed: right, but rounded to two digits; three significant digits are wanted")
-        if near(changed, chosen):
-            raise Wrong("changed: that is the share of chosen tokens; some of them stay as they are")
-        if near(changed, chosen * 0.9):
-            raise Wrong("changed: nearly; the random token is sometimes the old one, with probability 1 / V")
-        if near(changed, chosen * 0.8):
-            raise Wrong("changed: that counts the masks alone; random tokens change the text too")
-        if near(changed, 0.8 + 0.1 * (1 - 1 / V)):
-            raise Wrong("changed: that is a share of the chosen tokens; wanted is a share of all tokens")
-        raise Wrong(f"changed is {changed:.4g}: add 80 % of 15 %, and of 10 % of 15 % what is really another token")
-    share = same / (1 - chosen + same)
-    if not math.isclose(suspect, share, rel_tol=4e-3):  # three digits, though it is small
-        if suspect > 1:
-            raise Wrong(f"suspect is {suspect:.4g}: a share between 0 and 1 is wanted, not a percentage")
-        if any(math.isclose(suspect, round(share, digits)) for digits in (2, 3)):
-            raise Wrong("suspect: right, but rounded too far; three significant digits are wanted, zeros in front not "
-                        "counted")  # fmt: skip
-        if near(suspect, chosen * 0.1 / (1 - chosen + chosen * 0.1)):
-            raise Wrong("suspect: nearly; a random token that happens to be the old one looks the same too")
-        if near(suspect, same) or near(suspect, chosen * 0.1):
-            raise Wrong("suspect: that is a share of all tokens; divide by the share of tokens that look the same")
-        if near(suspect, chosen):
-            raise Wrong("suspect: that is the probability before anything is seen; a word that shows is rarely a blank")
-        raise Wrong(f"suspect is {suspect:.4g}: P(chosen and same) / P(same), where same has two ways to come about")
-
-
-# --- exercise 12.4: a batch of pairs --------------------------------------------------------
-
-
-def _pairs(pairs, cls, sep, pad, early=False, flat=False, one_sep=False, pad_segment=0):
-    """The reference: [CLS] a [SEP] b [SEP], padded on the right."""
-    rows = [[cls, *a, sep, *b] + ([] if one_sep else [sep]) for a, b in pairs]
-    T = max(map(len, rows))
-    ids, segments = torch.full((len(pairs), T), pad), torch.full((len(pairs), T), pad_segment)
-    mask = torch.zeros(len(pairs), T, dtype=torch.bool)
-    for i, (row, (a, _)) in enumerate(zip(rows, pairs, strict=True)):
-        n = len(a) + (1 if early else 2)
-        ids[i, : len(row)], mask[i, : len(row)] = torch.tensor(row), True
-        segments[i, :n], segments[i, n : len(row)] = 0, 0 if flat else 1
-    return ids, mask, segments
-
-
-@check(
-    hints=(
-        "Write one row as a list first; its segments are as many 0 and 1 as its two parts have tokens.",
-        "row = [cls, *a, sep, *b, sep]; segments = [0] * (len(a) + 2) + [1] * (len(b) + 1); pad both to the longest",
-        "ids = torch.full((B, T), pad); fill ids[i, :len(row)]; mask and segments the same way, from zeros",
-    )
-)
-def pair_batch(student):
-    """Exercise 12.4: pairs of texts as ids, mask and segments."""
-    pairs, CLS, SEP, PAD = [([7, 8, 9], [11, 12]), ([13], [14]), ([15, 16], [17, 18, 19, 20])], 2, 3, 1
-    answer = student(pairs, CLS, SEP, PAD)
-    if not isinstance(answer, (tuple, list)) or len(answer) != 3:
-        raise Wrong(f"wanted a tuple (ids, mask, segments), got {type(answer).__name__}")
-    ids, mask, segments = (expect_tensor(x, name=n) for x, n in zip(answer, ("ids", "mask", "segments"), strict=True))
-    wanted = _pairs(pairs, CLS, SEP, PAD)
-    if not (ids == CLS).any():
-        raise Wrong("[CLS] is missing: every row begins with it")
-    if torch.equal(ids.long(), _pairs(pairs, CLS, SEP, PAD, one_sep=True)[0]):
-        raise Wrong("the last [SEP] is missing: both texts end with one")
-    expect_tensor(ids, wanted[0].shape, torch.int64, "ids")
-    expect_tensor(mask, wanted[1].shape, torch.bool, "the mask")
-    expect_tensor(segments, wanted[2].shape, torch.int64, "segments")
-    if not torch.equal(ids, wanted[0]):
-        if torch.equal(ids.masked_fill(~wanted[1], PAD), wanted[0]):
-            raise Wrong("padding is not `pad_id`")
-        if torch.equal(ids.sort(1).values, wanted[0].sort(1).values):
-            raise Wrong("the tokens are right, their order is not: [CLS] first [SEP] second [SEP], then padding")
-        b, t = (ids != wanted[0]).nonzero()[0].tolist()
-        raise Wrong(f"row {b}, position {t} holds {ids[b, t]}; wanted {wanted[0][b, t]}")
-    if not torch.equal(mask, wanted[1]):
-        if torch.equal(mask, ~wanted[1]):
-            raise Wrong("the mask is the wrong way round: True = real token")
-        if mask.all():
-            raise Wrong("the mask is True at padding too, so padding would be attended to")
-        raise Wrong("the mask is not True at exactly the real tokens; special tokens are real")
-    if torch.equal(segments, wanted[2]):
-        return
-    mistakes = {
-        "the second text's segments are 0: the network cannot tell the texts apart but by [SEP]": {"flat": True},
-        "the first [SEP] has segment 1; it belongs to the first text": {"early": True},
-        "padding has segment 1; give it 0, as everybody does": {"pad_segment": 1},
-    }
-    for message, options in mistakes.items():
-        if torch.equal(segments, _pairs(pairs, CLS, SEP, PAD, **options)[2]):
-            raise Wrong(message)
-    raise Wrong("segments: 0 from [CLS] to the first [SEP], 1 from there to the last [SEP], 0 at padding")
-
-
-# --- exercise 12.3: the loss ----------------------------------------------------------------
+# --- exercise 12.2: the loss ----------------------------------------------------------------
 
 
 @check(
@@ -266,12 +152,13 @@ def pair_batch(student):
     )
 )
 def blank_loss(student):
-    """Exercise 12.3: the mean cross-entropy over the chosen positions alone."""
+    """Exercise 12.2: the mean cross-entropy over the chosen positions alone."""
     g = torch.Generator().manual_seed(1)
     logits = torch.randn(3, 7, 11, generator=g, dtype=torch.float64)
     ids = torch.randint(0, 11, (3, 7), generator=g)
     chosen = torch.zeros(3, 7, dtype=torch.bool)
     chosen[[0, 0, 0, 0, 1, 2, 2], [1, 4, 5, 6, 2, 0, 5]] = True
+    ids[0, 4] = 0  # token 0 is a token like others
     targets = ids.masked_fill(~chosen, IGNORE)
     got = expect_number(student(logits, targets), "the loss")
     each = F.cross_entropy(logits.transpose(1, 2), targets.clamp(min=0), reduction="none")  # (B, T)
@@ -280,6 +167,7 @@ def blank_loss(student):
         small = expect_number(student(logits[1:2], targets[1:2]), "the loss of one row")
         if not close(small, each[1][chosen[1]].mean()):
             raise Wrong("right for 3 rows, wrong for 1: a size is written into the code")
+        _can_be_learned_from(student, logits, targets)
         return
     rows = torch.stack([e[c].mean() for e, c in zip(each, chosen, strict=True)])
     mistakes = {
@@ -296,6 +184,7 @@ def blank_loss(student):
             -logits[chosen].gather(1, targets[chosen][:, None]).mean()
         ),
         "the loss is divided by the number of rows": each[chosen].sum() / 3,
+        "token 0 is left out where it is the answer: only -100 means that nothing is asked": each[targets > 0].mean(),
     }
     for message, wrong in mistakes.items():
         if close(got, wrong):
@@ -303,33 +192,203 @@ def blank_loss(student):
     raise Wrong(f"got {got:.4f}, wanted {wanted:.4f}: the mean of -log softmax at the targets, where they are not -100")
 
 
-# --- exercise 12.6: in words -------------------------------------------------------------------
+def _can_be_learned_from(student, logits, targets):
+    """The loss must be a tensor from which gradients reach the logits, and the right ones."""
+    logits = logits.clone().requires_grad_()
+    loss = student(logits, targets)
+    if not isinstance(loss, torch.Tensor):
+        raise Wrong(f"the number is right, but it is a {type(loss).__name__}; a tensor is wanted, with its gradient")
+    if not loss.requires_grad:
+        raise Wrong("the number is right, but the loss is cut off from the logits (detach, item or no_grad): no "
+                    "gradient can reach the network")  # fmt: skip
+    right = F.cross_entropy(logits.transpose(1, 2), targets)
+    wanted, got = (torch.autograd.grad(x.sum(), logits)[0] for x in (right, loss))
+    if not close(got, wanted):
+        raise Wrong("the loss is right, its gradient is not: is a part of it detached?")
+
+
+# --- exercise 12.3: a step of pre-training --------------------------------------------------
+
+FIRST = 5  # id of the first word
+
+
+class _Reader(torch.nn.Module):
+    """A stand-in for a masked language model, which remembers what it read: tokens, and the mean of the real ones."""
+
+    def __init__(self, V, seed):
+        super().__init__()
+        g = torch.Generator().manual_seed(seed)
+        self.table = torch.nn.Parameter(torch.randn(V, 6, generator=g, dtype=torch.float64))
+        self.out = torch.nn.Parameter(torch.randn(6, V, generator=g, dtype=torch.float64))
+        self.read = []
+
+    def forward(self, ids, real):
+        """Logits (B, T, V)."""
+        self.read.append((ids.clone(), real.clone()))
+        x = self.table[ids]
+        mean = (x * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+        return torch.tanh(x + mean[:, None]) @ self.out
+
+
+class _Descent:
+    """Plain gradient descent: torch's SGD imports much at its first step, and the check has two seconds."""
+
+    def __init__(self, parameters, rate):
+        self.param_groups = [{"params": list(parameters), "lr": rate}]
+        self.rate = rate
+
+    def zero_grad(self, set_to_none=True):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None if set_to_none else torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter -= self.rate * parameter.grad
+
+
+def _batch_to_hide(B, T, V, seed):
+    """ids, real, choose, fate, others: each row [CLS], words, [SEP] and padding; some draws stand on a bound."""
+    g = torch.Generator().manual_seed(seed)
+    lengths = T - torch.arange(B) % 4
+    real = torch.arange(T) < lengths[:, None]
+    ids = torch.randint(FIRST, V, (B, T), generator=g)
+    ids[:, 0], ids[~real] = 2, 1
+    ids[torch.arange(B), lengths - 1] = 3
+    choose, fate = torch.rand(2, B, T, generator=g, dtype=torch.float64)
+    choose = choose / 3  # many places are chosen
+    choose[0, 1:7] = torch.tensor([0.15, 0.1499, 0.1, 0.1, 0.1, 0.1], dtype=torch.float64)
+    fate[0, 1:7] = torch.tensor([0.1, 0.1, 0.8, 0.7999, 0.9, 0.8999], dtype=torch.float64)
+    return ids, real, choose, fate, torch.randint(FIRST, V, (B, T), generator=g)
+
+
+@check(
+    hints=(
+        "Four things happen, in this order: hide, predict, measure, improve. The first and the third are your own "
+        "functions; what may be hidden?",
+        "maskable = real words alone; inputs, targets = hide(...); logits = network(inputs, real); the loss; then the "
+        "three lines with which every training loop of the course ends",
+        "a special token has an id below FIRST; loss = blank_loss(logits, targets); zero_grad, backward, step; return "
+        "loss.item()",
+    )
+)
+def pretraining_step(student):
+    """Exercise 12.3: hide, predict, loss, gradients, one step."""
+    for B, T, V, seed in ((3, 11, 17, 0), (1, 8, 13, 1)):
+        given = ids, real, choose, fate, others = _batch_to_hide(B, T, V, seed)
+        network, twin = _Reader(V, seed), _Reader(V, seed)
+        optimizer = _Descent(network.parameters(), 0.5)
+        for parameter in network.parameters():
+            parameter.grad = torch.full_like(parameter, 0.3)  # of an earlier step
+        result = student(network, optimizer, *given)
+        got = expect_number(result.detach() if isinstance(result, torch.Tensor) else result, "the loss")
+        inputs, targets = _masked(ids, real & (ids >= FIRST), choose, fate, others)
+        _has_read(network.read, ids, real, inputs, _masked(ids, real, choose, fate, others, every=True)[0])
+        logits = twin(inputs, real)
+        loss = F.cross_entropy(logits.transpose(1, 2), targets)
+        if not close(got, loss):
+            _explain_loss(got, logits.detach(), targets, ids, network, inputs, real)
+        loss.backward()
+        _has_stepped(network, twin)
+
+
+def _has_read(read, ids, real, inputs, anywhere):
+    """What the network was given to read, in its first call."""
+    if not read:
+        raise Wrong("the network was never called: it must predict the hidden words")
+    mine, told = read[0]
+    if not torch.equal(told.bool(), real):
+        raise Wrong("the network's second argument is not `real`: it must know which tokens are padding")
+    if torch.equal(mine, ids):
+        raise Wrong("the network reads the text with nothing hidden, so it can copy every answer")
+    if torch.equal(mine, anywhere):
+        raise Wrong("special tokens or padding are hidden too: only words may be chosen, ids from FIRST on")
+    if not torch.equal(mine, inputs):
+        raise Wrong("the network reads something else than the inputs that masking with these draws gives: is exercise "
+                    "12.1 passed, and are the draws handed on in its order?")  # fmt: skip
+
+
+def _explain_loss(got, logits, targets, ids, network, inputs, real):
+    """Say what another loss is."""
+    each = F.cross_entropy(logits.transpose(1, 2), targets.clamp(min=0), reduction="none")
+    with torch.no_grad():
+        after = F.cross_entropy(network(inputs, real).transpose(1, 2), targets)
+    mistakes = {
+        "the loss runs over all positions, with the text as targets: most of these answers can be read": (
+            F.cross_entropy(logits.transpose(1, 2), ids)
+        ),
+        "the loss runs over the real positions, with the text as targets: most of these answers can be read": (
+            F.cross_entropy(logits.transpose(1, 2), ids, reduction="none")[real].mean()
+        ),
+        "the sum over the chosen positions is returned; wanted is the mean": each[targets != IGNORE].sum(),
+        "positions without target are counted as token 0": each.mean(),
+        "the sum is right, and divided by all positions: divide by the number of chosen ones": (
+            each[targets != IGNORE].sum() / targets.numel()
+        ),
+        "that is the loss after the step; wanted is the one before, from which the gradients come": after,
+    }
+    for message, wrong in mistakes.items():
+        if close(got, wrong):
+            raise Wrong(message)
+    wanted = each[targets != IGNORE].mean().item()
+    raise Wrong(f"the loss is {got:.4f}, wanted {wanted:.4f}: the mean over the chosen positions, before the step")
+
+
+def _has_stepped(network, twin):
+    """Plain gradient descent at rate 0.5 must have gone once along the gradient of the right loss."""
+    now, before, slopes = [], [], []
+    for mine, start in zip(network.parameters(), twin.parameters(), strict=True):
+        now.append(mine.detach()), before.append(start.detach()), slopes.append(start.grad)
+
+    def at(steps):
+        return all(close(x, start + step) for x, start, step in zip(now, before, steps, strict=True))
+
+    if at([-0.5 * slope for slope in slopes]):
+        return
+    if at([torch.zeros_like(slope) for slope in slopes]):
+        raise Wrong("the loss is right, but the weights did not change: does the optimizer step while the gradients "
+                    "are there?")  # fmt: skip
+    if at([-0.5 * (slope + 0.3) for slope in slopes]):
+        raise Wrong("the gradients of an earlier step were still there, and were added to this one's")
+    if at([torch.full_like(slope, -0.15) for slope in slopes]):
+        raise Wrong("the optimizer stepped along the gradients of an earlier step: those of this loss were never "
+                    "computed")  # fmt: skip
+    if at([0.5 * slope for slope in slopes]):
+        raise Wrong("the step goes uphill: the sign of the loss is turned")
+    raise Wrong("the loss is right, but the weights did not make one step along its gradient")
+
+
+# --- exercise 12.5: in words -------------------------------------------------------------------
 
 what_tuning_adds = Written(
     hints=(
-        "(a) Which two facts about an adjective make the verdict? (b) Which of the two does the verdict need? (c) "
-        "Change one thing at a time, and try more than one seed. (d) Compared with what?",
-        "(a) How many good and how many bad adjectives has a review, and what is left of them in a mean? (b) Probe "
-        "the network before and after. (c) steps=950, learning_rate=0.001 and 0.003, seed=0, 1, 2. (d) The controls "
-        "of the probing part.",
-        "(a) Held good and denied bad are both praise: a product of role and polarity, which no linear layer computes "
-        "from a mean. (b) Nobody asks for the thing. (c) Compare with the pre-trained network's 800 + 150 steps. (d) "
-        "An untrained network, a control task, a linear probe.",
+        "(a) Change one thing at a time, and try more than one seed. (b) Which of the two had its best rate? (c) Which "
+        "two facts about an adjective make the verdict? (d) Which of the two does the verdict need? (e) Compared with "
+        "what?",
+        "(a) steps=0, 100, 200, 400, 800; is the loss below the unigram entropy? (b) toys.finetune(untrained.bert, "
+        "hundred, steps=400, learning_rate=...). (c) How many good and how many bad adjectives has a review, and what "
+        "is left of them in a mean? (d) Probe the network before and after. (e) The controls of the probing part.",
+        "(a) Reading pays long before its loss is low: which words go together comes first. (b) Count the steps of "
+        "both, and say how often reading has to be done. (c) Held good and denied bad are both praise: a product of "
+        "role and polarity, which no linear layer computes from a mean. (d) Nobody asks for the thing. (e) An "
+        "untrained network, a control task, a linear probe.",
     ),
     good_answer=(
-        "(a) Role and polarity enter as a product (exclusive or), while the mean of a review always holds one good and "
-        "one bad adjective, one held and one denied; each factor is linearly readable, the product is not. (b) Your "
-        "own numbers: the role stays readable, the thing stays absent, since the verdict does not depend on it; "
-        "fine-tuning mostly combines what is there and moves it to where the new layer reads. (c) Your own numbers, "
-        "best of several seeds: with as many steps in all the gap is smaller, and differs much between seeds; so "
-        "pre-training saves steps on each new task, and here some labels too. (d) The same probe on an untrained "
-        "network and on the embeddings; its score on a control task (selectivity); a linear probe, a majority "
-        "baseline, held-out sentences."
+        "(a) Your own numbers of more than one seed: little reading already helps, when the loss is below the unigram "
+        "entropy and far above the lowest possible; seeds differ much. (b) Your own numbers, at the better of both "
+        "rates: with few steps in all reading gets further; with many steps and many labels the other catches up, so "
+        "reading saves steps on each new task, and here some labels. Optional: (c) Role and polarity enter as a "
+        "product (exclusive or), while the mean of a review always holds one good and one bad adjective, one held and "
+        "one denied; each factor is linearly readable, the product is not. (d) The role stays readable, the thing "
+        "stays absent, since the verdict does not depend on it; fine-tuning mostly combines what is there and moves it "
+        "to where the new layer reads. (e) The same probe on an untrained network and on the embeddings; its score on "
+        "a control task (selectivity); a linear probe, a majority baseline, held-out sentences."
     ),
 )
 
 
-# --- exercise 12.7: parameters --------------------------------------------------------------
+# --- exercise 12.6: parameters --------------------------------------------------------------
 
 
 def _parameters(V, L, D, N, F, S=2, embeddings=True, norms=True, biases=True, pooler=True, qkv=4):
@@ -352,7 +411,7 @@ def _parameters(V, L, D, N, F, S=2, embeddings=True, norms=True, biases=True, po
     )
 )
 def bert_parameters(student):
-    """Exercise 12.7: the formula, checked on both published sizes and on odd ones."""
+    """Exercise 12.6: the formula, checked on both published sizes and on odd ones."""
     sizes = {"V": 11, "L": 13, "D": 8, "N": 5, "F": 14}
     got, wanted = expect_number(student(*sizes.values()), "the number"), _parameters(**sizes)
     if got == wanted:
@@ -385,7 +444,7 @@ def bert_parameters(student):
     raise Wrong(f"for V = 11, L = 13, D = 8, N = 5, F = 14 you count {got:,.0f}; there are {wanted}")
 
 
-# --- exercise 12.5: WordPiece ---------------------------------------------------------------
+# --- exercise 12.4: WordPiece ---------------------------------------------------------------
 
 
 def _pieces(word, vocab, longest=True, marks=True, unknown=True):
@@ -419,8 +478,9 @@ VOCAB = {"un", "unable", "a", "b", "able", "##a", "##b", "##able", "##ably", "##
     )
 )
 def wordpiece(student):
-    """Exercise 12.5: greedy longest match first, ## inside a word, [UNK] for the whole word."""
-    words = ("play", "playing", "unplay", "unables", "able", "plays", "playz", "zplay", "b", "seaside")
+    """Exercise 12.4: greedy longest match first, ## inside a word, [UNK] for the whole word."""
+    words = ("play", "playing", "unplay", "unables", "able", "plays", "playz", "zplay", "b", "seaside", "playun",
+             "ingplay", "Play")  # fmt: skip
     for word in words:
         got, wanted = expect_type(student(word, set(VOCAB)), list, f"the pieces of {word!r}"), _pieces(word, VOCAB)
         if got == wanted:
@@ -445,12 +505,19 @@ def wordpiece(student):
             raise Wrong(
                 "'seaside' begins with 'seas', the longest piece, and cannot go on: [UNK], no way back to 'sea'"
             )
+        if word == "playun":
+            raise Wrong(f"'playun' became {got}: 'un' is known at the start of a word only, '##un' is no piece here")
+        if word == "ingplay":
+            raise Wrong(f"'ingplay' became {got}: '##ing' is known inside a word only, 'ing' is no piece here")
+        if word == "Play":
+            raise Wrong(f"'Play' became {got}: a piece counts if it is known exactly as it is written, and 'Play' is "
+                        "not; to make letters small is not this function's task")  # fmt: skip
         if wanted == ["[UNK]"]:
             raise Wrong(f"{word!r} cannot be cut to its end, so it is one ['[UNK]']; yours is {got}")
         raise Wrong(f"{word!r} became {got}; wanted another cut: the longest known piece from the left, then the next")
 
 
-# --- exercise 12.8: search ------------------------------------------------------------------
+# --- exercise 12.7: search ------------------------------------------------------------------
 
 
 def _text_vectors(x, real, pool="mean", padded=False):
@@ -482,7 +549,7 @@ def _texts(seed, B, T, D):
     )
 )
 def similarities(student):
-    """Exercise 12.8: cosines between the means over the real tokens of queries and documents."""
+    """Exercise 12.7: cosines between the means over the real tokens of queries and documents."""
     given = (*_texts(0, 3, 6, 4), *_texts(1, 5, 7, 4))
     got, wanted = expect_tensor(student(*given)), _cosines(*given)
     if got.shape == wanted.T.shape and close(got, wanted.T):
@@ -518,4 +585,8 @@ def similarities(student):
         raise Wrong(
             f"a cosine lies between -1 and 1, and yours goes to {got.abs().max():.2f}: is each vector's length 1?"
         )
+    right = _cosines(*given)
+    for axis, over in ((1, "documents"), (0, "queries")):
+        if any(close(got, (right / tau).softmax(axis)) for tau in (1, 0.1, 0.05)):
+            raise Wrong(f"that is a softmax of the cosines over the {over}; wanted are the cosines themselves")
     raise Wrong("cosines in shape, but of other vectors: each text's is the mean over its real tokens, of length 1")

@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 12 · BERT
 #
-# "How do I get my money back?" The answer stands on a page of notices: *Refunds reach your account within two weeks of your return.* Not one word of the question is in it, and another notice begins with *Money*. A search that compares words cannot find it. A published network with BERT's architecture turns every text into one vector, and shows the text whose vector is nearest. **For how many of the four questions below will it be the right one?**
+# "How do I get my money back?" The answer is on a page of notices: *Refunds reach your account within two weeks of your return.* Not one word of the question is in it, and another notice begins with *Money*. A search that compares words cannot find it. A published network with BERT's architecture turns every text into one vector, and shows the text whose vector is nearest. **For how many of the four questions below will it be the right one?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -97,7 +97,9 @@ claim(
 # %% [markdown]
 # (Four examples, written so that words mislead; recorded numbers, unless you have the model of section 11.)
 #
-# How can a network know that a refund is money that comes back? The larger network that it was taught to imitate had *read*: words were hidden from it in plain text, and it had to guess them. That is BERT's idea, and can be tried in seconds. Here are a hundred labelled film reviews, and 3,608 without labels. They are artificial: a small grammar writes them, from 40 words and marks in eight forms of sentence. A small Transformer that learns from the hundred alone is often wrong. **How much can it gain by first reading the 3,608?**
+# How can a network know that a refund is money that comes back? The larger network that it was taught to imitate had *read*: words were hidden from it in plain text, and it had to guess them. That is BERT's idea. Reading alone was not enough: the network was then trained on a billion pairs of texts. Section 11 returns to search; first the reading.
+#
+# Reading can be tried in seconds. Here are a hundred labelled film reviews, and 3,608 without labels. They are artificial: a small grammar writes them, from 40 words and marks in eight forms of sentence. A small Transformer that learns from the hundred alone is often wrong. **How much can it gain by first reading the 3,608?**
 
 # %%
 task = toys.review_task(seed=0)
@@ -155,16 +157,16 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them. The difference is what it read before. (That took 800 steps of its own; section 5 asks whether this is fair.) *Sections 1 to 5 take about an hour, their exercises another; the rest, with published models, can wait for a second sitting.*
+# Same network, same hundred labels, the same 150 steps on them, at the same rate. One of the two has read before. But that took 800 steps of its own, and the rate suits fine-tuning: section 5 gives the other network more time and a choice of rates, and the gap shrinks, and with more labels closes. *Sections 1 to 5 take about an hour, their exercises another; the rest, with published models, can wait for a second sitting.*
 #
 # ### You will be able to
 #
-# 1. hide tokens as BERT does, and say what each of the three replacements is for (exercises 12.1, 12.2);
-# 2. build BERT's input from pairs of texts, and its loss, without the usual mistakes (12.3, 12.4);
-# 3. cut words into WordPieces (12.5);
-# 4. fine-tune a classifier, and compare it fairly with frozen features and with no pre-training (12.6);
-# 5. derive the number of parameters of BERT-base and BERT-large (12.7);
-# 6. search texts by meaning with an encoder's vectors (12.8).
+# 1. hide tokens as BERT does, and say what each of the three replacements is for (exercise 12.1);
+# 2. write BERT's loss without the usual mistakes, and assemble a step of its pre-training (12.2, 12.3);
+# 3. cut words into WordPieces (12.4);
+# 4. fine-tune a classifier, and compare it fairly with frozen features and with no pre-training (12.5);
+# 5. derive the number of parameters of BERT-base and BERT-large (12.6);
+# 6. search texts by meaning with an encoder's vectors (12.7).
 #
 # **Letters.** `B` sequences of a batch, `T` tokens of a sequence, `D` width, `H` heads, `F` width of the feed-forward network (`F.` with a dot is `torch.nn.functional`), `V` size of the vocabulary, `N` layers, `L` maximum sequence length, `R` = 400 test reviews, `n` chosen positions.
 
@@ -177,44 +179,44 @@ claim(
 
 # %%
 words = "the plot was not boring , it was wonderful .".split()
-ids = torch.tensor([[CLS, *(vocab.stoi[word] for word in words), SEP]])
-print("tokens", *(vocab.itos[i] for i in ids[0]))
-print("ids   ", tuple(ids.shape), ids[0].tolist())  # (B, T)
+plot_ids = torch.tensor([[CLS, *(vocab.stoi[word] for word in words), SEP]])
+print("tokens", *(vocab.itos[i] for i in plot_ids[0]))
+print("ids   ", tuple(plot_ids.shape), plot_ids[0].tolist())  # (B, T)
 
 # %% [markdown]
 # **Hide two words.** In the input the tokens 2 and 8 become `[MASK]`. These are the **chosen positions**, the only ones where a prediction counts. The labels hold the old token there, and -100 everywhere else, which a loss in torch leaves out.
 
 # %%
-chosen = [2, 8]
-inputs, labels = ids.clone(), torch.full_like(ids, -100)
-labels[0, chosen] = ids[0, chosen]
-inputs[0, chosen] = MASK
-print("inputs", *(vocab.itos[i] for i in inputs[0]))
+gaps = [2, 8]
+masked_ids, labels = plot_ids.clone(), torch.full_like(plot_ids, -100)
+labels[0, gaps] = plot_ids[0, gaps]
+masked_ids[0, gaps] = MASK
+print("inputs", *(vocab.itos[i] for i in masked_ids[0]))
 print("labels", labels[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Predict.** The network that read the 3,608 reads the input. It has not read this sentence before, nor those of sections 4 and 5: all of them are among the reviews that we kept apart. It returns logits for *every* position, V = 45 numbers each, though only two positions count. (Its second output belongs to section 6.)
+# **Predict.** The pre-trained network of the first page reads the input. It has not read this sentence before, nor those of sections 4 and 5: all of them are among the reviews that we kept apart. It returns logits for *every* position, V = 45 numbers each, though only two positions count. (Its second output belongs to section 6.)
 
 # %% tags=["nbval-ignore-output"]
 with torch.no_grad():
-    logits, _ = model(inputs)  # (B, T, V)
-print("logits", tuple(logits.shape))
-for t in chosen:
-    probs = logits[0, t].softmax(dim=-1)  # (V,)
+    plot_logits, _ = model(masked_ids)  # (B, T, V)
+print("logits", tuple(plot_logits.shape))
+for t in gaps:
+    probs = plot_logits[0, t].softmax(dim=-1)  # (V,)
     best = [f"{vocab.itos[i]} {probs[i]:.2f}" for i in probs.topk(4).indices]
     print(f"token {t}:", ", ".join(best))
 
 # %% [markdown]
-# At token 8 there is no doubt. At token 2 a *thing* is wanted, but which one? In the grammar of these reviews nothing tells, and its eight things share the probability.
+# At token 8 there is no doubt. At token 2 a *thing* is wanted, but which one? In the grammar of these reviews nothing says, and its eight things share the probability.
 #
 # **The loss** is the negative log-probability of the old token, averaged over the chosen positions alone. The other ten positions show their own answer, so they prove nothing.
 
 # %% tags=["nbval-ignore-output"]
-for name, network in {"pre-trained": model, "untrained": untrained}.items():
+for name, reader in {"pre-trained": model, "untrained": untrained}.items():
     with torch.no_grad():
-        log_probs = network(inputs)[0].log_softmax(dim=-1)  # (B, T, V)
-    each = [-log_probs[0, t, labels[0, t]].item() for t in chosen]
-    print(f"{name:11} {each[0]:.2f} and {each[1]:.2f}: mean {sum(each) / 2:.2f} nats")
+        log_probs = reader(masked_ids)[0].log_softmax(dim=-1)  # (B, T, V)
+    nats = [-log_probs[0, t, labels[0, t]].item() for t in gaps]
+    print(f"{name:11} {nats[0]:.2f} and {nats[1]:.2f}: mean {sum(nats) / 2:.2f} nats")
 print(f"guessing blindly: ln V = {math.log(V):.2f} nats")
 
 # %% tags=["fold"]
@@ -223,7 +225,7 @@ things, good, bad = (
     torch.tensor([vocab.stoi[word] for word in words_of_kind])
     for words_of_kind in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
 )
-at_thing, at_verb = logits[0, chosen].softmax(dim=-1)
+at_thing, at_verb = plot_logits[0, gaps].softmax(dim=-1)
 TRIED = (
     "the plot was not boring , it was wonderful .",
     "the plot was boring , it was not wonderful .",
@@ -325,9 +327,9 @@ sees_both, sees_left = loss_of_head(None), loss_of_head(causal_mask(12))
 guess_3.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
 
 # %% tags=["fold", "reveal"]
-# @title What the head has learned
+# @title What the head needed to learn
 claim(
-    "With both sides open the head predicts random tokens without a mistake; it has learned nothing about them.",
+    "With both sides open a head in which nothing was learned predicts random tokens with a loss of nearly 0.",
     sees_both < 1e-5,
 )
 claim(
@@ -338,12 +340,12 @@ claim(
 )
 
 # %% [markdown]
-# The low loss is a copy from one position to the right; a network that can cheat learns nothing else. So either hide the future in every layer, as GPT does, or hide the *word itself*, as BERT does. Then both sides can stay open. It remains to decide how to hide.
+# The low loss is a copy from one position to the right: it can be had without learning anything about the tokens. (Under the causal mask the head cannot reach that position. It averages the tokens seen so far, and is as confident in them as before, factor 20: that is worse than a blind guess.) So either hide the future in every layer, as GPT does, or hide the *word itself*, as BERT does. Then both sides can stay open. It remains to decide how to hide.
 
 # %% [markdown]
 # ## 3 · How to hide
 #
-# How many words? If few are chosen, a pass teaches little; if many, too little context is left. BERT chooses **15 %** of the tokens, at random.
+# How many words? If few are chosen, each pass over the text teaches little; if many, too little context is left. BERT chooses **15 %** of the tokens, at random.
 #
 # Should they all become `[MASK]`? After pre-training BERT will read real texts, in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So one of three things happens to a chosen token:
 #
@@ -384,25 +386,6 @@ def hide(ids, maskable, choose, fate, others, mask_id):
 
 # %% nbgrader={"grade": true, "grade_id": "ex12-1-hide-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 ch12.hide(hide)
-
-# %% [markdown]
-# ### Exercise 12.2 · How suspect is a word that looks normal?
-#
-# Difficulty ●●●○○ · 15 minutes · needs section 3
-#
-# Masked language models read DNA too: $V = 4$ letters. The shares are those above, and random tokens are drawn from all four. Write two numbers between 0 and 1, to three significant digits, as a tuple: (a) the share of all tokens whose input *differs* from the text; (b) you look at a position that shows its true letter: the probability that it is one of the chosen.
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-2-shares", "locked": false, "schema_version": 3, "solution": true, "task": false}
-changed_and_suspect = ...
-### BEGIN SOLUTION
-changed_and_suspect = (
-    0.15 * (0.8 + 0.1 * 3 / 4),
-    0.15 * (0.1 + 0.1 / 4) / (0.85 + 0.15 * (0.1 + 0.1 / 4)),
-)
-### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-2-shares-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-ch12.shares(changed_and_suspect)
 
 # %% [markdown]
 # ### The library's version
@@ -452,7 +435,7 @@ claim(
 # (To draw anew for each batch, as we do, is called *dynamic masking*; *Going deeper* counts what it is worth.)
 
 # %% [markdown]
-# ### Exercise 12.3 · Find the bug: a loss that is too good
+# ### Exercise 12.2 · Find the bug: a loss that is too good
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 3
 #
@@ -465,7 +448,7 @@ claim(
 #     return loss / targets.numel()
 # ```
 
-# %% nbgrader={"grade": false, "grade_id": "ex12-3-blank-loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "ex12-2-blank-loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def blank_loss(logits, targets):
     """Mean cross-entropy over the masked tokens.
 
@@ -482,16 +465,16 @@ def blank_loss(logits, targets):
     return -log_probs.gather(1, targets[chosen][:, None]).mean()
     ### END SOLUTION
 
-# %% nbgrader={"grade": true, "grade_id": "ex12-3-blank-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "ex12-2-blank-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 ch12.blank_loss(blank_loss)
 
 # %% [markdown]
-# You can make a batch and its loss. Next comes a network that learns from them.
+# You can make a batch and its loss. Next comes the network that learns from them.
 
 # %% [markdown]
 # ## 4 · A whole BERT in fifty lines
 #
-# It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
+# The first page's network came from the library. Now you write it out, start it with the same random numbers, and train it yourself. It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
 
 # %%
 class Block(nn.Module):
@@ -499,14 +482,14 @@ class Block(nn.Module):
         super().__init__()
         self.attend = MultiHeadAttention(D, H)  # chapter 07
         self.think = nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
-        self.norm1, self.norm2 = nn.LayerNorm(D), nn.LayerNorm(D)
+        self.norm1, self.norm2 = (nn.LayerNorm(D, eps=1e-12) for _ in range(2))
 
     def forward(self, x, mask):  # (B, T, D), (B, 1, 1, T): True = a real token
         x = self.norm1(x + self.attend(x, mask=mask))  # no causal mask: both sides
         return self.norm2(x + self.think(x))
 
 # %% [markdown]
-# Each token enters as the sum of three *learned* vectors: which token it is, at which position it stands, and in which of two texts (its *segment*; a single text is all segment 0). They are rows of three tables, $E$ (V, D), $P$ (L, D) and $S$ (2, D). A LayerNorm brings the sum to one size:
+# Each token enters as the sum of three *learned* vectors: which token it is, at which position it is, and in which of two texts (its *segment*; a single text is all segment 0). They are rows of three tables, $E$ (V, D), $P$ (L, D) and $S$ (2, D). A LayerNorm brings the sum to one size:
 #
 # $$ x_t = \mathrm{LayerNorm}(E[\text{id}_t] + P[t] + S[\text{segment}_t]). $$
 
@@ -517,7 +500,7 @@ class PlainBERT(nn.Module):
         self.token = nn.Embedding(V, D)  # E
         self.position = nn.Embedding(L, D)  # P
         self.segment = nn.Embedding(2, D)  # S
-        self.norm = nn.LayerNorm(D)
+        self.norm = nn.LayerNorm(D, eps=1e-12)  # the paper's eps
         self.blocks = nn.ModuleList(Block(D, H) for _ in range(N))
 
     def forward(self, ids, real, segments=None):  # (B, T) each
@@ -530,7 +513,7 @@ class PlainBERT(nn.Module):
         return x  # (B, T, D)
 
 # %% [markdown]
-# On top stands the **head** of the masked language model. A small layer prepares each vector, then it is compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. All matrices start small, as in the paper: with torch's usual table of standard deviation 1, the logits would be far too large.
+# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token.
 
 # %%
 class MaskedLM(nn.Module):
@@ -538,26 +521,54 @@ class MaskedLM(nn.Module):
         super().__init__()
         V, D = bert.token.weight.shape
         self.bert = bert
-        self.prepare = nn.Sequential(nn.Linear(D, D), nn.GELU(), nn.LayerNorm(D))
+        norm = nn.LayerNorm(D, eps=1e-12)
+        self.prepare = nn.Sequential(nn.Linear(D, D), nn.GELU(), norm)
         self.bias = nn.Parameter(torch.zeros(V))
         for parameter in self.parameters():
-            if parameter.ndim == 2:
-                nn.init.normal_(parameter, std=0.02)
+            if parameter.ndim == 2:  # small, as in the paper: with torch's usual
+                nn.init.normal_(parameter, std=0.02)  # tables the logits start huge
 
     def forward(self, ids, real):  # (B, T) each
         x = self.prepare(self.bert(ids, real))  # (B, T, D)
         return x @ self.bert.token.weight.T + self.bias  # (B, T, V)
 
+# %% [markdown]
+# The library's `BERTForPreTraining` has the same parameters in the same order, and two layers more, for section 6. So yours can take over the random numbers from which the first page's network started:
+
 # %%
-set_seed(0)
-plain = MaskedLM(PlainBERT(V))
-real = torch.ones_like(inputs, dtype=torch.bool)
-print("ids", tuple(inputs.shape), "-> vectors", tuple(plain.bert(inputs, real).shape))
-print("-> logits", tuple(plain(inputs, real).shape))
+def parameters_of(network):
+    """All parameters but those of the two layers that belong to section 6."""
+    named = network.named_parameters()
+    return [p for name, p in named if not name.startswith(("bert.pooler", "pair"))]
+
+
+def copy_weights(source, target):
+    with torch.no_grad():
+        for theirs, mine in zip(*map(parameters_of, (source, target)), strict=True):
+            mine.copy_(theirs)
+    return target
+
+
+plain = copy_weights(untrained, MaskedLM(PlainBERT(V)))
+all_real = torch.ones_like(masked_ids, dtype=torch.bool)
+vectors = plain.bert(masked_ids, all_real)
+print("ids", tuple(masked_ids.shape), "-> vectors", tuple(vectors.shape))
+print("-> logits", tuple(plain(masked_ids, all_real).shape))
 print("parameters", number_of_parameters(plain))
 
+# %% tags=["fold"]
+# @title Checked: the page against the library
+with torch.no_grad():
+    plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(test_ids, test_real)
+    library_logits, _ = untrained(test_ids, test_real)
+claim(
+    "With the same weights your network and the library's give the same logits at all real tokens of 400 padded reviews.",
+    torch.allclose(library_logits[test_real], plain_logits[test_real], atol=1e-5),
+    largest_difference=(library_logits - plain_logits)[test_real].abs().max(),
+)
+
 # %% [markdown]
-# **Pre-training** is now an ordinary loop. No label is read: `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch. `F.cross_entropy` leaves out every target that is -100. To watch it learn, we print its three likeliest words for one gap after each epoch.
+# To watch it learn, we look at its three likeliest words for one gap. Before training every word is about equally likely:
 
 # %% tags=["nbval-ignore-output"]
 def fill(network, sentence):
@@ -575,31 +586,95 @@ def best_three(probs):  # (V,)
 
 
 gap = "i found the plot lovely , _ critics called it boring ."
-print(f"{gap}\nbefore training:    ", best_three(fill(plain, gap)[0]))
-
-# %% tags=["nbval-ignore-output"]
-draws = torch.Generator().manual_seed(0)
-optimizer = torch.optim.AdamW(plain.parameters(), lr=0.002)
-rows, losses = task.unlabelled, []
-for epoch in range(4):
-    for ids, real, _ in text.batches(rows, [0] * len(rows), 32, generator=draws):
-        regular = real & (ids >= FIRST)
-        inputs, targets = mask_tokens(
-            ids, regular, V, MASK, draws, first_regular_id=FIRST
-        )
-        logits = plain(inputs, real)  # (B, T, V)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    recent = sum(losses[-50:]) / 50
-    print(f"epoch {epoch + 1}, loss {recent:.2f}:", best_three(fill(plain, gap)[0]))
+print(f"{gap}\nbefore training:     ", best_three(fill(untrained, gap)[0]))
 
 # %% [markdown]
-# Before training every word is about equally likely; at the end the network is nearly sure. (*But* would be good English too; in this language critics who come second come with *although*.)
+# ### Exercise 12.3 · Assemble: a step of pre-training
 #
-# **Is the loss low?** Lines to compare it with: a network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2; and there is a *lowest possible loss*, which no network can beat on average. It lies a little below the 0.44 nats of "both sides", since one chosen word in ten stays visible. Where would you draw your network's curve?
+# Difficulty ●●●○○ · 25 minutes · needs exercises 12.1 and 12.2, and section 4
+#
+# You have a masking, a loss and a network. Put them together to one step of pre-training: hide, predict, measure, improve. The draws are given again. You may call your `hide` and `blank_loss`; do without the library's `mask_tokens` and its losses.
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-3-pretraining-step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def pretraining_step(network, optimizer, ids, real, choose, fate, others):
+    """One step of pre-training on one batch, with the usual shares.
+
+    Args:
+        network: called with inputs and real, both (B, T); returns logits (B, T, V).
+        optimizer: of its parameters; gradients of an earlier step may still be there.
+        ids: (B, T) int64 tokens; special tokens and padding have ids below FIRST = 5, [MASK] is MASK = 4.
+        real: (B, T) bool, True = a real token.
+        choose, fate: (B, T) uniform in [0, 1), as in `hide`.
+        others: (B, T) int64 random words.
+
+    Returns:
+        float, the loss before the step, in nats per masked token.
+    """
+    ### BEGIN SOLUTION
+    chosen = real & (ids >= FIRST) & (choose < 0.15)
+    inputs = torch.where(chosen & (fate < 0.9), others, ids)
+    inputs = torch.where(chosen & (fate < 0.8), MASK, inputs)
+    loss = F.cross_entropy(network(inputs, real)[chosen], ids[chosen])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-3-pretraining-step-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+ch12.pretraining_step(pretraining_step)
+
+# %% [markdown]
+# When the check passes, let it read: run `watch_it_fill(pretraining_step)` in a cell of your own. The loss falls, and the gap fills.
+
+# %% tags=["fold"]
+# @title watch_it_fill: pre-train with your function
+def watch_it_fill(step, steps=450):
+    """Pre-train the network of section 4 with a step of your own; three words for one gap as it learns."""
+    reader = copy_weights(untrained, MaskedLM(PlainBERT(V)))
+    draws, optimizer = torch.Generator().manual_seed(0), torch.optim.AdamW(reader.parameters(), 0.002)
+    done, nats = 0, []
+    while done < steps:
+        for ids, real, _ in text.batches(task.unlabelled, [0] * len(task.unlabelled), 32, generator=draws):
+            choose, fate = torch.rand(2, *ids.shape, generator=draws)
+            others = torch.randint(FIRST, V, ids.shape, generator=draws)
+            nats.append(float(step(reader, optimizer, ids, real, choose, fate, others)))
+            done += 1
+            if done % 150 == 0:
+                print(f"step {done}, loss {sum(nats[-50:]) / 50:.2f}:", best_three(fill(reader, gap)[0]))
+            if done == steps:
+                break
+
+# %% [markdown]
+# **Pre-training** is now an ordinary loop. No label is read: `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch. `F.cross_entropy` leaves out every target that is -100. Everything is as on the first page: AdamW, whose rate rises to 0.003 for 80 steps and then falls to 0 (chapter 11), gradients clipped at 1, the same reviews in the same order, 800 steps in all. Every 200 steps we look at the gap.
+
+# %% tags=["nbval-ignore-output"]
+plain = copy_weights(untrained, plain)
+draws, losses = torch.Generator().manual_seed(0), []
+optimizer, schedule = toys.scheduled_adamw(plain, 0.003, steps=800)
+rows = task.unlabelled
+while len(losses) < 800:
+    for ids, real, _ in text.batches(rows, [0] * len(rows), 32, generator=draws):
+        inputs, targets = mask_tokens(
+            ids, real & (ids >= FIRST), V, MASK, draws, first_regular_id=FIRST
+        )
+        loss = F.cross_entropy(plain(inputs, real).flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+        if len(losses) % 200 == 0:
+            likely = best_three(fill(plain, gap)[0])
+            print(f"step {len(losses)}, loss {loss:.2f}: {likely}")
+        if len(losses) == 800:
+            break
+
+# %% [markdown]
+# At the end the network is nearly sure. (*But* would be good English too; in this language, when the critics are mentioned second, *although* introduces them.)
+#
+# **Is the loss low?** Lines to compare it with: a network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2; and there is a *lowest possible loss*, which no network can beat on average on new reviews. It lies a little below the 0.44 nats of "both sides", since one chosen word in ten stays visible. Where would you draw your network's curve?
 
 # %% tags=["fold"]
 # @title The lowest possible loss
@@ -615,7 +690,7 @@ def lowest_loss(shown_as_it_is=0.1, shown_as_another=0.1):
         p = {word: count / counts.total() for word, count in counts.items()}
         nats = (1 - shown_as_it_is - shown_as_another) * sum(q * -math.log(q) for q in p.values())  # [MASK]
         for word, q in p.items():
-            nats += q * shown_as_another * (regular - len(p)) / regular * -math.log(q)  # a word that cannot stand there
+            nats += q * shown_as_another * (regular - len(p)) / regular * -math.log(q)  # a word that cannot be there
             for read in p:  # one that can
                 joint = q * (shown_as_it_is * (read == word) + shown_as_another / regular)
                 seen_there = p[read] * shown_as_it_is + shown_as_another / regular
@@ -643,43 +718,23 @@ claim(
     "Without random and kept words the lowest possible loss would be the 0.444 nats of both sides; with them it is 0.408.",
     abs(lowest_loss(0, 0) - entropies["both sides"]) < 1e-9 and abs(levels["lowest possible"] - 0.408) < 0.001,
 )
-scores = toys.masked_scores(model, task)
+network = copy_weights(plain, copy.deepcopy(untrained))  # yours, in the library's class
+scores, first_page = toys.masked_scores(network, task), toys.masked_scores(model, task)
 claim(
-    "In unseen reviews the network that read the 3,608, 800 steps old, is below a quarter of the unigram entropy and above the lowest possible loss.",
-    levels["lowest possible"] < scores["loss"] < levels["unigram"] / 4,
-    loss=f"{scores['loss']:.2f} nats",
-    accuracy=scores["accuracy"],
+    "In unseen reviews your network is below a quarter of the unigram entropy and above the lowest possible loss; so is the first page's, within a tenth of a nat of yours.",
+    all(levels["lowest possible"] < score["loss"] < levels["unigram"] / 4 for score in (scores, first_page))
+    and abs(scores["loss"] - first_page["loss"]) < 0.1,
+    yours=f"{scores['loss']:.2f} nats",
+    first_page=f"{first_page['loss']:.2f} nats",
 )
 
 # %% [markdown]
-# ### The library's BERT: the same, fast and tested
-#
-# `course_lib.bert` has the same parameters in the same order, and dropout, checks and more heads besides. So your weights fit:
-
-# %%
-sizes = {"d_model": 64, "num_layers": 2, "num_heads": 4, "dim_feedforward": 256}
-sizes["layer_norm_eps"] = 1e-5  # torch's; BERT's own is 1e-12
-config = BERTConfig(V, max_len=32, dropout=0.0, **sizes)
-library = BERTForPreTraining(BERT(config, pooler=False))
-with torch.no_grad():
-    for theirs, ours in zip(library.parameters(), plain.parameters(), strict=True):
-        theirs.copy_(ours)
-    library_logits, _ = library(test_ids, test_real)
-    plain_logits = plain(test_ids, test_real)
-print("logits", tuple(library_logits.shape), tuple(plain_logits.shape))
-
-# %% tags=["fold"]
-# @title Checked: the page against the library
-claim(
-    "With the same weights all logits at real tokens agree, for 400 padded reviews.",
-    torch.allclose(library_logits[test_real], plain_logits[test_real], atol=1e-3),
-    largest_difference=(library_logits - plain_logits)[test_real].abs().max(),
-)
+# So this is the network of the first page, now in your own lines. (Not bit for bit: the library adds up in another order, and 800 steps let the rounding grow.) From here on there is one network, yours. It is called `plain`; where a tool asks for the library's class, the same weights are in `network`.
 
 # %% [markdown]
 # ### What has it learned?
 #
-# Below, the network that read the 3,608 fills three gaps. In the first two, words of the same kinds stand around the gap. First write down your own three words for each.
+# Below, your network fills three gaps. In the first two, words of the same kinds surround the gap. First write down your own three words for each.
 
 # %% tags=["nbval-ignore-output", "reveal"]
 sentences = (
@@ -687,19 +742,19 @@ sentences = (
     "critics called the plot boring , _ i found it lovely .",
     "the plot was not boring , it _ wonderful .",
 )
-filled = [fill(model, sentence)[0] for sentence in sentences]
+filled = [fill(plain, sentence)[0] for sentence in sentences]
 print("The three likeliest words for each gap:")
 for sentence, probs in zip(sentences, filled):
     print(f"{sentence:52}  {best_three(probs)}")
 
 # %% [markdown]
-# A harder one: "the plot was not _ , it was wonderful". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones, and with four of these six the network has read the sentence. How much of the probability does our network give to *good* ones?
+# A harder one: "the plot was not _ , it was wonderful". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones, and with four of these six the network has read the sentence. How much of the probability does your network give to *good* ones?
 
 # %%
 guess_4 = predict("the probability of good adjectives, from 0 to 1", ...)
 
 # %%
-harder = fill(model, "the plot was not _ , it was wonderful .")[0]  # (V,)
+harder = fill(plain, "the plot was not _ , it was wonderful .")[0]  # (V,)
 given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
 
 # %% tags=["fold", "reveal"]
@@ -724,7 +779,7 @@ def given_to_the_right_kind():
         at = 1 + torch.tensor(where)  # 1: after [CLS]
         old, hidden = test_ids[every_review, at], test_ids.index_put((every_review, at), torch.tensor(MASK))
         with torch.no_grad():
-            probs = model(hidden, test_real)[0][every_review, at].softmax(dim=-1)  # (R, V)
+            probs = plain(hidden, test_real)[every_review, at].softmax(dim=-1)  # (R, V)
         given.append(torch.where(torch.isin(old, good), probs[:, good].sum(1), probs[:, bad].sum(1)))
     return torch.cat(given).mean()
 
@@ -737,12 +792,32 @@ claim(
 )
 
 # %% [markdown]
-# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad: that is a fact about pairs of words and needs many examples of each. So what it brought to the hundred labels was the grammar; good and bad it learned from them.
-#
-# Where does it look when it fills a gap? In one review below the gap stands late, in the other early. Switch heads on and off. Then press *causal mask*, the view that GPT would have: **in which of the two reviews is anything left that tells the verb?**
+# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad. Has it sorted the twelve adjectives into two kinds at all? Compare their vectors in the token table:
+
+# %% tags=["nbval-ignore-output"]
+table_rows = F.normalize(plain.bert.token.weight.detach(), dim=1)  # (V, D)
+for name, kind, others in ("good", good, good), ("bad", bad, bad), ("both", good, bad):
+    alike = table_rows[kind] @ table_rows[others].T  # (6, 6) cosines
+    alike = alike[alike < 0.9999]  # without a word and itself
+    print(f"mean cosine of {name:4} adjectives: {alike.mean():.2f}")
 
 # %% tags=["fold"]
-# @title The pre-trained network on any review
+# @title Two kinds of adjectives, or one?
+cosines_of = table_rows @ table_rows.T
+apart = ~torch.eye(6, dtype=torch.bool)
+within = torch.stack([cosines_of[kind][:, kind][apart].mean() for kind in (good, bad)])
+claim(
+    "The vectors of good and bad adjectives are nearly as similar to each other as those of one kind: within a tenth, both cosines above 0.5.",
+    (within - cosines_of[good][:, bad].mean()).abs().max() < 0.1 and cosines_of[good][:, bad].mean() > 0.5,
+)
+
+# %% [markdown]
+# It has one kind of adjective, not two. So what it brings to the hundred labels seems to be the grammar; it learns good and bad from the labels.
+#
+# Where does it look when it fills a gap? In one review below the gap comes late, in the other early. Switch heads on and off. Then press *causal mask*, the view that GPT would have: **in which of the two reviews is anything left that gives the verb away?**
+
+# %% tags=["fold"]
+# @title Your network on any review
 from course_lib.notebook.recorder import explore_sentence
 
 
@@ -761,11 +836,11 @@ def explore_blanks(*reviews):
     for review in reviews:
         _, blank_ids = tokens_and_ids(review)
         with torch.no_grad():
-            best = model(blank_ids)[0][0].argmax(-1)[1:-1]
+            best = network(blank_ids)[0][0].argmax(-1)[1:-1]
         filled = [f"[{vocab.itos[i]}]" if w == "_" else w for w, i in zip(review.split(), best.tolist(), strict=True)]
         print("filled:", " ".join(filled))
     return explore_sentence(
-        model,
+        network,
         tokens_and_ids,
         *reviews,
         title="A small BERT, pre-trained on toy reviews",
@@ -784,14 +859,14 @@ explore_blanks(
 )
 
 # %% [markdown]
-# In the first review, *critics called ... but i* stands to the left of the gap: in this language only *found* can follow. In the second only *i* does, and three of the eight forms begin with it; what tells the verb stands on the right.
+# In the first review, *critics called ... but i* is to the left of the gap: in this language only *found* can follow. In the second only *i* is, and three of the eight forms begin with it; what gives the verb away is on the right.
 #
 # Your network can fill gaps. But filling gaps is only the means: next it learns to judge reviews.
 
 # %% [markdown]
 # ## 5 · Fine-tuning: a classifier from end to end
 #
-# The task is that of the chapter's beginning: is a review positive? Each example is a row of ids and a label, 0 or 1. The head of the masked language model goes, and one new linear layer takes its place. It needs *one* vector for the whole review. BERT's authors take the one at `[CLS]`, because their pre-training has a second task that is answered there (section 6). Ours never used the vector at `[CLS]`, so we take the mean over the real tokens.
+# The task is that of the first page: is a review positive? Each example is a row of ids and a label, 0 or 1. The head of the masked language model goes, and one new linear layer takes its place. It needs *one* vector for the whole review. BERT's authors take the one at `[CLS]`, because their pre-training has a second task that is answered there (section 6). Ours never used the vector at `[CLS]`, so we take the mean over the real tokens.
 
 # %%
 class Classifier(nn.Module):
@@ -814,7 +889,7 @@ def share_right(classifier, pairs):
     return (said == torch.tensor(wanted)).float().mean().item()
 
 # %% [markdown]
-# Then train *everything*, the new layer and the old ones, gently: the weights are already good, and large steps would destroy them. In the paper: batches of 16 or 32, learning rates of 2e-5 to 5e-5, 2 to 4 epochs. Our network is much smaller and takes 1e-3, half the rate of its pre-training. This is your own BERT of section 4:
+# Then train *everything*, the new layer and the old ones, in small steps. In the paper: batches of 16 or 32, learning rates of 2e-5 to 5e-5, 2 to 4 epochs. Our network is much smaller and takes 1e-3, a third of the highest rate of its pre-training:
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -841,54 +916,73 @@ for review in (
 ):
     ids = torch.tensor([[CLS, *text.numericalize(review.split(), vocab), SEP]])
     with torch.no_grad():
-        logits = classifier(ids, torch.ones_like(ids, dtype=torch.bool))  # (1, 2)
-    print(f"positive: {logits.softmax(dim=-1)[0, 1]:.2f}  {review}")
+        said = classifier(ids, torch.ones_like(ids, dtype=torch.bool))  # (1, 2)
+    print(f"positive: {said.softmax(dim=-1)[0, 1]:.2f}  {review}")
 
 # %% [markdown]
-# The first two hold the same words and mean the opposite. The library's `BERTForSequenceClassification` is this class with dropout; it reads `[CLS]` or the mean.
+# The first two hold the same words and mean the opposite. The library's `BERTForSequenceClassification` is this class with dropout; it reads `[CLS]` or the mean. (For large networks there is a cheaper way: chapter 14's LoRA trains a small addition to each matrix, and leaves the matrices as they are.)
 #
 # ### Fine-tuned, frozen, or from scratch?
 #
-# The other way to use a pre-trained network is ELMo's, **feature extraction**: the encoder stays *frozen*, and only the new layer is trained. That is cheap, since each text is encoded once. With 20, 50, 100 and 200 labels, and 150 steps on them for both networks that are trained as a whole: which order do you expect?
+# The other way to use a pre-trained network is ELMo's, **feature extraction**: the encoder stays *frozen*, and only the new layer is trained. That is cheap, since each text is encoded once. And is the first page's comparison fair? One network had read for 800 steps, and both learned at 0.001, a rate for fine-tuning. So the network from scratch gets two more chances: 150 steps or 950, as many as reading and fine-tuning take together, each at the best of three rates (chosen on 400 labelled reviews that none of the others gets). With 20, 50, 100 and 200 labels: which order do you expect?
 
 # %% tags=["reveal"]
-ways = ("pre-trained", "from scratch", "frozen")
-figures.accuracy_by_labels("bert-toy", toys.LABELS, ways)
+TOY_WAYS = {
+    "pre-trained": ("bert-toy", "pre-trained, {} labels"),
+    "from scratch, 950 steps": ("bert-toy-steps", "from scratch, 950 steps, {} labels"),
+    "from scratch, 150 steps": ("bert-toy-steps", "from scratch, 150 steps, {} labels"),
+    "frozen": ("bert-toy", "frozen, {} labels"),
+}
+figures.accuracy_by_labels(TOY_WAYS, toys.LABELS)
 
 # %% tags=["fold", "reveal"]
 # @title The ledger: 20 to 200 labels
-def recorded(way, n):
-    """Mean accuracy over the seeds."""
-    return ledger.summary("bert-toy", f"{way}, {n} labels", "accuracy")[0]
-
-
 def by_seed(way, n):
     """Accuracy of each seed."""
-    return ledger.values("bert-toy", f"{way}, {n} labels", "accuracy")
+    experiment, variant = TOY_WAYS[way]
+    return ledger.values(experiment, variant.format(n), "accuracy")
+
+
+def recorded(way, n):
+    """Mean accuracy over the seeds."""
+    return sum(by_seed(way, n)) / len(by_seed(way, n))
 
 
 table(
     ["accuracy, mean of three seeds", *(f"{n} labels" for n in toys.LABELS)],
-    [[way, *(recorded(way, n) for n in toys.LABELS)] for way in ways],
+    [[way, *(recorded(way, n) for n in toys.LABELS)] for way in TOY_WAYS],
 )
 claim(
-    "With 20 labels no way is far from a coin. With 50, 100 and 200, after the same 150 steps on them, the pre-trained network is ahead of the one from scratch in each of three seeds.",
-    all(abs(value - 0.5) < 0.12 for way in ways for value in by_seed(way, 20))
+    "With 20 labels no way gets two thirds of the new reviews right in any seed. After the same 150 steps on 50, 100 or 200 labels the pre-trained network is ahead of the one from scratch in each of three seeds, though that chose its rate.",
+    all(value < 2 / 3 for way in TOY_WAYS for value in by_seed(way, 20))
     and all(
         ours > theirs
         for n in (50, 100, 200)
-        for ours, theirs in zip(by_seed("pre-trained", n), by_seed("from scratch", n), strict=True)
+        for ours, theirs in zip(by_seed("pre-trained", n), by_seed("from scratch, 150 steps", n), strict=True)
     ),
 )
+behind = {
+    n: sorted(ours - theirs for ours, theirs in zip(by_seed("pre-trained", n), by_seed("from scratch, 950 steps", n), strict=True))
+    for n in (50, 100, 200)
+}
 claim(
-    "A linear layer on the frozen network is more than 20 points behind fine-tuning at 200 labels, on average.",
-    recorded("frozen", 200) < recorded("pre-trained", 200) - 0.2,
+    "With 950 steps the network from scratch is within 2 points of the pre-trained one, or ahead, in every seed with 200 labels; with 50 and with 100 in one seed of three, and in the other two more than 10 points behind.",
+    behind[200][-1] < 0.02 and all(behind[n][0] < 0.02 and behind[n][1] > 0.1 for n in (50, 100)),
+)
+
+# %% tags=["fold", "reveal"]
+# @title Frozen features, with more labels too
+with_600 = toys.frozen_accuracy(network.bert, task.labelled, task.test)
+claim(
+    "A linear layer on the frozen network is more than 20 points behind fine-tuning with 200 labels, on average; on your network, frozen, even 600 labels do not bring two thirds.",
+    recorded("frozen", 200) < recorded("pre-trained", 200) - 0.2 and with_600 < 2 / 3,
+    with_600_labels=with_600,
 )
 
 # %% [markdown]
-# **Is it fair?** Equal labels and equal steps on them, but one network had 800 steps before, and 150 steps are too few for the other: its curve says what it reaches *in that time*, not what it can reach with patience. In exercise 12.6 (c) you give it as many steps in all. What pre-training surely saves is time on every new task: it has to be done only once.
+# **So what is reading worth?** After the same few steps on the labels, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and 100 it mostly does. (Three seeds, wide bands: read no trend into a single point.) What pre-training surely saves is time on every new task, since it is done only once. And this grammar is so small that 200 reviews, read again and again, hold it; a few hundred texts of a real language do not. Section 8 tries one.
 #
-# Frozen features do poorly *here*. The verdict is right only if "which adjective" and "held or denied" are combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they can do well (*Going deeper*).
+# Frozen features do poorly *here*, and not for want of labels: with 600 they hardly get better. A likely reason: the verdict is right only if "which adjective" and "held or denied" are combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they can do well (*Going deeper*).
 #
 # *A good place to stop.*
 #
@@ -946,40 +1040,6 @@ claim(
 # NSP is easy when the topics differ. RoBERTa (Liu et al. 2019) dropped it, with results as good or better; our small BERT has the first task alone, too.
 
 # %% [markdown]
-# ### Exercise 12.4 · A batch of pairs
-#
-# Difficulty ●●○○○ · 20 minutes · needs section 6
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-4-pair-batch", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def pair_batch(pairs, cls_id, sep_id, pad_id):
-    """Pairs of texts as one padded batch: [CLS] first [SEP] second [SEP] padding.
-
-    Args:
-        pairs: list of B (first, second), lists of ids.
-        cls_id: id of [CLS].
-        sep_id: id of [SEP].
-        pad_id: id of padding.
-
-    Returns:
-        ids: (B, T) int64, T the longest row.
-        mask: (B, T) bool, True = real token, special ones included.
-        segments: (B, T) int64, 0 up to the first [SEP], 1 up to the second, 0 at padding.
-    """
-    ### BEGIN SOLUTION
-    rows = [[cls_id, *first, sep_id, *second, sep_id] for first, second in pairs]
-    ids = torch.full((len(rows), max(map(len, rows))), pad_id)
-    mask, segments = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
-    for i, (row, (first, _)) in enumerate(zip(rows, pairs, strict=True)):
-        ids[i, : len(row)] = torch.tensor(row)
-        mask[i, : len(row)] = True
-        segments[i, len(first) + 2 : len(row)] = 1
-    return ids, mask, segments
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-4-pair-batch-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch12.pair_batch(pair_batch)
-
-# %% [markdown]
 # ### One encoder, four heads
 #
 # Most tasks for an encoder are of four kinds (the paper's figure 4). They differ in what the new layer reads:
@@ -1029,13 +1089,13 @@ claim(
 # %% [markdown]
 # "Uncased" models lower-case the text and drop accents first.
 #
-# ### Exercise 12.5 · Greedy, longest first
+# ### Exercise 12.4 · Greedy, longest first
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 7
 #
 # Write the loop yourself, without any library's tokenizer.
 
-# %% nbgrader={"grade": false, "grade_id": "ex12-5-wordpiece", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "ex12-4-wordpiece", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def wordpiece(word, vocab):
     """Cut a word into known pieces, the longest first, from left to right.
 
@@ -1058,7 +1118,7 @@ def wordpiece(word, vocab):
     return found
     ### END SOLUTION
 
-# %% nbgrader={"grade": true, "grade_id": "ex12-5-wordpiece-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "ex12-4-wordpiece-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 ch12.wordpiece(wordpiece)
 
 # %% [markdown]
@@ -1073,17 +1133,21 @@ ch12.wordpiece(wordpiece)
 # print([tokenizer.id_to_token(i) for i in best])
 # ```
 #
-# Our BERT reads and writes Hugging Face's names (*Going deeper* lists some), so the round trip can be made here, with the network that read the 3,608:
+# (Not run here. Below, the same `[MASK]` for a network that is on your machine.)
+#
+# The library reads and writes Hugging Face's names (*Going deeper* lists some), so the round trip can be made here, with your network:
 
 # %%
 some_ids, some_real = text.pad_batch([row for row, _ in task.test[:20]])
 with tempfile.TemporaryDirectory() as folder:
-    model.save_pretrained(folder)
+    network.save_pretrained(folder)
     returned = BERTForPreTraining.from_pretrained(folder)
     files = sorted(path.name for path in Path(folder).iterdir())
     config, tensors = huggingface.read(folder)
 with torch.no_grad():
-    ours, theirs = model(some_ids, some_real), returned(some_ids, some_real)
+    ours, theirs = network(some_ids, some_real), returned(some_ids, some_real)
+asked = "the plot was not boring , it _ wonderful ."
+print(asked.replace("_", "[MASK]"), "->", best_three(fill(returned, asked)[0]))
 
 # %% tags=["fold"]
 # @title The files, and the logits compared
@@ -1105,7 +1169,7 @@ claim(
 # - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
 # - **published**: the first screen's network, six layers of width 384, with a new layer on the mean.
 #
-# Beside them stand chapter 02's bags, which read whole reviews, the networks only the ends. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews (*Going deeper* has the settings). A line of one seed is an example.
+# Beside them are chapter 02's bags: they read whole reviews; the networks read only the ends. Expect a surprise about bags. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews (*Going deeper* has the settings).
 
 # %%
 guess_5 = predict("accuracy of the published network with 400 labels", ...)
@@ -1149,15 +1213,19 @@ table(
     [[way, len(few(way, FEW[0])), *(mean_of_few(way, n) for n in FEW)] for way in WAYS],
 )
 small, bags = ("our pre-training", "from scratch"), ("bag of words", "bag of words and pairs")
-over_bags = {n: leads("published", bags, n) for n in FEW}
+
+
+def mean_lead(others, n):
+    """How far the published network is ahead of the best of others, mean over its seeds."""
+    return sum(leads("published", others, n)) / recorded_seeds
+
+
 claim(
-    f"In {'the one seed recorded, an example' if recorded_seeds == 1 else f'each of {recorded_seeds} seeds'}, "
-    "the published network is more than 4 points ahead of both small ones with each number of labels, "
-    "and of both bags with 100; with 1,600 the better bag is within 2 points of it.",
-    min(min(leads("published", small, n)) for n in FEW) > 0.04
-    and min(over_bags[100]) > 0.04
-    and max(map(abs, over_bags[1600])) < 0.02,
-    **{f"{n:,} labels, ahead of the better bag by": f"{100 * sum(over) / len(over):.1f} points" for n, over in over_bags.items()},
+    f"{'In the one seed recorded, an example,' if recorded_seeds == 1 else f'On average over {recorded_seeds} seeds'} "
+    "the published network is more than 4 points ahead of the better small one with each number of labels, "
+    "and of the better bag with 100; with 1,600 the better bag is within 2 points of it.",
+    min(mean_lead(small, n) for n in FEW) > 0.04 and mean_lead(bags, 100) > 0.04 and abs(mean_lead(bags, 1600)) < 0.02,
+    **{f"{n:,} labels, ahead of the better bag by": f"{100 * mean_lead(bags, n):.1f} points" for n in FEW},
 )
 claim(
     "In every seed the bag of words is more than 4 points ahead of both small networks with each number of labels.",
@@ -1165,7 +1233,7 @@ claim(
 )
 
 # %% [markdown]
-# A bag of words, which read nothing beforehand, is better than our small BERT throughout; *Going deeper* shows what that gained by reading. In what is recorded only the published network, five times as large and much better read, gets ahead of the better bag, and not where labels are many. Most film reviews can be judged by words and pairs of words, and a bag learns these from the labels alone: on such a task try it first. It has no chance where only the meaning is the same, as in the first screen's search.
+# A bag of words, which read nothing beforehand, is better than our small BERT throughout; *Going deeper* shows what that gained by reading, and how all do with all 25,000 labels. In what is recorded only the published network, five times as large and much better read, gets ahead of the better bag, and not with 1,600 labels. Most film reviews can be judged by words and pairs of words, and a bag learns these from the labels alone: on such a task try it first. In the first screen's search, where only the meaning was the same, counting words failed on all four questions.
 
 # %% [markdown]
 # ## 9 · Errors you will meet
@@ -1183,7 +1251,7 @@ for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.item
     print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
 
 # %% [markdown]
-# **2 · The loss over all positions.** Most of the answers stand in the question. Take a reader that copies what it sees, and at `[MASK]` knows only how often each word occurs:
+# **2 · The loss over all positions.** Most of the answers can be read in the question. Take a reader that copies what it sees, and at `[MASK]` knows only how often each word occurs:
 
 # %%
 shown, targets = blanks(seed=2)
@@ -1202,10 +1270,10 @@ row = task.test[0][0]
 alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
 ids, real = padded
 with torch.no_grad():
-    by_itself = tuned_model(alone_ids, torch.ones_like(alone_ids).bool())
-    wrong = tuned_model(ids, torch.ones_like(real)) - by_itself
-    fixed = tuned_model(ids, real) - by_itself
-    vectors = model.bert(ids, real)  # (1, 30, D), 0 at padding
+    by_itself = classifier(alone_ids, torch.ones_like(alone_ids).bool())
+    wrong = classifier(ids, torch.ones_like(real)) - by_itself
+    fixed = classifier(ids, real) - by_itself
+    vectors = network.bert(ids, real)  # (1, 30, D), 0 at padding
 mean_wrong = vectors.mean(dim=1)
 mean_fixed = vectors.sum(dim=1) / real.sum(dim=1, keepdim=True)
 changes = wrong.abs().max(), fixed.abs().max()
@@ -1213,20 +1281,27 @@ print(f"logits change, wrong: {changes[0]:.3f}, fixed: {changes[1]:.3f}")
 print(f"length of the mean, wrong / fixed: {mean_wrong.norm() / mean_fixed.norm():.2f}")
 
 # %% [markdown]
-# **4 · Other masks, or dropout, at each evaluation.** The loss depends on which words are hidden, and two draws differ by more than many an improvement that one would like to report. Draw the masks once, with a seed of their own, and call `eval()`.
+# **4 · Other masks, or dropout, at each evaluation.** The loss depends on which words are hidden, and two draws differ by more than many reported improvements. Draw the masks once, with a seed of their own, and call `eval()`.
 
 # %% tags=["nbval-ignore-output"]
-six = [toys.masked_scores(model, task, draws=1, seed=seed)["loss"] for seed in range(6)]
+six = [
+    toys.masked_scores(network, task, draws=1, seed=seed)["loss"] for seed in range(6)
+]
 print("wrong:", *(f"{loss:.3f}" for loss in six))
-again = [toys.masked_scores(model, task)["loss"] for _ in range(2)]
+again = [toys.masked_scores(network, task)["loss"] for _ in range(2)]
 print("fixed:", *(f"{loss:.3f}" for loss in again))
 
 # %% [markdown]
-# **5 · Too large a rate in fine-tuning.** At thirty times the rate not even the hundred reviews that it trains on are learned:
+# **5 · Too large a rate in fine-tuning.** At thirty times the rate not even the hundred reviews that it trains on are learned. It is the rate that fails, not the start: without pre-training the same happens.
 
-# %%
-hasty = toys.finetune(model.bert, hundred, learning_rate=0.03)
-known, new = toys.accuracy(hasty, hundred), toys.accuracy(hasty, task.test)
+# %% tags=["nbval-ignore-output"]
+hasty = {}
+for start, at in {"pre-trained": network, "from scratch": untrained}.items():
+    for rate in (0.03, 0.001):
+        tried = toys.finetune(at.bert, hundred, learning_rate=rate)
+        known, new = (toys.accuracy(tried, pairs) for pairs in (hundred, task.test))
+        hasty[start, rate] = known, new
+        print(f"{start:12} rate {rate:5}: hundred {known:.2f}, new reviews {new:.2f}")
 
 # %% tags=["fold"]
 # @title The five errors as claims
@@ -1249,45 +1324,43 @@ claim(
     max(six) - min(six) > 0.05 * scores["loss"] and again[0] == again[1] == scores["loss"],
 )
 claim(
-    "5: at a rate of 0.03 in place of 0.001 the pre-training is wasted: fewer than 7 in 10 of its own hundred are right, and of new reviews about as many as a coin gets.",
-    known < 0.7 and new < 0.6,
-    its_own_hundred=known,
-    new_reviews=new,
-    **{"new reviews, rate 0.001": tuned},
+    "5: at a rate of 0.03 fewer than 7 in 10 of the hundred are right after training, with pre-training and without; at 0.001 more than 8 in 10.",
+    all((known < 0.7) == (rate == 0.03) and (known > 0.8) == (rate == 0.001) for (_, rate), (known, _) in hasty.items()),
 )
 
 # %% [markdown]
-# ### Exercise 12.6 · Explore and explain
+# ### Exercise 12.5 · Explore and explain: how much reading does it take?
 #
-# Difficulty ●●●○○ · 50 minutes · needs section 5, and the first part of *Going deeper* (probes)
+# Difficulty ●●●○○ · 35 minutes · needs section 5
 #
-# A *probe* is a linear classifier fitted to frozen vectors. Change the cell below: other numbers of labels and steps (`steps=`), the rate (`learning_rate=`), the untrained network, `toys.frozen_accuracy(bert, pairs, task.test)`, probes with `toys.probe_layers(bert, task)`. Then answer in words:
+# Below, the network reads for 200 steps only, then learns from the hundred as before. Change the steps of reading (`steps=`), the number of labels, the rate of fine-tuning (`learning_rate=`). For another seed begin with `toys.review_task(seed)` and a new `toys.small_bert`. Answer in words, with your numbers:
 #
-# (a) The role is read off layer 2 by a linear probe almost without a mistake, yet the linear layer on frozen features does poorly on the verdict. How can both be true?
+# (a) From how many steps on does reading pay? What had the network learned by then? (Its loss at the masks is printed; section 4 has lines to compare it with.)
 #
-# (b) After fine-tuning, what do you expect of the probe for "role" on `tuned_model.bert`, and for "thing"? Test it. What does the result say about what fine-tuning adds?
+# (b) You may spend 400 steps in all. Would you read for 250 and fine-tune for 150, or fine-tune from scratch for 400, at 0.001 or 0.003? Try it with at least two seeds. What does reading save here?
 #
-# (c) Give the network from scratch, `untrained.bert`, all 950 steps on the hundred labels, at the rates 0.001 and 0.003. What is left of the gap at the chapter's beginning? What, then, does pre-training save here?
-#
-# (d) A colleague shows that a two-layer probe reads syntax trees off BERT with 90 %, and concludes that BERT "knows syntax". Which three numbers do you ask for?
+# Optional, with *Going deeper*'s first part, on probes, and `toys.probe_layers(bert, task)`: (c) The role is read off layer 2 by a linear probe almost without a mistake, yet the linear layer on frozen features does poorly on the verdict. How can both be true? (d) What do you expect of the probes for "role" and "thing" after fine-tuning? Test it. (e) A colleague shows that a two-layer probe reads syntax trees off BERT with 90 %, and concludes that BERT "knows syntax". Which three numbers do you ask for?
 
 # %% tags=["nbval-ignore-output"]
-explored = toys.finetune(model.bert, task.labelled[:50], steps=50)
-print("accuracy", round(toys.accuracy(explored, task.test), 2))
-for name, row in toys.probe_layers(explored.bert, task).items():
-    print(name, [round(a, 2) for a in row])
+explored = copy.deepcopy(untrained)
+toys.pretrain(explored, task, steps=200)
+print(f"loss at the masks {toys.masked_scores(explored, task)['loss']:.2f} nats")
+judge = toys.finetune(explored.bert, hundred)
+print(f"new reviews {toys.accuracy(judge, task.test):.2f}")
 
-# %% [markdown] nbgrader={"grade": true, "grade_id": "ex12-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
+# %% [markdown] nbgrader={"grade": true, "grade_id": "ex12-5-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # *Your answer:*
 #
 # ### BEGIN SOLUTION
-# (a) The verdict is positive if a good adjective is held *or* a bad one denied: role and polarity enter as a product (exclusive or), which no linear layer computes from a mean in which every review has one good and one bad adjective, one held and one denied. Each factor may be linearly readable at its own token; the product needs a nonlinear step at that token, which fine-tuning learns in the layers.
+# (a) A good answer shows its numbers, and more than one seed. In the seeds that we tried, 100 steps already help: by then the loss is well below the unigram entropy, so the network knows which kinds of words go together, though it is far from the lowest possible loss. More reading helps more, but seeds differ as much as 200 steps and 400.
 #
-# (b) The role stays readable (fine-tuning needs it and starts from it); the thing stays absent, since the verdict does not depend on it. Fine-tuning adds little knowledge; it combines what is there and moves it to where the new layer reads. A good answer shows the numbers of its own run.
+# (b) In the seed that we tried, 200 steps of reading and then 150 of fine-tuning get further than 400 from scratch, at either rate. With 950 steps the other catches up where labels are many (section 5's figure). So here reading saves steps on each new task, and some labels; with enough of both it need not raise what can be reached, since the toy's grammar can be learned from 200 reviews by repeating them. In a real language a few hundred texts do not hold the grammar.
 #
-# (c) On one machine, for seeds 0, 1, 2, the network from scratch came to 0.91, 0.63, 0.80 at the rate 0.001 and to 0.92, 0.70, 0.83 at 0.003 (other numbers of threads gave up to 0.97), the pre-trained one after 150 steps to 0.97, 0.88, 1.00. So with a hundred labels the gap is smaller, it differs much between seeds, and part of it stays. With 200 labels and 950 steps at 0.003 it is gone: 1.00, 1.00, 0.99. Here pre-training saves steps on each new task, and some labels; with enough of both it need not raise what can be reached, since the toy's grammar can be learned from 200 reviews by repeating them. In a real language a few hundred texts do not hold the grammar.
+# (c) The verdict is positive if a good adjective is held *or* a bad one denied: role and polarity enter as a product (exclusive or), which no linear layer computes from a mean in which every review has one good and one bad adjective, one held and one denied. Each factor may be linearly readable at its own token; the product needs a nonlinear step at that token, which fine-tuning learns in the layers.
 #
-# (d) The same probe on an untrained network and on the embeddings alone; on a control task (random answers by word), whose gap to the real task is the selectivity; and a linear probe, or one of limited size. Also good: accuracy on held-out sentences, a majority baseline.
+# (d) The role stays readable (fine-tuning needs it and starts from it); the thing stays absent, since the verdict does not depend on it. Fine-tuning adds little knowledge; it combines what is there and moves it to where the new layer reads. A good answer shows the numbers of its own run.
+#
+# (e) The same probe on an untrained network and on the embeddings alone; on a control task (random answers by word), whose gap to the real task is the selectivity; and a linear probe, or one of limited size. Also good: accuracy on held-out sentences, a majority baseline.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -1321,13 +1394,13 @@ claim(
 # %% [markdown]
 # The paper rounds generously: 109.5 and 335.1 million, with the pooler and without the heads of pre-training (*Going deeper* counts every part, and says what they read).
 #
-# ### Exercise 12.7 · Count
+# ### Exercise 12.6 · Count
 #
 # Difficulty ●●●○○ · 25 minutes · needs sections 4, 6 (the pooler) and 10, chapter 10
 #
 # From the sizes alone, without building a model: with two segments, the pooler, and no heads.
 
-# %% nbgrader={"grade": false, "grade_id": "ex12-7-bert-parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "ex12-6-bert-parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def bert_parameters(V, L, D, N, F):
     """Number of parameters of a BERT with its pooler and without heads.
 
@@ -1349,7 +1422,7 @@ def bert_parameters(V, L, D, N, F):
     return embeddings + N * (attention + feed_forward + norms) + D * D + D
     ### END SOLUTION
 
-# %% nbgrader={"grade": true, "grade_id": "ex12-7-bert-parameters-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "ex12-6-bert-parameters-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
 ch12.bert_parameters(bert_parameters)
 
 # %% [markdown]
@@ -1377,19 +1450,19 @@ claim(
 #
 # It is a cross-entropy in which the batch's other texts are the wrong classes. To search for texts, often for a language model to answer from, is what many encoders do today. Four questions prove little: on large collections a good count of words (BM25) is hard to beat (Thakur et al. 2021).
 #
-# ### Exercise 12.8 · Search
+# ### Exercise 12.7 · Search
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 11
 #
-# From the encoder's output to the cosines of all pairs, without loops. The vectors at padding may hold anything.
+# From the encoder's output to the cosines of all pairs. The vectors at padding may hold any finite numbers.
 
-# %% nbgrader={"grade": false, "grade_id": "ex12-8-similarities", "locked": false, "schema_version": 3, "solution": true, "task": false}
+# %% nbgrader={"grade": false, "grade_id": "ex12-7-similarities", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def similarities(queries, real_queries, documents, real_documents):
     """Cosines between texts, each the mean over the vectors of its real tokens.
 
     Args:
         queries: (B, T, D) vectors of the queries' tokens.
-        real_queries: (B, T) bool, True = a real token; padding stands behind them.
+        real_queries: (B, T) bool, True = a real token; padding comes after them.
         documents: (M, S, D) the same of the documents.
         real_documents: (M, S) bool.
 
@@ -1404,7 +1477,7 @@ def similarities(queries, real_queries, documents, real_documents):
     return direction(queries, real_queries) @ direction(documents, real_documents).T
     ### END SOLUTION
 
-# %% nbgrader={"grade": true, "grade_id": "ex12-8-similarities-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+# %% nbgrader={"grade": true, "grade_id": "ex12-7-similarities-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 ch12.similarities(similarities)
 
 # %% [markdown]
@@ -1419,28 +1492,58 @@ ch12.similarities(similarities)
 # )
 # similarities(bert(*asked), asked[1], bert(*notices), notices[1])  # (4, 12)
 # ```
+#
+# (That gives the numbers of the figure above, which were recorded so.)
 
 # %% [markdown]
 # ## 12 · What BERT cannot do
 #
-# It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now both are hidden, and each is drawn from its own probabilities.
+# It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now hide both. Take a *perfect* reader, whose probabilities are counted from all reviews, and draw each gap from its own.
 
 # %%
-guess_6 = predict("how often the result breaks the rule, as a share", ...)
+guess_6 = predict("how often the perfect reader breaks the rule, as a share", ...)
 
 # %%
-both = fill(model, "the plot was not _ , it was _ .")  # (2, V)
-p_good, p_bad = both[:, good].sum(1), both[:, bad].sum(1)
-p = p_good / (p_good + p_bad)  # each gap is good
+frame = "the plot was not _ , it was _ .".split()
+fits = [
+    [word in synthetic.GOOD for word, at in zip(review.words, frame) if at == "_"]
+    for review in toys.review_text()
+    if len(review.words) == len(frame)
+    and all(at in ("_", word) for word, at in zip(review.words, frame))
+]  # a pair of bools for each review of this form: is the adjective good?
+first, second = torch.tensor(fits).double().mean(dim=0)  # each gap by itself
+by_itself = first * second + (1 - first) * (1 - second)
+in_turn = sum(a == b for a, b in fits) / len(fits)  # the second, given the first
+
+# %% tags=["reveal"]
+guess_6.compare(f"{by_itself:.2f}; {in_turn:.2f} if the gaps are filled in turn")
 
 # %% tags=["fold", "reveal"]
-# @title How often both are good, or both bad
-broken = (p.prod() + (1 - p).prod()).item()
-guess_6.compare(f"{broken:.2f} of the time")
+# @title The perfect reader, and yours
+def share_good(probs):
+    """Of the probability that adjectives get, the share of good ones: (n,)."""
+    return probs[:, good].sum(1) / (probs[:, good].sum(1) + probs[:, bad].sum(1))
+
+
+both = fill(plain, " ".join(frame))  # (2, V)
+p = share_good(both)
+own_by_itself = (p.prod() + (1 - p).prod()).item()
+own_in_turn = total = 0.0
+for word in (*synthetic.GOOD, *synthetic.BAD):
+    weight = both[0, vocab.stoi[word]].item()
+    then = share_good(fill(plain, f"the plot was not {word} , it was _ ."))[0].item()
+    own_in_turn += weight * (then if word in synthetic.GOOD else 1 - then)
+    total += weight
+own_in_turn /= total
 claim(
-    "Two gaps filled independently are both good or both bad about half of the time; in the language never.",
-    abs(broken - 0.5) < 0.1,
-    share=broken,
+    "Filled independently, the gaps are both good or both bad half of the time, even with perfect probabilities; filled one after the other, never.",
+    abs(by_itself - 0.5) < 1e-9 and in_turn == 0,
+)
+claim(
+    "Your network, which has not learned the rule, breaks it about half of the time in both ways.",
+    abs(own_by_itself - 0.5) < 0.1 and abs(own_in_turn - 0.5) < 0.2,
+    independently=own_by_itself,
+    one_after_the_other=own_in_turn,
 )
 
 # %% [markdown]
@@ -1450,9 +1553,9 @@ claim(
 # ## Summary
 #
 # 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone, drawn anew each time.
-# 2. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word cannot be trained to predict it; so BERT hides words.
+# 2. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word need only copy it; so BERT hides words.
 # 3. BERT is an encoder whose input is a sum of token, position and segment; pairs are `[CLS] first [SEP] second [SEP]`, words are cut into WordPieces.
-# 4. Fine-tuning adds one layer and trains everything, gently. After the same few steps on the same labels a pre-trained network gets further than one from scratch; in exercise 12.6 more steps for the other make the gap smaller.
+# 4. Fine-tuning adds one layer and trains everything, gently. As many steps in all, and a better rate for the other, make the gap smaller; in the toy with 200 labels they close it.
 # 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts and, trained once more on pairs, finds them by meaning; it does not write them.
 #
 # ## Where next
@@ -1476,7 +1579,7 @@ claim(
 # %% [markdown]
 # ## Going deeper
 #
-# Nothing later in the course needs these parts; each answers one question. (Exercise 12.6 uses the first.)
+# Nothing later in the course needs these parts; each answers one question. (Exercise 12.5 mentions the first.)
 
 # %% [markdown] tags=["deeper"]
 # ### What do the layers know? Probing
@@ -1551,7 +1654,7 @@ wide = toys.probe(around[:half], role[:half], around[half:], role[half:])
 narrow = toys.probe(layers[0][:half], role[:half], layers[0][half:], role[half:])
 
 # %%
-last_layer = toys.adjectives(model.bert, task)[0][-1]  # (2 R, D), layer 2
+last_layer = toys.adjectives(network.bert, task)[0][-1]  # (2 R, D), layer 2
 order = torch.randperm(len(last_layer), generator=torch.Generator().manual_seed(0))
 first_40 = last_layer[:40], role[order][:40]  # shuffled answers
 heart = toys.probe(*first_40, last_layer[40:], role[order][40:], decay=1e-6)
@@ -1621,11 +1724,12 @@ claim(
 probe_seeds = [run["seed"] for run in ledger.load("minilm-probe")["runs"]]
 best_probe = dict(zip(probe_seeds, map(max, by_layer), strict=True))
 tuned_400 = few("published", 400)
+over_probe = sum(value - best_probe[seed] for seed, value in tuned_400.items()) / len(tuned_400)
 claim(
-    f"Fine-tuned on the same 400 reviews, {'in the one seed recorded,' if len(tuned_400) == 1 else 'in every seed,'} "
+    f"Fine-tuned on the same 400 reviews, {'in the one seed recorded' if len(tuned_400) == 1 else f'on average over {len(tuned_400)} seeds'}, "
     "the network is ahead of its best layer's probe.",
-    all(value > best_probe[seed] for seed, value in tuned_400.items()),
-    **{"fine-tuned": mean_of_few("published", 400)},
+    over_probe > 0,
+    ahead=f"{100 * over_probe:.1f} points",
 )
 
 # %% [markdown]
@@ -1657,7 +1761,7 @@ claim(
 )
 
 # %% [markdown]
-# With all 25,000 labels, two epochs for each of the two, the rate set beforehand for each, one seed. (The published one would take hours on one core.)
+# With all 25,000 labels: two epochs for each of the two, the rate set beforehand for each, one run each. Where a published network is shown, it made one pass.
 
 # %% tags=["fold"]
 # @title The ledger: IMDB's test reviews
@@ -1672,15 +1776,18 @@ SOURCES = {
     "bag, trained once more": ("imdb-bert", "self-trained bag of pairs"),
     "pre-trained and that bag vote": ("imdb-bert", "self-trained, with pairs"),
 }
+alone, votes = list(SOURCES)[:5], list(SOURCES)[5:]
+if "imdb-minilm-all" in ledger.names():
+    SOURCES["published"] = ("imdb-minilm-all", "25000 labels")
+    alone.append("published")
 imdb = {name: ledger.values(*where, "accuracy") for name, where in SOURCES.items()}
 average = {name: sum(values) / len(values) for name, values in imdb.items()}
-alone = list(SOURCES)[:5]
 single_words = ledger.summary("imdb-bow", "unigrams, scaled", "accuracy")[0]
 
 # %% tags=["reveal"]
 figures.imdb_models(
     {name: imdb[name] for name in alone},
-    "Where does the small BERT stand? Ahead of the networks that see single words "
+    "Where is the small BERT? Ahead of the networks that see single words "
     "and had no pre-training, behind both models that see pairs of words.",
 )
 
@@ -1702,7 +1809,18 @@ claim(
 )
 
 # %% [markdown]
-# The network from scratch was stopped while its validation accuracy still rose, and chapter 09's, with ten epochs, is better although it is smaller. So the lead over it after two epochs is not what pre-training is worth in the end.
+# The network from scratch is one run, stopped after two epochs, while its validation accuracy still rose; chapter 09's, with ten epochs, is better although it is smaller. So the lead over it after two epochs is not what pre-training is worth in the end.
+
+# %% tags=["fold"]
+# @title The published network with all labels
+if "published" in imdb:
+    same_2000 = ledger.values("imdb-minilm-all", "25000 labels", "accuracy_2000")
+    claim(
+        "The published network gains from all the labels: on section 8's 2,000 test reviews every seed is better than any with 1,600 labels.",
+        min(same_2000) > max(few("published", 1600).values()),
+        seeds=len(same_2000),
+        mean=f"{100 * sum(same_2000) / len(same_2000):.1f} %",
+    )
 
 # %% [markdown] tags=["deeper"]
 # ### How long did the small BERT read IMDB, and was it finished?
@@ -1743,7 +1861,7 @@ claim(
 
 # %%
 figures.imdb_models(
-    {name: imdb[name] for name in ("pre-trained", *list(SOURCES)[5:])},
+    {name: imdb[name] for name in ("pre-trained", *votes)},
     "What does BERT add to a bag of word pairs? Next to nothing: the bag alone is as "
     "good as their votes.",
 )
@@ -1787,7 +1905,7 @@ claim(
 # By merging, like BPE (chapter 02), but merges are ranked by how much they raise the likelihood of the text.
 
 # %% [markdown] tags=["deeper"]
-# ### Which names stand in a published file?
+# ### Which names are in a published file?
 #
 # Those of Hugging Face's `BertForPreTraining`, in `model.safetensors`. (Older files, `pytorch_model.bin`, are pickles; opening a pickle can run any program, and the library refuses them.) There query, key and value are three matrices, in the library one; it cuts and joins. Of the small network saved in section 7, the weights of one layer and of the rest:
 
@@ -1827,7 +1945,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### Where are the parameters?
 #
-# Part by part, in both sizes. (Exercise 12.7 asks for the formula: write yours first.)
+# Part by part, in both sizes. (Exercise 12.6 asks for the formula: write yours first.)
 
 # %% tags=["fold"]
 # @title Where the parameters are

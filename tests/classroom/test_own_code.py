@@ -28,7 +28,7 @@ def lstm_cell(x, h, c, weight_ih, weight_hh, bias):
     i, f, g, o = gated
     return i, gated[0]
 """),
-    "a local variable called number_of_parameters": ("ex12-7-bert-parameters-check", "bert_parameters", """
+    "a local variable called number_of_parameters": ("ex12-6-bert-parameters-check", "bert_parameters", """
 def bert_parameters(V, L, D, N, F):
     number_of_parameters = 0
     for rows in (V, L, 2):
@@ -41,7 +41,7 @@ def training_memory(V, L, D, N):
     parameters += L * D
     return parameters, 16 * parameters
 """),
-    "sizes of shapes, without a model": ("ex12-7-bert-parameters-check", "bert_parameters", """
+    "sizes of shapes, without a model": ("ex12-6-bert-parameters-check", "bert_parameters", """
 def bert_parameters(V, L, D, N, F):
     shapes = [(V, D), (L, D), (2, D), *[(D, D), (D,)] * 4 * N]
     return sum(torch.Size(shape).numel() for shape in shapes)
@@ -253,7 +253,7 @@ def encoder_block(x, mask, p, num_heads):
     attention = F.linear(x, p["in_proj_weight"])
     return F.layer_norm(attention, (x.shape[-1],), p["gain1"], p["offset1"])
 """),
-    "a dictionary of merged pieces": ("ex12-5-wordpiece-check", "wordpiece", """
+    "a dictionary of merged pieces": ("ex12-4-wordpiece-check", "wordpiece", """
 tokenizers = {"a": 1}
 def wordpiece(word, vocab):
     tokenizer = sorted(vocab, key=len)
@@ -418,7 +418,7 @@ def alibi_bias(num_heads, T, S):
 def attention_operations(B, T, D, H):
     return formulas.multi_head_cost(B, T, D, H).operations
 """, "formulas"),
-    "parameters of a model": ("ex12-7-bert-parameters-check", "bert_parameters", """
+    "parameters of a model": ("ex12-6-bert-parameters-check", "bert_parameters", """
 def bert_parameters(V, L, D, N, F):
     return sum(p.numel() for p in BERT(BERTConfig(V, D, N, 1, F, L)).parameters())
 """, "BERT"),

@@ -236,7 +236,9 @@ DEMANDED = {  # what the exercise's text asks for
     ("ex03-7-two-directions-check", "Parameter"): "a gradient flows through it",
     ("ex06-1-shifted-loss-check", "NumPy"): "a loss, to be differentiated",
     ("ex06-1-shifted-loss-check", "Parameter"): "a loss, to be differentiated",
-    ("ex12-5-wordpiece-check", "list or tuple"): "a list",
+    ("ex12-2-blank-loss-check", "NumPy"): "a loss, to be differentiated",
+    ("ex12-2-blank-loss-check", "Parameter"): "a loss, to be differentiated",
+    ("ex12-4-wordpiece-check", "list or tuple"): "a list",
     ("ex08-7-scores-with-cache-check", "NumPy"): "what it gave is given to it again",
 }
 

@@ -1938,13 +1938,7 @@ def hide(ids, maskable, choose, fate, others, mask_id):
     inputs[chosen & (fate < 0.8)] = mask_id
     return [inputs, targets]
 '''),
-    Right("ex12-2-shares", "Fraction", '''\
-from fractions import Fraction as Q
-chosen, V = Q(15, 100), 4
-same = chosen * (Q(1, 10) + Q(1, 10) / V)
-changed_and_suspect = (chosen - same, same / (1 - chosen + same))
-'''),
-    Right("ex12-3-blank-loss", "continuation lines, 0-d tensors", '''\
+    Right("ex12-2-blank-loss", "continuation lines, 0-d tensors", '''\
 def blank_loss(logits, targets):
     asked = (targets
              != -100)
@@ -1954,28 +1948,62 @@ def blank_loss(logits, targets):
     picked = logits[asked]
     return (picked.logsumexp(1) - picked[torch.arange(len(picked)), targets[asked]]).mean()
 '''),
-    Right("ex12-3-blank-loss", "await, NumPy numbers", '''\
+    Right("ex12-2-blank-loss", "await, Python loops", '''\
 import asyncio
-import numpy as np
 await asyncio.sleep(0)
 
 def blank_loss(logits, targets):
-    rows = [(row, target) for row, target in zip(logits.flatten(0, 1).numpy(), targets.flatten()) if target != -100]
-    return np.mean([np.log(np.exp(row).sum()) - row[target] for row, target in rows])
+    rows = [(row, target) for row, target in zip(logits.flatten(0, 1), targets.flatten()) if target != -100]
+    return sum(row.exp().sum().log() - row[target] for row, target in rows) / len(rows)
 ''', jupyter=True),
-    Right("ex12-4-pair-batch", "list for tuple, helper cell", '''\
-def pair_batch(pairs, cls_id, sep_id, pad_id):
-    ids = padded([[cls_id, *first, sep_id, *second, sep_id] for first, second in pairs], pad_id)
-    segments = padded([[0] * (len(first) + 2) + [1] * (len(second) + 1) for first, second in pairs])
-    mask = padded([[1] * (len(first) + len(second) + 3) for first, second in pairs]).bool()
-    return [ids, mask, segments]
+    Right("ex12-3-pretraining-step", "own parts, 0-d tensors", '''\
+def pretraining_step(network, optimizer, ids, real, choose, fate, others):
+    words = real & (ids >= FIRST)
+    inputs, targets = hide(ids, words, choose, fate, others, MASK)
+    loss = blank_loss(network(inputs, real), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 ''', before=('''\
-from torch.nn.utils.rnn import pad_sequence
-
-def padded(rows, value=0):
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
-''',)),
-    Right("ex12-5-wordpiece", "recursion, innocent names, getsource, progress bar", '''\
+def hide(ids, maskable, choose, fate, others, mask_id):
+    chosen = maskable & (choose < 0.15)
+    inputs = torch.where(chosen & (fate < 0.9), others, ids)
+    inputs[chosen & (fate < 0.8)] = mask_id
+    return inputs, ids.masked_fill(~chosen, -100)
+''', '''\
+def blank_loss(logits, targets):
+    return F.cross_entropy(logits.transpose(1, 2), targets)
+''')),
+    Right("ex12-3-pretraining-step", "autograd.grad, walrus", '''\
+def pretraining_step(network, optimizer, ids, real, choose, fate, others):
+    inputs = ids.clone()
+    if (chosen := (ids >= FIRST) & (choose < 0.15)).any():
+        inputs[chosen & (fate < 0.9)] = others[chosen & (fate < 0.9)]
+        inputs[chosen & (fate < 0.8)] = MASK
+    log_probs = network(inputs, real).log_softmax(dim=2)
+    loss = -log_probs[chosen][torch.arange(chosen.sum()), ids[chosen]].mean()
+    weights = list(network.parameters())
+    for weight, slope in zip(weights, torch.autograd.grad(loss, weights)):
+        weight.grad = slope
+    optimizer.step()
+    return float(loss.detach())
+'''),
+    Right("ex12-3-pretraining-step", "gradients cleared last, one-hot", '''\
+def pretraining_step(network, optimizer, ids, real, choose, fate, others):
+    network.zero_grad()
+    chosen = real.logical_and(ids.ge(FIRST)).logical_and(choose.lt(0.15))
+    kept = torch.where(fate.ge(0.9), ids, others)
+    inputs = torch.where(chosen, torch.where(fate.lt(0.8), torch.tensor(MASK), kept), ids)
+    logits = network(inputs, real)
+    wanted = F.one_hot(ids, logits.shape[-1]) * chosen[..., None]
+    loss = -(wanted * logits.log_softmax(-1)).sum() / chosen.sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+'''),
+    Right("ex12-4-wordpiece", "recursion, innocent names, getsource, progress bar", '''\
 import inspect
 from tqdm.auto import tqdm
 
@@ -1992,7 +2020,7 @@ assert "tokenizer" in inspect.getsource(wordpiece)
 for word in tqdm(["play", "playing"]):
     print(wordpiece(word, {"play", "##ing"}))
 ''', jupyter=True),
-    Right("ex12-7-bert-parameters", "NumPy numbers, innocent names", '''\
+    Right("ex12-6-bert-parameters", "NumPy numbers, innocent names", '''\
 import numpy as np
 
 def bert_parameters(V, L, D, N, F):
@@ -2001,7 +2029,7 @@ def bert_parameters(V, L, D, N, F):
     number_of_parameters = sum(map(np.prod, outside + N * layer))
     return number_of_parameters
 '''),
-    Right("ex12-8-similarities", "scipy, Python loops, NumPy array for a tensor", '''\
+    Right("ex12-7-similarities", "scipy, Python loops, NumPy array for a tensor", '''\
 from scipy.spatial.distance import cdist
 
 def similarities(queries, real_queries, documents, real_documents):
@@ -2009,7 +2037,7 @@ def similarities(queries, real_queries, documents, real_documents):
     found = [x[there].numpy().mean(0) for x, there in zip(documents, real_documents)]
     return torch.from_numpy(1 - cdist(asked, found, "cosine"))
 ''', needs=("scipy",)),
-    Right("ex12-8-similarities", "einsum, compared with torch's own", '''\
+    Right("ex12-7-similarities", "einsum, compared with torch's own", '''\
 def means(x, real):
     return torch.einsum("btd,bt->bd", x, real.to(x.dtype)) / real.sum(1, keepdim=True)
 
