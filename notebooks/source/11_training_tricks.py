@@ -1240,8 +1240,9 @@ ch11.train_steps(train_steps)
 # %%
 scores, right_class = torch.tensor([[4.0, 1.0, 1.0, 1.0]]), torch.tensor([0])
 soft_target = 0.9 * F.one_hot(right_class, 4) + 0.1 / 4  # 0.925, 0.025, 0.025, 0.025
-print("by hand:", -(soft_target * scores.log_softmax(-1)).sum().item())
-print("torch:  ", F.cross_entropy(scores, right_class, label_smoothing=0.1).item())
+by_soft_target = -(soft_target * scores.log_softmax(-1)).sum()
+by_torch = F.cross_entropy(scores, right_class, label_smoothing=0.1)
+print(f"by hand: {by_soft_target:.3f}, torch: {by_torch:.3f}")
 
 # %% [markdown]
 # **bfloat16** is a number of 16 bits, with the range of float32 and fewer digits. Inside `torch.autocast("cpu", torch.bfloat16)` (or `"cuda"`) the matrix products use it; weights, gradients and Adam's averages stay as they are.
