@@ -31,6 +31,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
+from tqdm import tqdm
 
 from course_lib import text
 from course_lib.attention import MultiHeadAttention, attention_weights
@@ -238,12 +239,12 @@ claim(
     "None of the five reviews tried in sections 1, 4 and 5 is among the 3,608 or the hundred.",
     not any((CLS, *text.numericalize(review.split(), vocab), SEP) in read_before for review in TRIED),
 )
-claim("The verb is found.", vocab.itos[at_verb.argmax()] == "was", probability=at_verb.max())
 claim(
-    "At the other mask it knows that a thing is wanted, and not which.",
-    at_thing[things].sum() > 0.95 and at_thing.max() < 0.4,
+    "The verb is found; at the other mask it knows that a thing is wanted, and not which.",
+    vocab.itos[at_verb.argmax()] == "was" and at_thing[things].sum() > 0.95 and at_thing.max() < 0.4,
+    verb=at_verb.max(),
     all_things=at_thing[things].sum(),
-    likeliest=at_thing.max(),
+    likeliest_thing=at_thing.max(),
 )
 
 # %% [markdown]
@@ -586,7 +587,14 @@ def best_three(probs):  # (V,)
 
 
 gap = "i found the plot lovely , _ critics called it boring ."
-print(f"{gap}\nbefore training:     ", best_three(fill(untrained, gap)[0]))
+
+
+def show_gap(network, when):
+    print(f"{when:20}", best_three(fill(network, gap)[0]))
+
+
+print(gap)
+show_gap(untrained, "before training")
 
 # %% [markdown]
 # ### Exercise 12.3 · Assemble: a step of pre-training
@@ -649,15 +657,15 @@ def watch_it_fill(step, steps=450):
 # **Pre-training** is now an ordinary loop. No label is read: `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch. `F.cross_entropy` leaves out every target that is -100. Everything is as on the first page: AdamW, whose rate rises to 0.003 for 80 steps and then falls to 0 (chapter 11), gradients clipped at 1, the same reviews in the same order, 800 steps in all. Every 200 steps we look at the gap.
 
 # %% tags=["nbval-ignore-output"]
-plain = copy_weights(untrained, plain)
-draws, losses = torch.Generator().manual_seed(0), []
+plain, losses = copy_weights(untrained, plain), []
+draws = torch.Generator().manual_seed(0)
 optimizer, schedule = toys.scheduled_adamw(plain, 0.003, steps=800)
 rows = task.unlabelled
 while len(losses) < 800:
-    for ids, real, _ in text.batches(rows, [0] * len(rows), 32, generator=draws):
-        inputs, targets = mask_tokens(
-            ids, real & (ids >= FIRST), V, MASK, draws, first_regular_id=FIRST
-        )
+    batches = text.batches(rows, [0] * len(rows), 32, generator=draws)
+    for ids, real, _ in tqdm(batches, leave=False):
+        regular = real & (ids >= FIRST)
+        inputs, targets = mask_tokens(ids, regular, V, MASK, draws, 0.15, FIRST)
         loss = F.cross_entropy(plain(inputs, real).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -666,8 +674,7 @@ while len(losses) < 800:
         schedule.step()
         losses.append(loss.item())
         if len(losses) % 200 == 0:
-            likely = best_three(fill(plain, gap)[0])
-            print(f"step {len(losses)}, loss {loss:.2f}: {likely}")
+            show_gap(plain, f"step {len(losses)}, loss {loss:.2f}")
         if len(losses) == 800:
             break
 
@@ -761,12 +768,10 @@ given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
 # @title What it knows, and what not
 guess_4.compare(f"{given_to_good:.2f}")
 claim(
-    "It predicts *although*, *but* and *was* where they belong.",
-    [vocab.itos[probs.argmax()] for probs in filled] == ["although", "but", "was"],
-)
-claim(
-    "In the harder gap it knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
-    given_to_good + given_to_bad > 0.95 and abs(given_to_good - given_to_bad) < 0.4,
+    "It predicts *although*, *but* and *was* where they belong. In the harder gap it knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
+    [vocab.itos[probs.argmax()] for probs in filled] == ["although", "but", "was"]
+    and given_to_good + given_to_bad > 0.95
+    and abs(given_to_good - given_to_bad) < 0.4,
     likeliest=best_three(harder),
 )
 
@@ -970,6 +975,9 @@ claim(
     behind[200][-1] < 0.02 and all(behind[n][0] < 0.02 and behind[n][1] > 0.1 for n in (50, 100)),
 )
 
+# %% [markdown]
+# **So what is reading worth?** After the same few steps on the labels, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and 100 it mostly does. (Three seeds, wide bands: read no trend into a single point.) What pre-training surely saves is time on every new task, since it is done only once. And this grammar is so small that 200 reviews, read again and again, hold it; a few hundred texts of a real language do not. Section 8 tries one.
+
 # %% tags=["fold", "reveal"]
 # @title Frozen features, with more labels too
 with_600 = toys.frozen_accuracy(network.bert, task.labelled, task.test)
@@ -980,8 +988,6 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** After the same few steps on the labels, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and 100 it mostly does. (Three seeds, wide bands: read no trend into a single point.) What pre-training surely saves is time on every new task, since it is done only once. And this grammar is so small that 200 reviews, read again and again, hold it; a few hundred texts of a real language do not. Section 8 tries one.
-#
 # Frozen features do poorly *here*, and not for want of labels: with 600 they hardly get better. A likely reason: the verdict is right only if "which adjective" and "held or denied" are combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they can do well (*Going deeper*).
 #
 # *A good place to stop.*
@@ -1297,7 +1303,7 @@ print("fixed:", *(f"{loss:.3f}" for loss in again))
 # %% tags=["nbval-ignore-output"]
 hasty = {}
 for start, at in {"pre-trained": network, "from scratch": untrained}.items():
-    for rate in (0.03, 0.001):
+    for rate in tqdm((0.03, 0.001), leave=False):
         tried = toys.finetune(at.bert, hundred, learning_rate=rate)
         known, new = (toys.accuracy(tried, pairs) for pairs in (hundred, task.test))
         hasty[start, rate] = known, new
@@ -1662,12 +1668,8 @@ heart = toys.probe(*first_40, last_layer[40:], role[order][40:], decay=1e-6)
 # %% tags=["fold"]
 # @title A probe on seven embeddings
 claim(
-    "The untrained layers hardly change what they read: the cosine with the embeddings is above 0.98 at every adjective.",
-    torch.cosine_similarity(layers[0], layers[2]).min() > 0.98,
-)
-claim(
-    "A probe that sees seven untrained embeddings finds the role nearly always: the knowledge is the probe's.",
-    wide["accuracy"] > 0.95 and narrow["accuracy"] < 0.85,
+    "The untrained layers hardly change what they read (cosines above 0.98 with the embeddings, at every adjective). A probe that sees seven untrained embeddings finds the role nearly always: the knowledge is the probe's.",
+    torch.cosine_similarity(layers[0], layers[2]).min() > 0.98 and wide["accuracy"] > 0.95 and narrow["accuracy"] < 0.85,
     with_seven=wide["accuracy"],
     with_one=narrow["accuracy"],
 )
