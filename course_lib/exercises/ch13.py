@@ -426,6 +426,8 @@ def _explain_step(got, x, table):
             "last": 0,
             "position": -1,
         },
+        "an unfilled row is read: with t tokens before it, the new token attends to rows 0 to t; row t + 1 is "
+        "still empty": {"last": 2},
         "positions are one too small (and the first token takes the table's last row, silently)": {"position": -1},
         "positions are one too large: the first token stands at 0": {"position": 1},
         "unwritten rows of the cache are attended to: their key is 0, but softmax gives a score of 0 its share": {
@@ -534,8 +536,8 @@ RUN = ("tokens", "operations", "days", "gigabytes")
 
 @check(
     hints=(
-        "Tokens from Hoffmann's rule, operations from 6ND, seconds from what eight processors do. Then the cache.",
-        "operations = 6 N tokens; seconds = operations / (8 * 0.4 * 4e14); cache = 2 layers B S D * 2 bytes",
+        "Tokens from Hoffmann's rule, operations from 6 P M, seconds from what eight processors do. Then the cache.",
+        "operations = 6 parameters * tokens; seconds = operations / (8 * 0.4 * 4e14); cache = 2 layers B S D * 2 bytes",
         "1.55e10 tokens, 7.2e19 operations; a day has 86,400 seconds; 2 * 36 * 32 * 1024 * 1280 numbers",
     )
 )
@@ -551,9 +553,9 @@ def training_run(answer):
         raise Wrong(f"tokens: {tokens:.4g}; wanted 20 for each of 774 million parameters")
     _rounded_too_far("operations:", operations, 6 * N * D)
     for factor, message in {
-        2: "operations: 2ND is the forward pass alone; the backward pass takes twice as many again",
-        4: "operations: 4ND is the backward pass alone; the forward pass takes 2ND",
-        6 / 20: "operations: that is 6 N^2; N times the number of tokens is wanted",
+        2: "operations: 2 P M is the forward pass alone; the backward pass takes twice as many again",
+        4: "operations: 4 P M is the backward pass alone; the forward pass takes 2 P M",
+        6 / 20: "operations: that is 6 P^2; P times the number of tokens is wanted",
     }.items():
         if near(operations / (factor * N * D), 1.0):
             raise Wrong(message)

@@ -431,6 +431,7 @@ PLANTED = {
     "cached_step": [
         ("does not see itself: with", step(last=0)),
         ("both mistakes", step(last=0, position=-1)),
+        ("an unfilled row is read", step(last=2)),
         ("one too small", step(position=-1)),
         ("one too large", step(position=1)),
         ("unwritten rows", step(all_rows=True)),
@@ -468,7 +469,7 @@ PLANTED = {
         ("tokens: 1e+10", run(_0=1e10)),
         ("forward pass alone", run(_1=OPERATIONS / 3)),
         ("backward pass alone", run(_1=OPERATIONS * 2 / 3)),
-        ("6 N^2", run(_1=6 * 774e6**2)),
+        ("6 P^2", run(_1=6 * 774e6**2)),
         ("operations: 1e+20", run(_1=1e20)),
         ("one processor", run(_2=8 * DAYS)),
         ("at the peak", run(_2=0.4 * DAYS)),
