@@ -222,10 +222,11 @@ def test_a_question_may_not_be_answered_before_its_result():
 
 def measured(question, result, above="", between=""):
     """A notebook with a section that says one thing above its question, one between question and result."""
+    asks = f"No guess yet of {question}: put one in place of the three dots, run this cell, and go on."
     cells = [
         new_markdown_cell("# Title\n\n![A picture.](a.svg)\n\n" + 500 * "word "),
         new_markdown_cell(f"## 4 · A section\n\n{above}"),
-        new_code_cell(f'guess = predict("{question}", ...)', execution_count=1, outputs=[said("No guess")]),
+        new_code_cell(f'guess = predict("{question}", ...)', execution_count=1, outputs=[said(asks)]),
         new_markdown_cell(between),
         new_code_cell(
             "# @title The result\nshow()",
