@@ -284,7 +284,7 @@ def pretraining_step(student):
         result = student(network, optimizer, *given)
         got = expect_number(result.detach() if isinstance(result, torch.Tensor) else result, "the loss")
         inputs, targets = _masked(ids, real & (ids >= FIRST), choose, fate, others)
-        _has_read(network.read, ids, real, inputs, _masked(ids, real, choose, fate, others, every=True)[0])
+        _has_read(network.read, ids, real, inputs)
         logits = twin(inputs, real)
         loss = F.cross_entropy(logits.transpose(1, 2), targets)
         if not close(got, loss):
@@ -293,7 +293,7 @@ def pretraining_step(student):
         _has_stepped(network, twin)
 
 
-def _has_read(read, ids, real, inputs, anywhere):
+def _has_read(read, ids, real, inputs):
     """What the network was given to read, in its first call."""
     if not read:
         raise Wrong("the network was never called: it must predict the hidden words")
@@ -302,8 +302,11 @@ def _has_read(read, ids, real, inputs, anywhere):
         raise Wrong("the network's second argument is not `real`: it must know which tokens are padding")
     if torch.equal(mine, ids):
         raise Wrong("the network reads the text with nothing hidden, so it can copy every answer")
-    if torch.equal(mine, anywhere):
-        raise Wrong("special tokens or padding are hidden too: only words may be chosen, ids from FIRST on")
+    if mine.shape == ids.shape:
+        places = {"special tokens": real & (ids < FIRST), "padding": ~real}
+        hidden = [name for name, place in places.items() if (mine != ids)[place].any()]
+        if hidden:
+            raise Wrong(f"hidden too: {' and '.join(hidden)}; only words may be chosen, ids from FIRST on")
     if not torch.equal(mine, inputs):
         raise Wrong("the network reads something else than the inputs that masking with these draws gives: is exercise "
                     "12.1 passed, and are the draws handed on in its order?")  # fmt: skip
@@ -356,6 +359,12 @@ def _has_stepped(network, twin):
                     "computed")  # fmt: skip
     if at([0.5 * slope for slope in slopes]):
         raise Wrong("the step goes uphill: the sign of the loss is turned")
+    moved = torch.cat([(x - start).flatten() for x, start in zip(now, before, strict=True)])
+    slope = torch.cat([x.flatten() for x in slopes])
+    times = (-2 * moved @ slope / (slope @ slope)).item()  # the rate is 0.5
+    if times > 0 and close(moved, -0.5 * times * slope):
+        raise Wrong(f"the step goes along the right gradient, but is {times:.2g} times as long as that of one plain "
+                    "`optimizer.step()`; nothing is clipped or scaled here")  # fmt: skip
     raise Wrong("the loss is right, but the weights did not make one step along its gradient")
 
 
@@ -376,7 +385,7 @@ what_tuning_adds = Written(
     ),
     good_answer=(
         "(a) Your own numbers of more than one seed: little reading already helps, when the loss is below the unigram "
-        "entropy and far above the lowest possible; seeds differ much. (b) Your own numbers, at the better of both "
+        "entropy and far above the perfect reader's; seeds differ much. (b) Your own numbers, at the better of both "
         "rates: with few steps in all reading gets further; with many steps and many labels the other catches up, so "
         "reading saves steps on each new task, and here some labels. Optional: (c) Role and polarity enter as a "
         "product (exclusive or), while the mean of a review always holds one good and one bad adjective, one held and "

@@ -102,6 +102,22 @@ def step(told=None, read=None, maskable=None, targets_as=None, swap=False, reduc
     return pretraining_step
 
 
+def clipped(each=False):
+    """A step in which the gradients are clipped first, together or each parameter by itself."""
+
+    def pretraining_step(network, optimizer, ids, real, choose, fate, others):
+        inputs, targets = hidden()(ids, real & (ids >= 5), choose, fate, others, 4)
+        loss = F.cross_entropy(network(inputs, real).transpose(1, 2), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        for group in network.parameters() if each else [list(network.parameters())]:
+            torch.nn.utils.clip_grad_norm_(group, 0.01)
+        optimizer.step()
+        return loss.item()
+
+    return pretraining_step
+
+
 def either(inside=False, first=False):
     """Pieces found with or without ##: inside a word, or at its start."""
 
@@ -182,7 +198,9 @@ PLANTED = {
         ("was never called", lambda network, optimizer, ids, *given: 0.0),
         ("not `real`", step(told=lambda real: torch.ones_like(real))),
         ("nothing hidden", step(read=lambda ids, inputs: ids)),
-        ("only words may be chosen", step(maskable=lambda ids, real: torch.ones_like(real))),
+        ("special tokens and padding; only words", step(maskable=lambda ids, real: torch.ones_like(real))),
+        ("hidden too: special tokens; only words", step(maskable=lambda ids, real: real)),
+        ("hidden too: padding; only words", step(maskable=lambda ids, real: ~real | (ids >= 5))),
         ("something else than the inputs", step(swap=True)),
         ("over all positions, with the text", step(targets_as=lambda ids, real, targets: ids)),
         ("over the real positions", step(targets_as=lambda ids, real, targets: ids.where(real, -100))),
@@ -195,7 +213,9 @@ PLANTED = {
         ("were added", step(order=("backward", "step"))),
         ("were never computed", step(order=("step",))),
         ("goes uphill", step(sign=-1)),
-        ("did not make one step", step(order=("zero_grad", "backward", "step", "step"))),
+        ("is 2 times as long", step(order=("zero_grad", "backward", "step", "step"))),
+        ("nothing is clipped", clipped()),
+        ("did not make one step", clipped(each=True)),
         ("the loss is a str", lambda *given: str(step()(*given))),
     ],
     "wordpiece": [

@@ -26,9 +26,9 @@ def loss_at_blanks(history, levels):
     show(
         ax,
         alt="The loss starts near the unigram entropy, falls quickly to below 1 nat, and ends a little above the "
-        "lowest possible loss; log V, the unigram entropy and the lowest possible loss are dotted lines.",
-        caption="What does the network learn? Far more than how often each word occurs; it ends above the lowest "
-        "possible loss, which is computed for one chosen word in an otherwise untouched review.",
+        "perfect reader's; log V, the unigram entropy and the perfect reader's loss are dotted lines.",
+        caption="What does the network learn? Far more than how often each word occurs; it ends above the loss of "
+        "the perfect reader, which is computed for one chosen word in an otherwise untouched review.",
     )
 
 
@@ -70,7 +70,7 @@ def imdb_by_labels(ways, sizes):
         alt="Accuracy on 2,000 of IMDB's test reviews by the number of labelled reviews, 100 to 1,600, with bands over "
         "the seeds: a published network, our own pre-trained one, the same from scratch, bags of words and of words "
         "and pairs. " + "; ".join(f"{name} {first:.2f} to {last:.2f}" for name, (first, last) in means.items()) + ".",
-        caption="What is pre-training worth on real reviews? With 100 labels the published network is far ahead; with "
+        caption="What is pre-training worth on real reviews? With 100 labels MiniLM (published) is far ahead; with "
         "1,600 a bag of words and pairs, which read nothing beforehand, is as good. Line: mean over the seeds"
         + "".join(f" ({name}: one seed, an example)" for name in single)
         + "; band: least to greatest; dotted: a coin.",
