@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 210
+#     minutes: 280
 #     needs: "chapters 07 to 09; 11 helps"
 # ---
 

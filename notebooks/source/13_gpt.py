@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 240
+#     minutes: 340
 #     needs: "chapters 09 to 11"
 # ---
 
