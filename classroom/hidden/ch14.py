@@ -213,7 +213,7 @@ def judge_low_rank(got, wanted):
 def draw_quantize(draw):
     """Rows of very different sizes, one of zeros, the largest entry of either sign."""
     rows, columns = draw.sizes(2, low=3, high=9)
-    weight = draw.normal(rows, columns) * torch.logspace(-3, 2, rows, dtype=torch.float64)[:, None]
+    weight = draw.normal(rows, columns) * torch.logspace(draw.choice((-8, -3)), 2, rows, dtype=torch.float64)[:, None]
     weight[draw.randrange(rows)] = 0.0
     return (weight,)
 

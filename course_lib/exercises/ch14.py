@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from course_lib import linear_attention, llama, quantization
+from course_lib.attention import attention
 from course_lib.exercises import (
     Written,
     Wrong,
@@ -21,6 +23,7 @@ from course_lib.exercises import (
     guarded,
     near,
 )
+from course_lib.exercises.ready_made import called
 
 
 def _draw(*shape, seed=0):
@@ -35,6 +38,12 @@ def _recognise(got, mistakes):
             raise Wrong(message)
 
 
+def _own_code(student, given, library=(), torchs=()):
+    """Refuse an answer that is right, but is computed by what the exercise asks to write."""
+    if name := called(student, [(given, {})], library, torchs):
+        raise Wrong(f"the numbers are right, but the ready-made {name} makes them: write your own lines")
+
+
 # --- exercise 14.1: RMSNorm and SwiGLU --------------------------------------------------------
 
 
@@ -46,7 +55,7 @@ def _rms(x, weight, eps, dim=-1):
     hints=(
         "Square, mean, root: read the name backwards. Over which axis, and what keeps the shape fit for a division?",
         "mean_square = mean of x * x over the last axis, the axis kept; result = weight * x / sqrt(mean_square + eps); "
-        "before all that, x in float32",
+        "before all that, x in float32 or wider",
         "x = x.float(), then x.square().mean(-1, keepdim=True)",
     )
 )
@@ -70,6 +79,7 @@ def rms_norm(student):
     if not close(got, _rms(x.double(), weight.double(), 1e-5), 4e-3):
         raise Wrong("right in float64, wrong for entries of some hundreds in float16, where the square of 400 is "
                     "infinite: go to float32 before you square")  # fmt: skip
+    _own_code(student, (x, weight, 1e-5), [llama.RMSNorm], ("rms_norm",))
 
 
 def _explain_rms(got, x, weight, eps):
@@ -156,6 +166,7 @@ def swiglu(student):
     given = _draw(4, 6), _draw(9, 6), _draw(9, 6, seed=1), _draw(6, 9, seed=2)
     if not close(expect_tensor(student(*given), (4, 6)).double(), _swiglu(*given)):
         raise Wrong("right for x (2, 3, 5), wrong for x (4, 6): is a size or a number of axes written into the code?")
+    _own_code(student, given, [llama.SwiGLU])
 
 
 # --- exercise 14.2: grouped-query attention ---------------------------------------------------
@@ -203,6 +214,8 @@ def grouped_attention(student):
             if not close(got, _grouped(*given, causal)):
                 raise Wrong(f"right for 6 query heads and 2 key heads, wrong for H = {H}, G = {G}, T = {T}, S = {S}, "
                             f"causal = {causal}: is a size written into the code?")  # fmt: skip
+    ready = [attention, llama.GroupedQueryAttention]
+    _own_code(student, (*given, True), ready, ("scaled_dot_product_attention", "multi_head_attention_forward"))
 
 
 def _explain_groups(got, q, k, v):
@@ -223,6 +236,9 @@ def _explain_groups(got, q, k, v):
         "the scores are divided by the root of H K; the width of one head counts": (
             _grouped(q, k, v, False, scale=H * K)
         ),
+        "the scores are divided by the root of K G / H; sharing keys does not change the width K of a query or key": (
+            _grouped(q, k, v, False, scale=K * G / H)
+        ),
         "the queries of a group are averaged; each query head asks for itself, only keys and values are shared": (
             _grouped(mean, k, v, False).repeat_interleave(H // G, 1)
         ),
@@ -239,6 +255,10 @@ def _explain_groups(got, q, k, v):
     })  # fmt: skip
     wanted = _grouped(q, k, v, False)
     right = [h for h in range(H) if close(got[:, h], wanted[:, h])]
+    if not right:
+        raise Wrong(f"without a mask none of the {H} heads is right. Look first at what all of them share: the "
+                    "division by the root of K, the softmax over the keys, the product with the values. Then at which "
+                    "key head a query head uses")  # fmt: skip
     raise Wrong(f"without a mask {len(right)} of {H} heads are right; query head h uses key head h * G // H")
 
 
@@ -291,7 +311,7 @@ def _weights(D, F_, H, G, K, seed=0):
 
 
 def _block(x, p, H, G, eps, turn="qk", order="pre", causal=True, join=None, which=None, scale=None, before=None,
-           norms=(1, 1), residuals=(1, 1), turn_first=False, from_stream=False, act=F.silu):  # fmt: skip
+           norms=(1, 1), residuals=(1, 1), normed=(0, 0), cut=None, act=F.silu):  # fmt: skip
     """A block, or one with a mistake."""
 
     def norm(y, name, on=True):
@@ -299,7 +319,8 @@ def _block(x, p, H, G, eps, turn="qk", order="pre", causal=True, join=None, whic
 
     def attend(y):
         K = len(p["q"]) // H
-        q, k, v = ((y @ p[name].T).unflatten(-1, (-1, K)).transpose(1, 2) for name in "qkv")
+        cut_up = cut or (lambda z, K: z.unflatten(-1, (-1, K)).transpose(1, 2))
+        q, k, v = (cut_up(y @ p[name].T, K) for name in "qkv")
         q, k, v = (_turn(z) if name in turn else z for z, name in zip((q, k, v), "qkv", strict=True))
         heads = _grouped(q, k, v, causal, which, scale=scale)
         joined = heads.transpose(1, 2).flatten(2) if join is None else join(heads)
@@ -317,9 +338,9 @@ def _block(x, p, H, G, eps, turn="qk", order="pre", causal=True, join=None, whic
     if order == "parallel":
         return x + attend(norm(x, "norm_1")) + think(norm(x, "norm_2"))
     first = norm(x, "norm_1", norms[0])
-    x = attend(first) + (first if from_stream else residuals[0] * x)
+    x = attend(first) + (first if normed[0] else residuals[0] * x)
     second = norm(x, "norm_2", norms[1])
-    return think(second) + (second if from_stream else residuals[1] * x)
+    return think(second) + (second if normed[1] else residuals[1] * x)
 
 
 @check(
@@ -378,8 +399,13 @@ def _explain_block(got, x, p, H, G, eps):
         },
         "both residual connections are missing": {"residuals": (0, 0)},
         "the normed vectors are added, not the stream: the residual connection goes around the norm": {
-            "from_stream": True
+            "normed": (1, 1)
         },
+        "the attention's result is added to the normed vector; it is added to the stream, as it was before the norm": {
+            "normed": (1, 0)
+        },
+        "the feed-forward network's result is added to the normed vector; it is added to the stream, as it was before "
+        "the norm": {"normed": (0, 1)},
         "this is Post-LN: the norms stand after the sums. A Llama norms what a sublayer reads": {"order": "post"},
         "the norms stand after the sublayers; they belong before them": {"order": "inside"},
         "both sublayers read the same x; the feed-forward network reads the stream after the attention": {
@@ -400,6 +426,10 @@ def _explain_block(got, x, p, H, G, eps):
         "the heads are merged without a transpose, so positions are scrambled": {
             "join": lambda heads: heads.reshape(B, T, H * K)
         },
+        "queries, keys and values are cut into heads without a transpose, so positions and heads are mixed: first "
+        "(B, T, heads, K), then exchange two axes": {"cut": lambda z, K: z.reshape(B, -1, T, K)},
+        "each head has taken every H-th entry of its queries (every G-th of keys and values); a head has K entries "
+        "that stand side by side": {"cut": lambda z, K: z.unflatten(-1, (K, -1)).permute(0, 3, 1, 2)},
         "the feed-forward network has sigmoid in place of silu": {"act": torch.sigmoid},
         "the feed-forward network lacks silu": {"act": lambda z: z},
     }
@@ -523,6 +553,7 @@ def _explain_update(got, plain, update, alpha, rank, name):
         "divided by r, but not multiplied by alpha": plain + update / rank,
         "multiplied by alpha * r; wanted alpha / r": plain + alpha * rank * update,
         "multiplied by r / alpha; wanted alpha / r": plain + rank / alpha * update,
+        "divided by the root of r; wanted alpha / r": plain + alpha / math.sqrt(rank) * update,
         "the correction is subtracted": plain - alpha / rank * update,
         "the correction is missing: A and B change nothing": plain,
         "W is missing: this is the correction alone": alpha / rank * update,
@@ -530,6 +561,9 @@ def _explain_update(got, plain, update, alpha, rank, name):
     for message, wrong in mistakes.items():
         if close(got, wrong, 1e-4):
             raise Wrong(f"{name}: {message}")
+    factor = ((got - plain) * update).sum().item() / update.square().sum().item()
+    if close(got, plain + factor * update, 1e-4):
+        raise Wrong(f"{name}: the correction comes {factor:.3g} times; wanted is alpha / r, here {alpha / rank:.3g}")
     raise Wrong(f"{name} is right while B is zero, and wrong with other A and B")
 
 
@@ -591,6 +625,11 @@ def quantize(student):
         right = other.abs().amax(1) / 127
         if not close(scales / right, torch.ones(len(other))) or (ints - other / right[:, None]).abs().max() > 0.5001:
             raise Wrong(f"right for a weight (4, 6), wrong for {tuple(other.shape)}: is a size written into the code?")
+    ints = student(1e-8 * _draw(2, 6, seed=3))[0].abs().amax(1).min().item()
+    if ints < 127:
+        raise Wrong(f"in a row whose entries are of size 1e-8 the largest becomes {ints}, not 127: is there a floor "
+                    "under the scale, or is something added to it? Only a row of zeros needs help")  # fmt: skip
+    _own_code(student, (other,), [quantization], ("quantize_per_channel",))
 
 
 def _expect_scales(scales, largest, weight):
@@ -794,6 +833,12 @@ def linear_step(student):
     right = torch.einsum("bhk,bhke->bhe", _phi(given[0]), S_new) / (_phi(given[0]) * z_new).sum(-1, keepdim=True)
     if not (close(y, right) and close(S, S_new) and close(z, z_new)):
         raise Wrong("right from a state of zeros, wrong from another one with other sizes")
+    ready = [
+        linear_attention.linear_attention_step,
+        linear_attention.linear_attention,
+        linear_attention.LinearAttention,
+    ]
+    _own_code(student, (*given, before), ready)
 
 
 def _one_step(student, q, k, v, state, shape):
@@ -890,5 +935,31 @@ what_a_state_holds = Written(
         "that grow with the text. (d) The encoder's last state of chapter 06, which attention relieved; here: a "
         "larger state, a state that forgets or takes away what is overwritten (gates, delta rule), or a few layers "
         "of softmax attention among many of fixed state."
+    ),
+)
+
+
+# --- exercise 14.8: an ablation, in words ------------------------------------------------------
+
+an_ablation = Written(
+    hints=(
+        "(a) Count the parameters of both models. (b) Take a change whose effect you can argue for. (c) Compare each "
+        "seed with itself. (d) What was the same in all runs, so that they cannot say what happens when it differs?",
+        "(a) number_of_parameters(original()), number_of_parameters(changed()); a wider or narrower feed-forward "
+        "network makes them equal. (b) Exchange a part in every block: for block in model.blocks: block.norm2 = ... "
+        "(c) The sign in each seed, and the size beside the spread of the original. (d) Steps, rate, size, text.",
+        "(a) 8,192 more; dim_feedforward=147 takes almost as many away. (b) Without norm2 the feed-forward network "
+        "reads vectors of any length. (c) Three signs alike, and differences above the spread, are an effect here. "
+        "(d) 120 steps measure a fast start; neither side had its best learning rate.",
+    ),
+    good_answer=(
+        "(a) The example also has 8,192 more parameters; with dim_feedforward=147 the two are equal to 64 a block. "
+        "(b) One change and no other, an expectation with a direction, a size and a reason, written before the run, "
+        "and a list of what is held equal (data and their order, steps, rate, batch, seeds, parameters) and what "
+        "could not be. (c) All three differences with their signs, each seed against itself, beside the spread of "
+        "the original; if they straddle zero, the seeds do not say. (d) A sentence that names the size, the steps, "
+        "the text, the rate and the number of seeds. What such runs cannot show: the order after a long training, "
+        "with the best rate for each side (neither was tuned), at another size or on other text. A surprise is a "
+        "result too: it is reported, not explained away."
     ),
 )

@@ -13,6 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.exercises import ch14
+from course_lib.linear_attention import linear_attention_step
+from course_lib.llama import Llama, LlamaConfig, SwiGLU
+from course_lib.quantization import quantize_rows
 from tests.helpers.huggingface import reference
 from tests.helpers.solutions import solution, verdict
 
@@ -115,7 +118,7 @@ def same_cache_only(q, k, v, causal):
 
 
 def block(turn="qk", attention=None, network=None, norms=(1, 1), residuals=(1, 1), order="pre", join=None, swap=(),
-          normed_stream=False, eps=None):  # fmt: skip
+          normed_stream=(0, 0), cut=None, eps=None):  # fmt: skip
     """A Llama's block, with mistakes to choose from; `swap` says which weight stands for which."""
     attention, network = attention or groups(), network or glu()
 
@@ -127,7 +130,11 @@ def block(turn="qk", attention=None, network=None, norms=(1, 1), residuals=(1, 1
             return rms()(y, w[name], e) if on else y
 
         def attend(y):
-            split = {n: (y @ w[n].T).unflatten(-1, (-1, len(w["q"]) // H)).transpose(1, 2) for n in "qkv"}
+            K = len(w["q"]) // H
+            split = {
+                n: (y @ w[n].T).unflatten(-1, (-1, K)).transpose(1, 2) if cut is None else cut(y @ w[n].T, K)
+                for n in "qkv"
+            }
             q, k, v = (rotate(split[n]) if n in turn else split[n] for n in "qkv")
             heads = attention(q, k, v, True)
             return (heads.transpose(1, 2).flatten(2) if join is None else join(heads)) @ w["o"].T
@@ -144,9 +151,9 @@ def block(turn="qk", attention=None, network=None, norms=(1, 1), residuals=(1, 1
         if order == "parallel":
             return x + attend(norm(x, "norm_1")) + think(norm(x, "norm_2"))
         y = norm(x, "norm_1", norms[0])
-        x = (y if normed_stream else residuals[0] * x) + attend(y)
+        x = (y if normed_stream[0] else residuals[0] * x) + attend(y)
         y = norm(x, "norm_2", norms[1])
-        return (y if normed_stream else residuals[1] * x) + think(y)
+        return (y if normed_stream[1] else residuals[1] * x) + think(y)
 
     return whole
 
@@ -349,6 +356,22 @@ def paper(**changes):
     return tuple(changes.get(letter, value) for letter, value in zip("abcdef", NUMBERS, strict=True))
 
 
+def by_torch(x, weight, eps):
+    return F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)
+
+
+def by_library(x, gate, up, down):
+    layer = SwiGLU(x.shape[-1], len(gate)).to(x.dtype)
+    weights = {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": down}
+    return torch.func.functional_call(layer, weights, (x,))
+
+
+def torchs_attention(q, k, v, causal):
+    T, S = q.shape[2], k.shape[2]
+    mask = torch.ones(T, S, dtype=torch.bool).tril(S - T) if causal else None
+    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+
+
 def in_all(x, w, eps):
     return w * x.double() / (x.double().square().mean() + eps).sqrt()
 
@@ -377,6 +400,7 @@ PLANTED = {
         ("a row of zeros gives nan", nan_at_zero),
         ("wrong for x (4, 7)", rms_by_size),
         ("before you square", rms(wide=False)),
+        ("the ready-made rms_norm", by_torch),
         ("has shape (2, 3, 1)", lambda x, w, eps: (x.square().mean(-1, keepdim=True) + eps).sqrt()),
     ],
     "swiglu": [
@@ -399,6 +423,7 @@ PLANTED = {
         ("residual connection", lambda x, g, u, d: x + glu()(x, g, u, d)),
         ("is not the product", glu(combine=torch.sub)),
         ("has the width F", glu(last=False)),
+        ("the ready-made SwiGLU", by_library),
         ("wrong for x (4, 6)", lambda x, g, u, d: glu()(x, g, u, d) * (2 if x.ndim == 2 else 1)),
         ("raised RuntimeError", lambda x, g, u, d: (F.silu(x @ g) * (x @ u)) @ d),
     ],
@@ -410,6 +435,8 @@ PLANTED = {
         ("not divided by the root of K", groups(scale=lambda H, K: 1)),
         ("divided by K; its root", groups(scale=lambda H, K: K * K)),
         ("root of H K", groups(scale=lambda H, K: H * K)),
+        ("root of K G / H", groups(scale=lambda H, K: K / 3)),
+        ("none of the 6 heads is right", groups(scale=lambda H, K: 4 * K)),
         ("of a group are averaged", groups(mean=True)),
         ("over the queries", groups(axis=-2)),
         ("softmax is missing", no_softmax),
@@ -428,6 +455,7 @@ PLANTED = {
         ("cut off after the softmax", groups(late=True)),
         ("wrong with causal = True", groups(fill=2.0)),
         ("T = 2, S = 6", same_cache_only),
+        ("the ready-made scaled_dot_product_attention", torchs_attention),
         ("has shape (4, 2, 3, 7)", lambda q, k, v, c: groups()(q[:, ::3], k, v, c)),
     ],
     "llama_block": [
@@ -444,7 +472,11 @@ PLANTED = {
         ("second residual connection is missing", block(residuals=(1, 0))),
         ("first residual connection is missing", block(residuals=(0, 1))),
         ("both residual connections", block(residuals=(0, 0))),
-        ("goes around the norm", block(normed_stream=True)),
+        ("goes around the norm", block(normed_stream=(1, 1))),
+        ("the attention's result is added to the normed vector", block(normed_stream=(1, 0))),
+        ("the feed-forward network's result is added to the normed", block(normed_stream=(0, 1))),
+        ("cut into heads without a transpose", block(cut=lambda z, K: z.reshape(len(z), -1, z.shape[1], K))),
+        ("every H-th entry", block(cut=lambda z, K: z.unflatten(-1, (K, -1)).permute(0, 3, 1, 2))),
         ("this is Post-LN", block(order="post")),
         ("they belong before them", block(order="inside")),
         ("read the same x", block(order="parallel")),
@@ -486,6 +518,8 @@ PLANTED = {
         ("not multiplied by alpha", lora(scale=lambda alpha, r: 1 / r)),
         ("multiplied by alpha * r", lora(scale=lambda alpha, r: alpha * r)),
         ("multiplied by r / alpha", lora(scale=lambda alpha, r: r / alpha)),
+        ("divided by the root of r", lora(scale=lambda alpha, r: alpha / math.sqrt(r))),
+        ("comes 8 times; wanted is alpha / r, here 4", lora(scale=lambda alpha, r: 2 * alpha / r)),
         ("output: the correction is subtracted", lora(scale=lambda alpha, r: -alpha / r)),
         ("output: the correction is missing", lora(forward=lambda self, x: self.linear(x))),
         ("the bias is missing", lora(forward=no_bias)),
@@ -514,6 +548,8 @@ PLANTED = {
         ("mean absolute value", rows(largest=lambda w: w.abs().mean(1))),
         ("the same scale for every row", one_for_all),
         ("has the scale", rows(steps=100)),
+        ("of size 1e-8", rows(largest=lambda w: w.abs().amax(1).clamp(min=127e-5) * (w.abs().amax(1) > 0))),
+        ("is something added to it", lambda w: rows(largest=lambda w: w.abs().amax(1) + 1e-8)(w)),
         ("cut off, not rounded", rows(rounded=torch.trunc)),
         ("rounded down", rows(rounded=torch.floor)),
         ("rounded up", rows(rounded=torch.ceil)),
@@ -531,6 +567,7 @@ PLANTED = {
         ("must give ints that are all 0", nan_as_number),
         ("an entry is", odd_entry),
         ("wrong for (3, 5)", only_small),
+        ("the ready-made quantize_rows", quantize_rows),
         ("expected a tuple", lambda w: rows()(w)[0]),
     ],
     "llama_numbers": [
@@ -612,6 +649,7 @@ PLANTED = {
         ("in place", in_place),
         ("the returned S is not the sum", wrong_state),
         ("wrong from another one", wrong_sizes),
+        ("the ready-made linear_attention_step", linear_attention_step),
         ("is the first whose output differs", tired),
         ("y has shape (2, 3, 1, 5)", lambda *given: (step()(*given)[0][:, :, None], step()(*given)[1])),
         ("S has shape (2, 3, 5, 4)", lambda q, k, v, s: (v, (s[0].mT, s[1]))),
@@ -650,15 +688,12 @@ def test_reference_passes(name):
 def test_other_right_ways_are_welcome():
     """Fails when a check insists on the reference's own way: the planted skeletons, torch's own, loops."""
 
-    def by_torch(x, weight, eps):
-        return F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps)
-
     def stored_small(weight):
         ints, scales = rows(zero=1e-9)(weight)
         return ints, scales.float()
 
     right = {
-        "rms_norm": (rms(), by_torch),
+        "rms_norm": (rms(),),
         "swiglu": (glu(),),
         "grouped_attention": (groups(),),
         "llama_block": (block(),),
@@ -764,3 +799,19 @@ def test_words_are_asked_for_before_the_good_answer_is_told(capsys):
     assert "no answer yet" in capsys.readouterr().out
     ch14.what_a_state_holds.compare("word " * 20)
     assert "crosstalk" in capsys.readouterr().out
+
+
+def test_the_ablation_has_hints_and_a_good_answer(capsys):
+    """Fails if the exercise has no hint, tells what is wanted too early, or its numbers of parameters are wrong."""
+    for number in (1, 2, 3):
+        ch14.an_ablation.hint(number)
+    ch14.an_ablation.compare(...)
+    assert "no answer yet" in capsys.readouterr().out
+    ch14.an_ablation.compare("word " * 20)
+    assert "8,192 more parameters" in capsys.readouterr().out
+    sizes = {"vocab_size": 9, "max_len": 256, "d_model": 64, "num_layers": 2, "num_heads": 4}
+    one, more, repaired = (
+        sum(p.numel() for p in Llama(LlamaConfig(**sizes, num_kv_heads=G, dim_feedforward=F_)).parameters())
+        for G, F_ in ((2, 168), (4, 168), (4, 147))
+    )
+    assert (more - one, repaired - one) == (8192, 2 * 64)
