@@ -10,20 +10,30 @@ RECALL = ("softmax attention", "linear attention", "gated recurrence", "GRU")
 
 
 def modern_parts(experiment="modern-parts", rows=PARTS):
-    """Validation loss of each exchanged part minus that of GPT-2's block, seed by seed."""
+    """Validation loss of each exchanged part minus that of GPT-2's block, seed by seed, in the chapter's order."""
     start = ledger.values(experiment, "GPT-2", "valid_loss")
-    groups = {"GPT-2": [0.0] * len(start)}
-    for row in rows:
-        found = ledger.values(experiment, row, "valid_loss")
-        groups[row] = [a - b for a, b in zip(found, start, strict=True)]
-    ax = plots.dots(plots.axes(height=3.4), groups, "loss minus that of GPT-2's block (nats per character)", digits=2)
-    ax.axvline(0, color=plots.color("GPT"), linewidth=1, zorder=0)
+    ax = plots.axes(height=3.3)
+    for y, row in enumerate(rows):
+        found = [a - b for a, b in zip(ledger.values(experiment, row, "valid_loss"), start, strict=True)]
+        mean, hue = math.fsum(found) / len(found), plots.color(row.removesuffix(", same F"))
+        ax.barh(y, mean, height=0.5, color=hue, alpha=0.35)
+        ax.plot(found, [y] * len(found), "o", color=hue, markersize=6)
+        ax.annotate(f"{mean:+.2f}".replace("-", "−"), (min(*found, 0), y), xytext=(-8, 0), textcoords="offset points",
+                    va="center", ha="right", fontsize=10)  # fmt: skip
+    ax.axvline(0, color=plots.color("GPT"), linewidth=1.5)
+    ax.annotate("GPT-2's block", (0, -0.75), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9.5,
+                color=plots.color("GPT"))  # fmt: skip
+    ax.set_yticks(range(len(rows)), ["all four (Llama)" if row == "Llama" else row for row in rows])
+    ax.set(ylim=(len(rows) - 0.5, -1.1), xlim=(-0.32, 0.09), xlabel="← lower loss (nats per character) higher →")
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="y", visible=False)
     show(
         ax,
-        alt=f"One row for each exchanged part, {len(start)} small dots for the seeds and a large one for the mean: "
-        "validation loss minus that of GPT-2's block of the same seed. A vertical line at 0 is GPT-2's block.",
-        caption="What is each part worth here? Left of the line a part lowers the loss. Where small dots lie on both "
-        "sides of it, these seeds do not say. Small models, tiny Shakespeare.",
+        alt=f"One row for each exchanged part, in the chapter's order: a bar from 0 to the mean difference from "
+        f"GPT-2's block, and a dot for each of {len(start)} seeds. RoPE and all four parts together lie far "
+        "to the left of 0, the others near it.",
+        caption="What is each part worth here? A dot is a seed, against GPT-2's block of the same seed; a bar is their "
+        "mean. Where dots lie on both sides of the line, these seeds do not say. Small models, tiny Shakespeare.",
     )
 
 
@@ -58,6 +68,8 @@ def times_by_length(rows):
     ax = plots.axes(height=3.0)
     series = {name: (lengths, [row[name] for row in rows]) for name in names}
     plots.lines(ax, series, "tokens $T$", "milliseconds", direct=True, marker="o")
+    for line in ax.lines:  # the colour of `loop` is also that of linear attention
+        line.set_linestyle("--" if line.get_label() == "linear attention" else "-")
     ax.set(xscale="log", yscale="log")
     ax.set_xticks(lengths, [f"{T:,}" for T in lengths])
     ax.minorticks_off()
@@ -96,5 +108,5 @@ def induction_heads(experiment="induction-heads", rows=("two layers", "one layer
         "attention that the best head of the last layer gives to the token to copy: two layers rise at the same steps, "
         "one layer stays near 0.",
         caption="When is copying learned? Where a head begins to look at the token to copy, the loss drops: with two "
-        "layers. With one it never does, however wide. Bands are seeds.",
+        f"layers. With one, or one wider, it does not in {steps[-1]:,} steps. Bands are seeds.",
     )
