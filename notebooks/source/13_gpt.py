@@ -965,8 +965,8 @@ print("nats of each turn:", *(f"{turn:.1f}" for turn in turns[:8]))
 names = "GREMIO KATHARINA PETRUCHIO BIANCA LUCENTIO TRANIO HORTENSIO BAPTISTA"
 after = [[characters.index(each) for each in name + ":\n"] for name in names.split()]
 cold, warm = {"temperature": 0.3}, {"temperature": 0.7}
-repeated = {}
-for dial, rule_of in {"greedy": {"top_k": 1}, "0.3": cold, "0.7": warm}.items():
+rules, repeated = {"greedy": {"top_k": 1}, "0.3": cold, "0.7": warm}, {}
+for dial, rule_of in tqdm(rules.items(), leave=False):
     draws = torch.Generator().manual_seed(0)
     eight_texts = generate(shakespeare, after, 240, draws, **rule_of)
     strings = ["".join(characters[i] for i in each) for each in eight_texts]

@@ -806,7 +806,7 @@ print("parameters", f"{number_of_parameters(merged):,}", "equal logits:", same)
 #
 # $$ s_o = \max_i |w_{oi}| / 127, \qquad q_{oi} = \mathrm{round}(w_{oi} / s_o), \qquad |w_{oi} - s_o\, q_{oi}| \le s_o / 2 . $$
 #
-# The row (1.27, −0.5, 0.31) has the scale 0.01 and becomes (127, −50, 31): nothing is lost. The row (0.63, 25.4, −0.11) has the scale 0.2 and becomes (3, 127, −1), which stands for (0.6, 25.4, −0.2). One large weight makes its whole row coarse, so each row has its own scale. (For the same reason Dettmers et al. 2022 keep a large model's rare, very large *activations* apart.)
+# The row (1.27, −0.5, 0.31) has the scale 0.01 and becomes (127, −50, 31): nothing is lost. The row (0.63, 25.4, −0.11) has the scale 0.2 and becomes (3, 127, −1), which stands for (0.6, 25.4, −0.2). One large weight makes its whole row coarse, so each row has its own scale.
 
 # %% [markdown]
 # ### Exercise 14.5 · Implement: eight bits
@@ -874,7 +874,7 @@ claim(
 )
 
 # %% [markdown]
-# Errors of rounding go both ways, so in a sum of many they nearly cancel. And why is it *faster*? For one new token of one text, each weight is fetched from memory and used once, and fetching takes far longer than computing (chapters 10 and 13). On paper, for 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
+# Errors of rounding go both ways, so in a sum of many they nearly cancel. And why is it *faster*? For one new token of one text, each weight is fetched from memory and used once, and fetching takes far longer than computing. On paper, for 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
 
 # %%
 parameters = counted["llama-2-7b"]
@@ -884,7 +884,35 @@ for bits in (16, 8, 4):
     print(f"read in {bits:2} bits {1e3 * fetching:.2f} ms a token")
 
 # %% [markdown]
-# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. In a batch of hundreds, arithmetic takes over. (Our program shows the numbers, not the speed: it writes out what it has fetched.) QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits, with a scale for every 64 of them, and trains a LoRA beside them.
+# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. Measured on one processor core, with GPT-2's sizes for the time, and chapter 13's Shakespeare model for the loss:
+
+# %% tags=["fold"]
+# @title The ledger: speed and loss in eight bits
+FORMS = {"float32": "float32", "weights in 8 bits": "8 bits", "activations too": "8 bits, also activations"}
+speeds = {name: ledger.values("eight-bits", f"writing, {form}", "tokens_per_second") for name, form in FORMS.items()}
+faster = {name: [a / b for a, b in zip(values, speeds["float32"], strict=True)] for name, values in speeds.items()}
+of_memory = {name: ledger.values("eight-bits", f"writing, {form}", "share") for name, form in FORMS.items()}
+eight_loss = {name: ledger.values("eight-bits", f"Shakespeare, {form}", "valid_loss")[0] for name, form in FORMS.items()}
+
+
+def span(values, form):
+    """The least and the greatest of the repetitions."""
+    return f"{min(values):{form}} to {max(values):{form}}"
+
+
+table(
+    ["GPT, one text", "speed, float32 = 1", "of what memory allows", "validation loss"],
+    [[name, span(faster[name], ".2f"), span(of_memory[name], ".0%"), f"{eight_loss[name]:.4f}"] for name in FORMS],
+)
+claim(
+    "In each of three repetitions 8 bits for weights and activations write more than 1.6 times as fast as float32; for weights alone, at most 1.2 times. The loss changes by less than a thousandth.",
+    min(faster["activations too"]) > 1.6
+    and max(faster["weights in 8 bits"]) < 1.2
+    and max(abs(loss - eight_loss["float32"]) for loss in eight_loss.values()) < 1e-3,
+)
+
+# %% [markdown]
+# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. Only whole numbers on both sides are multiplied as they are. QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits and trains a LoRA beside them.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1115,7 +1143,31 @@ claim(
 )
 
 # %% [markdown]
-# A state must forget, yet its size is not all that counts. In 14.7's pairs (random keys, nothing trained) a plain sum of $k\,v^\top$ finds the right value for about a quarter of the keys, one with $\phi$ hardly more than a guess would, softmax more than four in five: how things are *written* decides what can be read. Newer layers therefore erase before they write, or gate what comes in. And many models for long texts mix: mostly layers with a state, and every few layers softmax attention.
+# In 14.7 nothing was trained. Now two blocks learn which digit came with a letter, among 4 to 32 pairs, at the best of six learning rates; the three states hold 288 numbers a block. **How many of 32 pairs does linear attention find?**
+
+# %%
+guess_3 = predict("of 100 questions about 32 pairs, those answered right", ...)
+
+# %% tags=["reveal"]
+figures.linear_recall()
+
+# %% tags=["fold", "reveal"]
+# @title The ledger: recall after training
+STATES = ("linear attention", "gated recurrence", "GRU")
+found = {row: ledger.values("linear-recall", row, "by_pairs") for row in ("softmax attention", *STATES)}
+of_32 = {row: [run[-1] for run in runs] for row, runs in found.items()}
+guess_3.compare(f"{100 * min(of_32['linear attention']):.0f} to {100 * max(of_32['linear attention']):.0f} (three seeds)")
+claim(
+    "In each of three seeds softmax attention answers more than 99 in 100 at every number of pairs; linear attention more than 97 with 4 pairs and fewer than 80 with 32; gated recurrence and GRU fewer than 45 and 25.",
+    min(min(run) for run in found["softmax attention"]) > 0.99
+    and min(run[0] for run in found["linear attention"]) > 0.97
+    and max(of_32["linear attention"]) < 0.8
+    and max(run[0] for row in STATES[1:] for run in found[row]) < 0.45
+    and max(share for row in STATES[1:] for share in of_32[row]) < 0.25,
+)
+
+# %% [markdown]
+# A state of fixed size fails at recall, but not only its size counts: how things are *written* does. Linear attention stores a product of key and value; the other two have nothing of the kind. (One width and 1,000 steps; the recurrent networks have about three and twenty times the parameters.) Newer layers erase before they write; many models for long texts mix in softmax attention every few layers.
 
 # %% [markdown]
 # ## 9 · How a Transformer copies
@@ -1185,9 +1237,9 @@ claim(
 # %% [markdown]
 # ## 10 · Where a chat model begins
 #
-# Everything up to here predicts the next token of a text. What you talk to elsewhere is the same network, trained further, so this is the last step from your model to theirs. Three ways are common.
+# Everything up to here predicts the next token of a text. What you talk to elsewhere is the same network, trained further, in three common ways.
 #
-# **Instruction tuning** shows it requests with good answers, tens of thousands or even millions, in a fixed form with special tokens for who speaks. The loss is chapter 13's, counted on the answers alone. Then a question is continued with an answer, not with more questions.
+# **Instruction tuning** shows it requests with good answers, in a fixed form with special tokens for who speaks. The loss is chapter 13's, counted on the answers alone. Then a question is continued with an answer, not with more questions.
 #
 # **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), relies on the fact that people can say which of two answers is better far more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
 #
@@ -1311,7 +1363,7 @@ ch14.an_ablation.compare(...)
 # - J. Su et al., *RoFormer*, 2021, arXiv:2104.09864. J. Ainslie et al., *GQA*, EMNLP 2023, arXiv:2305.13245: section 2.2. N. Shazeer, *Fast Transformer Decoding*, 2019, arXiv:1911.02150.
 # - H. Touvron et al., *LLaMA*, 2023, arXiv:2302.13971: section 2.2; *Llama 2*, 2023, arXiv:2307.09288. A. Dubey et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783: sections 3.2 to 3.4, 4.
 # - A. Henry et al., *Query-Key Normalization for Transformers*, 2020, arXiv:2010.04245. A. Jiang et al., *Mixtral of Experts*, 2024, arXiv:2401.04088.
-# - E. Hu et al., *LoRA*, 2021, arXiv:2106.09685: section 4. D. Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023, arXiv:2312.03732. T. Dettmers et al., *LLM.int8()*, NeurIPS 2022, arXiv:2208.07339; *QLoRA*, NeurIPS 2023, arXiv:2305.14314.
+# - E. Hu et al., *LoRA*, 2021, arXiv:2106.09685: section 4. D. Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023, arXiv:2312.03732. T. Dettmers et al., *QLoRA*, NeurIPS 2023, arXiv:2305.14314.
 # - A. Katharopoulos et al., *Transformers are RNNs*, ICML 2020, arXiv:2006.16236: equations 7 to 12. A. Gu, T. Dao, *Mamba*, 2023, arXiv:2312.00752. L. Feng et al., *Were RNNs All We Needed?*, 2024, arXiv:2410.01201: section 3.1. G. Blelloch, *Prefix Sums and Their Applications*, 1990: section 1.4.
 # - N. Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021, transformer-circuits.pub. C. Olsson et al., *In-context Learning and Induction Heads*, 2022, arXiv:2209.11895.
 # - L. Ouyang et al., *Training Language Models to Follow Instructions with Human Feedback*, NeurIPS 2022, arXiv:2203.02155. R. Rafailov et al., *Direct Preference Optimization*, NeurIPS 2023, arXiv:2305.18290: equation 7. Y. Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*, ICML 2023, arXiv:2211.17192: section 2.3.
