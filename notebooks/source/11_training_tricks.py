@@ -358,7 +358,7 @@ def train_and_look(placement, warmup=0, rate=0.01, seed=0):
 guess_3 = predict("the steps until Post-LN's gradient is a hundredth of its start", ...)
 
 # %% tags=["reveal"]
-failing = [train_and_look("post-ln", seed=s) for s in range(3)]
+failing = [train_and_look("post-ln", seed=s) for s in tqdm(range(3), leave=False)]
 warmed = [train_and_look("post-ln", warmup=60, seed=s) for s in range(3)]
 pre = [train_and_look("pre-ln", seed=s) for s in range(3)]
 seen = {"Post-LN": failing, "Post-LN, warm-up": warmed, "Pre-LN": pre}
