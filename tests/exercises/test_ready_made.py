@@ -33,7 +33,9 @@ class Module(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "answer", [own, with_helper, imported_inside, functools.partial(with_helper), Module()], ids=repr
+    "answer",
+    [own, with_helper, imported_inside, functools.partial(with_helper), Module()],
+    ids=["own", "with a helper", "imported inside", "partial", "module"],
 )
 @pytest.mark.parametrize("library", [[statistics.mean], [statistics]], ids=["a function", "a module"])
 def test_a_call_is_seen(answer, library):
