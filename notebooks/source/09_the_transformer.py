@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 09 · The Transformer
 #
-# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Each half has positions, self-attention, feed-forward networks and residual connections; the decoder has cross-attention too. That makes nine kinds of parts. We switch off one at a time, in all layers, without training again, and let the model translate. **How many of them can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
+# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Each half has positions, self-attention, feed-forward networks and residual connections; the decoder has cross-attention too. That makes nine things that can be switched off. We switch off one at a time, in all layers, without training again, and let the model translate. **How many of them can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -162,7 +162,7 @@ claim(
 )
 
 # %% [markdown]
-# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not their order: most of the right words still come, and then the translation rambles on.
+# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not their order: some of the right words still come, and then the translation rambles on.
 #
 # The other five it needs. Without its *feed-forward networks* the decoder finds most of the words, but stutters, and every repeat counts against it. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* hardly anything gets through. (These weights were trained with every part in place; a model *trained* without one might do better.)
 #
@@ -234,7 +234,7 @@ print("found", tuple(found.shape), "x + found", tuple(added.shape))
 # That plus sign is the **residual connection** (He et al. 2016). Think of a document that is passed round an office: everybody reads it and adds a note, and nobody rewrites it. What is passed on from sum to sum is called the **residual stream**. It is there for two reasons:
 #
 # 1. **A word is not lost in the mixture.** Attention returns a mixture of all the words. Without the sum, what a word *was* survives only as far as it happens to be in the mixture. With it, a layer only has to say what *changes*.
-# 2. **The gradient has a short path.** The derivative of $x + f(x)$ is $1 + f'(x)$: at every sum the gradient passes unchanged, beside the part that comes through $f$. It is the LSTM's cell line (chapter 05), across layers instead of steps.
+# 2. **The gradient has a short path.** The derivative of $x + f(x)$ is $1 + f'(x)$: at every sum the gradient passes unchanged, beside the part that comes through $f$. It resembles the LSTM's cell line (chapter 05), across layers instead of steps and without a gate that forgets; in Post-LN a norm stands on it.
 #
 # How much is lost without the sums? We send 20 random vectors through twelve untrained layers, with the sums (`keep = 1.0`) and without (`keep = 0.0`). (`EncoderLayer` is the library's block; its `attend` and `feed_forward` are the two steps, without sum and norm.) The norms, which are section 3's topic, stay in place:
 
@@ -377,7 +377,7 @@ ch09.layer_norm(layer_norm)
 # %% [markdown]
 # ## 4 · Think, and the block is done
 #
-# So far each word has only *gathered* what the others offer. Now it has to make something of it. So each position **thinks**, by itself, with a small network of two layers. The first looks for $F$ patterns in the vector, ReLU keeps those that it finds, and the second adds up what follows from them. Usually $F = 4D$; our translator has $F = 3D = 384$.
+# So far each word has only *gathered* what the others offer. Now it has to make something of it. So each position **thinks**, by itself, with a small network of two layers. One way to see it: the first looks for $F$ patterns in the vector, ReLU keeps those that it finds, and the second adds up what follows from them. Usually $F = 4D$; our translator has $F = 3D = 384$.
 #
 # The result is added, and the sum is normalised again. That is the whole block. On our sentence:
 
@@ -431,14 +431,14 @@ print("mask", tuple(mask.shape), "against scores", tuple(scores.shape))
 print(torch.where(mask, scores, -torch.inf).softmax(dim=-1))
 
 # %% [markdown]
-# In the second sentence the third column is 0: nobody looks at the padding. (Its third row is the padding's own.)
+# In the second sentence the third column is 0: nobody looks at the padding. (Row three belongs to the padding; we ignore it.)
 #
 # ### Exercise 9.2 · By hand: three residual variants, and a fourth
 #
 # Difficulty ●●○○○ · 10 minutes · needs section 4
 #
 # Take $x = (6, 0, 0)$, a sublayer $f(u) = 2u$, and LayerNorm with $\gamma = 1$, $\beta = 0$, $\epsilon = 0$. Give the *first entry* of the result of Post-LN; of Pre-LN; of ReZero with
-# $\alpha = 0.5$; and of a fourth form, in which $x$ is *replaced* by its norm and then used for both parts: $n = \mathrm{norm}(x)$, result $n + f(n)$. Three digits each.
+# $\alpha = 0.5$; and of a fourth form, in which $x$ is *replaced* by its norm and then used for both parts: $n = \mathrm{norm}(x)$, result $n + f(n)$. Three significant digits each.
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-2-residuals-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
 first_entries = ...  # (post, pre, rezero, replaced)
@@ -501,7 +501,7 @@ ch09.encoder_block(encoder_block)
 diagrams.show("decoder_block")
 
 # %% [markdown]
-# All three attentions of the model compute the same thing. They differ only in who asks and who answers. **Whoever asks makes the queries; whoever answers makes the keys and values.** In cross-attention the decoder asks and the memory answers:
+# All three attentions of the model are the same function, with weights of their own. They differ only in who asks and who answers. **Whoever asks makes the queries; whoever answers makes the keys and values.** In cross-attention the decoder asks and the memory answers:
 #
 # | attention | queries from | keys and values from | weights | mask |
 # |---|---|---|---|---|
@@ -897,7 +897,7 @@ claim(
 )
 
 # %% [markdown]
-# The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model learned to look there. When it generates, no word stands there. In training that was so only at the end of a sentence, where the answer was `<eos>`: a likely reason why it so often says `<eos>` at once and writes nothing.
+# The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model has probably learned to look there. When it generates, no word stands there. In training that happened only at the end of a sentence, where the answer was `<eos>`: a likely reason why it so often says `<eos>` at once and writes nothing.
 #
 # When the causal model is used, it too must write for itself, and then **each word costs a run** (chapter 13 stores what need not be computed again):
 
@@ -1009,7 +1009,7 @@ claim(
 # %% [markdown]
 # ### Errors you will meet
 #
-# The errors that cost the most time stop nothing: the program runs, and the shapes fit. One you have seen, **the causal mask that is missing**. Here is another.
+# The costliest errors do not stop the program: it runs, and the shapes fit. One you have seen, **the causal mask that is missing**. Here is another.
 #
 # **A padding mask that is inverted.** In `nn.Transformer` and `nn.MultiheadAttention`, `True` in a boolean mask means the opposite of ours: *blocked*. (In `scaled_dot_product_attention` it means *may attend*, as here.) Hand them our mask, and real words look at padding alone. A sentence without padding then has nothing to look at, and its weights are `nan`. But where every sentence has some, nothing tells you:
 
@@ -1199,7 +1199,7 @@ except NotImplementedError:
 # 2. Whoever asks makes the queries; whoever answers makes the keys and values. Encoder: full self-attention. Decoder: causal self-attention, and cross-attention to the encoder's *last* output, in every layer.
 # 3. Residuals keep what a word was, and give the gradient a path of derivative 1 through every sum (in Post-LN, the norms rescale it); LayerNorm keeps the stream's vectors at one size, each by itself, so that no sentence depends on its neighbours in the batch.
 # 4. Teacher forcing with a causal mask computes in one run what, for the same words, generation computes in a loop; without the mask a low loss proves nothing.
-# 5. Use an encoder to understand, a decoder to generate, both for sequence to sequence; nearly any task can also be put to a decoder as a prefix. Padding must be hidden from attention *and* from pooling.
+# 5. Typically an encoder is used to understand, a decoder to generate, both for sequence to sequence; nearly any task can also be put to a decoder as a prefix. Padding must be hidden from attention *and* from pooling.
 #
 # ## Where next
 #

@@ -510,7 +510,7 @@ claim(
 # %% [markdown]
 # It is. The loss sends a gradient of the usual length, and the norms swallow it: each keeps on average a little less than half, and 24 such factors multiply. Nearly all of that is $1/\sigma$, the size of what they read. (The norms can let through a little more than $1/\sigma$: in training they have gains.) Before training the additions make up for most of what the norms take (*Going deeper* says why, and has the rows after 5 steps and with a warm-up); in the failing run they no longer can.
 #
-# The exercise makes $J$ yours. Then comes the other question: how can a few steps make those vectors so large?
+# The exercise makes $J$ yours. Then comes the other question: why can one step do so much damage?
 
 # %% [markdown]
 # ### Exercise 11.1 · LayerNorm backwards
@@ -616,7 +616,7 @@ claim(
 )
 
 # %% [markdown]
-# Random moves cancel one another; moves along the gradient add up, however they are shared out, and a larger batch does not change that. So it is the *length* of the first steps that does the harm. A plain gradient step would be shorter where the gradient is short; Adam's has its full length from the start.
+# Random moves cancel one another; moves along the gradient add up, however they are shared out, and a larger batch does not change that. So it is full-length steps *along the gradient* that do the harm. A plain gradient step would be shorter where the gradient is short; Adam's has its full length from the start.
 #
 # One repair sits inside the optimizer: **RAdam** (Liu et al. 2020b) counts what $v$ has seen, and shortens its adaptive steps until that is enough. The exercise computes how. The next section's remedy is plainer, and shortens all first steps.
 #
@@ -687,7 +687,7 @@ curves = {
 figures.falls(at, curves)
 
 # %% [markdown]
-# How long should a warm-up be? The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000: a few per cent or less. These are *optimizer steps*, so such a number says little without the batch size and the length of the training. (The batch size itself was not varied here. For large corpora Popel and Bojar 2018 found that larger batches learn faster and better; for small ones Atrio and Popescu-Belis 2022 found the opposite. The rate has to be chosen again for each.)
+# How long should a warm-up be? The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000: a few per cent or less. (Ours are far longer fractions, because the training runs are short.) These are *optimizer steps*, so such a number says little without the batch size and the length of the training. (The batch size itself was not varied here. For large corpora Popel and Bojar 2018 found that larger batches learn faster and better; for small ones Atrio and Popescu-Belis 2022 found the opposite. The rate has to be chosen again for each.)
 #
 # ### Exercise 11.3 · Warm up, hold, cool down
 #
@@ -732,7 +732,7 @@ diagrams.show("norm_placement")
 #
 # $$ x_n = x_0 + f_1 + f_2 + \ldots + f_n, $$
 #
-# and through its first term the gradient at $x_n$ reaches $x_0$ *unchanged*, whatever the sublayers do. **One norm on the path, the last, and not 24:** that is why Pre-LN's gradient survived in section 2, although its sums were larger still. What is the price? Print the mean length of a vector on the stream, in two untrained models:
+# and through its first term the gradient at $x_n$ reaches $x_0$ *unchanged*, whatever the sublayers do. **One norm on the path, the last, and not 24:** this fits what section 2 showed, that Pre-LN's gradient survived, although its sums were larger still. What is the price? Print the mean length of a vector on the stream, in two untrained models:
 
 # %%
 for placement in ("post-ln", "pre-ln"):
@@ -895,7 +895,7 @@ claim(
 #
 # ### On a real text
 #
-# Reversed letters and a toy language are not much. Does the story hold for a model of real text? The ledger has one with 12 layers of width 64 that reads Shakespeare's characters, 300 steps at the rate 0.002. (The rate was chosen on another seed, as one at which Post-LN fails without a warm-up.) Beside the loss it holds the length of Adam's steps: how far a weight moves on average, as a fraction of the rate.
+# Reversed letters and a toy language are not much. Does the story hold for a model of real text? The ledger has one with 12 layers of width 64 that reads Shakespeare's characters, 300 steps at a rate of 0.002. (The rate was chosen on another seed, as one at which Post-LN fails without a warm-up.) Beside the loss it holds the length of Adam's steps: how far a weight moves on average, as a fraction of the rate.
 
 # %%
 figures.deep_start("deep-start")
@@ -922,7 +922,7 @@ claim(
 )
 
 # %% [markdown]
-# The same parts are played again. Plain Adam makes long steps at first, then hardly any: these are the shrinking updates of Huang et al. (2020), whose model did not recover either. With a warm-up they shrink too, and come back. RAdam's are short from the start. (One size and one rate; at half of it, on that other seed, Post-LN learned without help.)
+# The same thing happens. Plain Adam makes long steps at first, then hardly any: these are the shrinking updates of Huang et al. (2020), whose model did not recover either. With a warm-up they shrink too, and come back. RAdam's shrink nearly as far, and come back too. (One size and one rate; at half of it, on that other seed, Post-LN learned without help.)
 #
 # **A good place to stop.** The story is complete: a high rate breaks Post-LN in its first steps; a warm-up makes these small; Pre-LN survives them; and in the grid half the rate would have done as well. What follows is the rest of the recipe: two more parts of a long training, and the loop that holds them all.
 
@@ -1380,11 +1380,11 @@ with torch.no_grad():
 # | few layers (ours: 4) | Post-LN or Pre-LN, Adam; a warm-up costs little | no trick was needed (section 7) |
 # | many layers (ours: 12) | Pre-LN, last norm, a warm-up | best mean of the grid (with 50 of 240 steps), widest range of rates |
 # | given Post-LN weights (BERT, chapter 12) | warm-up, and a lower rate | from random values 12 layers fail with neither (sections 2, 7); trained weights were not tested |
-# | no idea how long to warm up | RAdam | it rescues Post-LN; in short trainings it needs a higher rate |
+# | no idea how long to warm up | RAdam | it rescues Post-LN; in our short runs it needed a higher rate |
 # | no norm wanted | ReZero | it trains at both depths; its speed depends on the task |
 # | now and then a bad batch | clipping, above the usual lengths | a spike fills $v$ for thousands of steps (section 8) |
 # | overfitting | dropout †; AdamW with groups | L2 in Adam decays most where gradients are small (section 9) |
-# | probabilities that are too sure | label smoothing | it lowers them, whether they were too sure or not (section 10) |
+# | overconfident predictions | label smoothing | it lowers them, whether they were overconfident or not (section 10) |
 # | a processor with fast bfloat16 | bfloat16, once a step is timed | as good here, but at our size not faster (section 10) |
 #
 # † Not measured in this chapter.

@@ -125,13 +125,13 @@ claim(
 )
 
 # %% [markdown]
-# Four chats. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; only weights and caches are counted.) So the years since GPT-2 went: the network is still chapter 13's GPT, and nearly every change was made because somebody had counted bytes or steps. *Sections 1 to 5, with exercises 14.1 to 14.3, take about two hours; sections 6 to 10 make a second sitting.*
+# Four chats. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; only weights and caches are counted.) So the years since GPT-2 went: the network is still chapter 13's GPT, and its parts were exchanged one by one: some to save bytes or steps, others to lower the loss. *Sections 1 to 5, with exercises 14.1 to 14.3, take about two hours; sections 6 to 10 make a second sitting.*
 #
 # ### You will be able to
 #
 # 1. write the parts in which a Llama differs from GPT-2 (exercises 14.1 and 14.2), and assemble its block (14.3);
 # 2. read a published checkpoint's sizes and layout, and test whether a loaded model is right;
-# 3. adapt a trained model by training 1 % as many numbers (14.4), and store one in 8 bits (14.5, 14.6);
+# 3. adapt a trained model by training 1 % of the numbers (14.4), and store one in 8 bits (14.5, 14.6);
 # 4. say which loops can be trained in parallel, and what a state of fixed size forgets (14.7);
 # 5. find out how a Transformer copies, say where a chat model begins, and run an ablation of your own (14.8).
 #
@@ -448,7 +448,7 @@ claim(
 )
 
 # %% [markdown]
-# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is. (A learned table may catch up.) The norm goes both ways. The gate loses a few hundredths, in every seed; Shazeer's models, far larger and trained for half a million steps, gained a little from it. So a small run can mislead. Shared keys were meant to cost little. Here they cost nothing that three seeds could show.
+# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is, probably. (A learned table may catch up.) The norm helps in some seeds and hurts in others. The gate loses a few hundredths, in every seed; Shazeer's models, far larger and trained for half a million steps, gained a little from it. So a small run can mislead. Shared keys were meant to cost little. Here they cost nothing that three seeds could show.
 
 # %% [markdown]
 # ## 5 · The Llama on one page
@@ -658,7 +658,7 @@ for name in tqdm(published, leave=False):
     with torch.device("meta"):  # shapes without numbers
         counted[name] = number_of_parameters(Llama(LlamaConfig.from_name(name)))
 table(["model", "parameters"], [[name, count] for name, count in counted.items()])
-claim("Our counter gives the parameters of four published models to the last one.", counted == published)
+claim("Our counter gives the parameters of four published models exactly.", counted == published)
 
 # %% [markdown]
 # You have built what many open models are. Newer ones often have some of these besides:
@@ -675,7 +675,7 @@ claim("Our counter gives the parameters of four published models to the last one
 # %% [markdown]
 # ## 6 · Teach it something new with 1 % of the numbers
 #
-# A trained model should write in a new tone. Fine-tuning all of Llama 2 7B with Adam takes 16 bytes a parameter (chapter 13), 108 gigabytes, and each new tone another 13.5 gigabytes on the disk. Yet the change is small: the model can already write. Hu et al. (2021) therefore leave the trained weight $W$ as it is and learn only a **correction** to it, which is forced to be simple: the product of two thin matrices.
+# A trained model should write in a new tone. Fine-tuning all of Llama 2 7B with Adam takes 16 bytes a parameter (chapter 13), 108 gigabytes before activations, and each new tone another 13.5 gigabytes on the disk. Yet the change is small: the model can already write. Hu et al. (2021) therefore leave the trained weight $W$ as it is and learn only a **correction** to it, which is forced to be simple: the product of two thin matrices.
 
 # %%
 diagrams.show("low_rank_update")
@@ -874,7 +874,7 @@ claim(
 )
 
 # %% [markdown]
-# Errors of rounding go both ways, so in a sum of many they nearly cancel. And why is it *faster*? For one new token of one text, each weight is fetched from memory and used once, and fetching takes far longer than computing. On paper, for 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
+# Each error is small, and errors of both signs add up slowly. And why is it *faster*? For one new token of one text, each weight is fetched from memory and used once, and fetching takes far longer than computing. On paper, for 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
 
 # %%
 parameters = counted["llama-2-7b"]
@@ -912,7 +912,7 @@ claim(
 )
 
 # %% [markdown]
-# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. Only whole numbers on both sides are multiplied as they are. QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits and trains a LoRA beside them.
+# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. Here only whole numbers on both sides are multiplied as they are. QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits and trains a LoRA beside them.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1115,7 +1115,7 @@ figures.times_by_length(rows)
 # @title Checked: how the time grows
 longest = {name: rows[-1][name] / rows[-3][name] for name in rows[0] if name != "T"}
 claim(
-    "From 512 to 2,048 tokens attention's time grows by a larger factor than the loop's and than linear attention's; at 2,048 the scan takes less time than both.",
+    "From 512 to 2,048 tokens attention's time grows by a larger factor than the loop's and than linear attention's; at 2,048 the scan takes less time than the loop and than attention.",
     longest["attention"] > max(longest["loop"], longest["linear attention"]) and rows[-1]["scan"] < min(rows[-1]["loop"], rows[-1]["attention"]),
     **{f"{name} grows": factor for name, factor in longest.items()},
 )
@@ -1146,7 +1146,7 @@ claim(
 # In 14.7 nothing was trained. Now two blocks learn which digit came with a letter, among 4 to 32 pairs, at the best of six learning rates; the three states hold 288 numbers a block. **How many of 32 pairs does linear attention find?**
 
 # %%
-guess_3 = predict("of 100 questions about 32 pairs, those answered right", ...)
+guess_3 = predict("right answers to 100 questions about 32 pairs", ...)
 
 # %% tags=["reveal"]
 figures.linear_recall()
@@ -1167,7 +1167,7 @@ claim(
 )
 
 # %% [markdown]
-# A state of fixed size fails at recall, but not only its size counts: how things are *written* does. Linear attention stores a product of key and value; the other two have nothing of the kind. (One width and 1,000 steps; the recurrent networks have about three and twenty times the parameters.) Newer layers erase before they write; many models for long texts mix in softmax attention every few layers.
+# In 1,000 steps the states of fixed size fail at recall, each in its degree: it seems to matter how things are *written*. Linear attention stores products of key and value; the others, with about three and twenty times the parameters, have nothing of the kind. Many models for long texts mix in softmax attention every few layers.
 
 # %% [markdown]
 # ## 9 · How a Transformer copies
@@ -1423,7 +1423,7 @@ for start in ("B zero", "both zero"):
 #
 # $$ \mathcal{L} = -\ln \sigma\!\left( \beta \ln \frac{\pi_\theta(y_w \mid x)}{\pi_0(y_w \mid x)} - \beta \ln \frac{\pi_\theta(y_l \mid x)}{\pi_0(y_l \mid x)} \right) . $$
 #
-# An answer's log-probability is the sum over its tokens. The loss falls when the better answer has gained more than the worse one, compared with the frozen copy. At the start both ratios are 1 and the loss is $\ln 2$. Nothing is written during training. With LoRA the copy needs no memory: it is the model without its correction. (Its forward pass must still be computed.)
+# An answer's log-probability is the sum over its tokens. The loss falls when the better answer has gained more than the worse one, compared with the frozen copy. At the start both ratios are 1 and the loss is $\ln 2$. No text is generated during training. With LoRA the copy needs no memory: it is the model without its correction. (Its forward pass must still be computed.)
 
 # %% [markdown] tags=["deeper"]
 # ### How can a small model make a large one write faster, and change nothing?

@@ -287,7 +287,8 @@ def deep_start(experiment):
         alt="Two panels over 300 steps of a 12-layer model on Shakespeare's characters. Left: the loss of Post-LN with "
         "plain Adam stays above 3.2; with a warm-up, with RAdam and with Pre-LN it falls to about 2.4. Right, on a "
         "logarithmic axis: plain Adam's steps fall to about a two-hundredth of the rate; with a warm-up they fall to "
-        "two hundredths and come back; RAdam's are short at first, and grow; Pre-LN's stay near a tenth or above.",
+        "two hundredths and come back; RAdam's begin short, fall to less than a hundredth, and come back; Pre-LN's "
+        "stay near a tenth or above.",
         caption="Does Post-LN fail on a real text too, and do the updates shrink? Yes: with plain Adam, and there they "
         "stay small. Bands: least to greatest seed.",
     )
