@@ -312,9 +312,6 @@ claim(
 # Because the next word *is* on the right side. Take tokens drawn at random, 50 kinds, which nobody can foresee: a blind guess costs $\ln 50 = 3.9$ nats. One attention head, set by hand, without a single learned number, has to predict the next token at every position, with both sides open.
 
 # %%
-guess_3 = predict("its loss in nats per token", ...)
-
-# %%
 T, SHARP = 12, 20.0  # SHARP: a score that makes a softmax nearly 0 and 1
 noise = torch.randint(50, (8, T), generator=torch.Generator().manual_seed(0))
 one_hot = F.one_hot(noise, 50).double()  # (B, T, V): a token's vector is its name
@@ -328,6 +325,9 @@ def loss_of_head(visible):
     copied = attention_weights(to_the_right.expand(8, -1, -1), visible) @ one_hot
     logits = SHARP * copied[:, :-1]  # (B, T - 1, V): of the next token
     return F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
+
+# %%
+guess_3 = predict("its loss in nats per token", ...)
 
 # %% tags=["reveal"]
 sees_both, sees_left = loss_of_head(None), loss_of_head(causal_mask(T))
