@@ -49,7 +49,8 @@ STYLES = (  # each of these must occur
     "no_grad", "keyword-only", "*args", "walrus", "match", "getsource", "innocent names", "compared with torch's own",
     "line magic", "cell magic", "help with ?", "shell", "display", "continuation lines", "text like magics",
     "last expression", "await", "prints", "plots", "list for tuple", "tuple for list", "bool tensor", "int for float",
-    "not contiguous", "requires_grad", "negative zero", "Parameter", "own cells that fail", "progress bar",
+    "not contiguous", "requires_grad", "negative zero", "Parameter", "own cells that fail", "progress bar", "one-hot",
+    "own parts", "gradients cleared last", "autograd.grad",
 )  # fmt: skip
 
 RIGHT = [
