@@ -1388,7 +1388,8 @@ with torch.no_grad():
 # | a processor with fast bfloat16 | bfloat16, once a step is timed | as good here, but at our size not faster (section 10) |
 #
 # † Not measured in this chapter.
-#
+
+# %% [markdown]
 # ## Summary
 #
 # 1. Our 12 layers of Post-LN at a high rate break in their *first steps*, not before them: all outputs become alike, the gradient dies in the norms, and Adam's steps shrink. A lower rate avoids it.

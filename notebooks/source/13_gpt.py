@@ -1549,7 +1549,8 @@ except NotImplementedError:
 # - Temperature after the softmax: section 6.
 # - With a cache, every new token at position 0: section 7.
 # - The last column of a padded batch: section 8.
-#
+
+# %% [markdown]
 # ## Summary
 #
 # 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 60 lines. The tied table's gradient is the sum of both uses.

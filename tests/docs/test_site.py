@@ -400,3 +400,10 @@ def test_an_error_of_the_build_is_a_message_and_a_status(monkeypatch):
 
     monkeypatch.setattr(build, "build", broken)
     assert build.main([]) == "make site: npm is not installed"
+
+
+@pytest.mark.parametrize("path", sorted(editions.NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_chapter_has_a_page_for_its_summary(path):
+    """Fails if the heading stands in another section's cell, and the summary at the end of that section's page."""
+    found = sections.pages(nbformat.read(path, as_version=4), path.stem)
+    assert f"{path.stem}-summary" in found
