@@ -10,6 +10,7 @@ on one thread. The official test reviews decide nothing: a tenth of the training
 each seed, is for validation, and a model is scored on the test reviews after its last epoch.
 """
 
+import functools
 import statistics
 import time
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from course_lib.train import classification_loss, evaluate, train_epoch
 from course_lib.transformer import EncoderLayer, TransformerEncoder
 from course_lib.transformer_models import TransformerClassifier
 from course_lib.utils import number_of_parameters
+from course_lib.utils.device import device_of
 
 
 def make_classifier(
@@ -244,6 +246,7 @@ def imdb_one_change(
     word_dropout=0.3,
     std=0.1,
     fraction=0.1,
+    device="cpu",
 ):
     """`imdb_transformer`'s "mended", except for one thing, which is as the tutorial had it; the last epoch's model.
 
@@ -254,10 +257,15 @@ def imdb_one_change(
     """
     reviews = raw_reviews(seed, fraction)
     p = tutorial_dropout
+
+    @functools.cache
+    def read(cut, first):
+        return _read(reviews, cut, slice(length) if first else slice(-length, None), vocab_size)
+
     taken_back = {
         "mask": {"mask": False, "length": length},
         "tokens": {"cut": _between_spaces},
-        "end": {"keep": slice(length)},
+        "end": {"first": True},
         "mean": {"pool": "max"},
         "dropout": {"embedding_dropout": p, "attention_dropout": p, "word_dropout": 0.0},
         "start": {"std": 1.0},
@@ -267,7 +275,7 @@ def imdb_one_change(
     def run(
         mask=True,
         cut=tokenize,
-        keep=slice(-length, None),
+        first=False,
         pool="mean",
         embedding_dropout=embedding_dropout,
         attention_dropout=0.0,
@@ -284,7 +292,7 @@ def imdb_one_change(
             return model if mask else WithoutMask(model)
 
         recipe = {"learning_rate": learning_rate, "word_dropout": word_dropout} | recipe
-        return _record(Recipe(make, **recipe), _read(reviews, cut, keep, vocab_size), epochs, batch_size, seed)
+        return _record(Recipe(make, **recipe), read(cut, first), epochs, batch_size, seed, device)
 
     found = {f"all but {name}": run(**taken_back[name]) for name in variants}
     return {
@@ -380,9 +388,9 @@ def _read(reviews, cut, keep, vocab_size):
     return parts | {"vocab_size": len(vocab), "seen": reviews["seen"]}
 
 
-def _record(recipe, parts, epochs, batch_size, seed):
+def _record(recipe, parts, epochs, batch_size, seed, device="cpu"):
     """Train to the last epoch: the row with processor seconds and test scores, and the history."""
-    model, (rows, labels) = recipe.make(parts["vocab_size"]), parts["train"]
+    model, (rows, labels) = recipe.make(parts["vocab_size"]).to(device), parts["train"]
     train_batches = recipe.batches(rows, labels, batch_size)
     optimizer, options = recipe.learning(model, epochs * -(-len(rows) // batch_size))
     history = []
@@ -418,7 +426,7 @@ def _logits(recipe, model, split):
     """How far the logit of "positive" is above that of "negative", for all rows in their order."""
     rows, _ = split
     model.eval()
-    logits = torch.empty(len(rows))
+    logits, device = torch.empty(len(rows)), device_of(model)
     for ids, real, where in _in_order(recipe, (rows, range(len(rows)))):
-        logits[where] = model(ids, real).diff(dim=1)[:, 0]
+        logits[where] = model(ids.to(device), real.to(device)).diff(dim=1)[:, 0].cpu()
     return logits
