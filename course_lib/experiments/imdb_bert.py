@@ -160,7 +160,8 @@ class NearBERT(BERT):
 
     def __init__(self, config):
         super().__init__(config, pooler=False)
-        with_position(self.encoder, ALiBi(config.num_heads))
+        self.scheme = ALiBi(config.num_heads)  # the model owns it, that it moves to a GPU with it
+        with_position(self.encoder, self.scheme)
         _initialise(self)
 
 
