@@ -131,7 +131,7 @@ def test_what_goes_deeper_is_folded(page, address):
     parts = page.locator("details.deeper")
     assert parts.count() > 5
     assert page.locator("details.deeper[open]").count() == 0
-    parts.first.locator("summary").click()
+    parts.first.locator("> summary").click()
     assert parts.first.locator("p").first.is_visible()
     last = parts.last.locator("section").first.get_attribute("id")
     page.evaluate("id => { location.hash = id }", last)
