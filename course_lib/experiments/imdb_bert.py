@@ -402,8 +402,8 @@ def imdb_bert_gpu(
     parts = _parts(seed, fraction, vocab, unlabelled)
     results, history, found = {}, {"pre-training": pretraining_history}, {}
     for name in variants:
-        model = _classifier(pretraining, fine_tuning["dropout"], seed, bert if name == "pre-trained" else None).to(device)
-        recorded = _record(name, model, parts, fine_tuning, seed, f"gpu-{name}", bf16)
+        model = _classifier(pretraining, fine_tuning["dropout"], seed, bert if name == "pre-trained" else None)
+        recorded = _record(name, model.to(device), parts, fine_tuning, seed, f"gpu-{name}", bf16)
         results[name], history[name], found[name] = recorded
     made_with = {"seed": seed, "vocab_size": len(vocab), **bag}
     row, bag_logits = vote_of_pairs(f"bag-{seed}", parts["train"], parts, made_with)

@@ -225,10 +225,10 @@ def imdb_minilm_all(
     bf16=True,
     device="cpu",
 ):
-    """As `imdb_minilm`, with every label, three passes over the last 512 tokens, and every test review: `--set device=cuda`.
+    """As `imdb_minilm`, with every label, three passes over the last 512 tokens, and every test review.
 
-    "accuracy_2000" is on the 2,000 reviews that `imdb_minilm` is tested on. The settings were set beforehand and nothing
-    else was tried.
+    On a GPU with `--set device=cuda`. "accuracy_2000" is on the 2,000 reviews that `imdb_minilm` is tested on. The
+    settings were set beforehand and nothing else was tried.
     """
     source = find_minilm()
     tokenizer = huggingface.tokenizer(source)

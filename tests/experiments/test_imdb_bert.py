@@ -248,6 +248,26 @@ def test_imdb_bert_records_every_row(small_imdb):
     assert 270 < results["self-trained bag of pairs"]["reviews"] <= 470
 
 
+def test_imdb_bert_gpu_records_what_the_chapter_draws(small_imdb):
+    """Fails if a row is missing, a pass or a piece has no accuracy or loss, or the runs of `imdb_bert` are taken."""
+    imdb_bert.imdb_bert(seed=0, variants=("pre-trained",), steps_up=(), **SIZES)
+    longer = {"pretraining": PRETRAINING | {"pieces": 2, "decay_pieces": 2}, "fine_tuning": FINE_TUNING}
+    outcome = imdb_bert.imdb_bert_gpu(seed=0, bag=BAG, bf16=False, **longer)
+    results, history = outcome["results"], outcome["history"]
+    assert list(results) == ["pre-trained", "from scratch", "bag of pairs", "pre-trained, with pairs"]
+    for row in results.values():
+        assert row["accuracy"] > 0.8
+    assert [(entry["tokens"], entry["valid_loss"] > 0) for entry in history["pre-training"]] == [
+        (1280, True),
+        (2560, True),
+    ]
+    for name in ("pre-trained", "from scratch"):
+        entries = history[name]
+        assert len(entries) == results[name]["epochs"] == FINE_TUNING[name]["epochs"]
+        assert all(0 <= entry[key] <= 1 for entry in entries for key in ("train_accuracy", "valid_accuracy"))
+        assert results[name]["valid_accuracy"] == entries[-1]["valid_accuracy"]
+
+
 def test_second_run_takes_what_is_kept(small_imdb, monkeypatch):
     """Fails if finished parts are computed again, or come back with other numbers."""
     first = imdb_bert.imdb_bert(seed=0, bag=BAG, sure=0.6, **SIZES)
