@@ -35,7 +35,7 @@ from torch import nn
 from tqdm import tqdm
 
 from course_lib import datasets
-from course_lib.attention import KVCache, attention
+from course_lib.attention import KVCache, MultiHeadAttention, attention
 from course_lib.cost import measure
 from course_lib.exercises import ch14
 from course_lib.experiments import kv_cache
@@ -62,7 +62,6 @@ from course_lib.lora import (
     LoRALinear,
     LowRankUpdate,
     add_lora,
-    lora_parameters,
     merge_lora,
 )
 from course_lib.notebook import (
@@ -125,7 +124,9 @@ claim(
 )
 
 # %% [markdown]
-# Four chats. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; only weights and caches are counted.) So the years since GPT-2 went: the network is still chapter 13's GPT, and its parts were exchanged one by one: some to save bytes or steps, others to lower the loss. *Sections 1 to 5, with exercises 14.1 to 14.3, take about two hours; sections 6 to 10 make a second sitting.*
+# Four chats. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; only weights and caches are counted.) So the years since GPT-2 went: the network is still chapter 13's GPT, and its parts were exchanged one by one: some to save bytes or steps, others to lower the loss.
+#
+# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time and the block run after each exchange, until a Llama trains, loads a checkpoint and writes. **Second sitting** (sections 6 to 11, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
 #
 # ### You will be able to
 #
@@ -133,9 +134,69 @@ claim(
 # 2. read a published checkpoint's sizes and layout, and test whether a loaded model is right;
 # 3. adapt a trained model by training 1 % of the numbers (14.4), and store one in 8 bits (14.5, 14.6);
 # 4. say which loops can be trained in parallel, and what a state of fixed size forgets (14.7);
-# 5. find out how a Transformer copies, say where a chat model begins, and run an ablation of your own (14.8).
+# 5. say where a chat model begins, and run an ablation of your own (14.8).
 #
-# **Letters.** As in chapter 13; besides, `F` is the width of the feed-forward network, and $G$ the number of heads of keys and values (`num_kv_heads` in code).
+# **Letters.** As in chapter 13; besides, `F` is the width of the feed-forward network, and $G$ the number of heads of keys and values (`num_kv_heads` in code). Vectors are rows, in formulas as in code: a weight $W$ has the shape (outputs, inputs), and its layer computes $x W^\top$.
+
+# %% [markdown]
+# ## The block to start from
+#
+# This is the first sitting as a diff. A line with a minus is GPT-2's, a line with a plus is Llama's:
+#
+# ```diff
+#   def forward(self, ids):
+# -     x = self.embedding(ids) + self.positions(places)      # a vector for each place
+# +     x, rotation = self.embedding(ids), rotations(places)  # section 3
+#       for block in self.blocks:
+# -         x = x + block.attn(block.norm1(x))                # H heads of keys and values
+# +         x = x + block.attn(block.norm1(x), rotation)      # G of them: section 4
+#           x = x + block.mlp(block.norm2(x))
+#       return self.head(self.norm(x))
+#
+# - norm: LayerNorm     mlp: GELU between two layers     every layer has a bias
+# + norm: RMSNorm (1)   mlp: SwiGLU, with a gate (2)     no layer has one
+# ```
+#
+# Two residual branches stay as they are. So write GPT-2's block with its parts handed in from outside: to exchange one, you change one argument.
+
+# %%
+D = 24  # the width of this small block; 6 heads of width 4
+
+
+class Block(nn.Module):
+    def __init__(self, norm, attn, mlp):
+        super().__init__()
+        self.norm1, self.attn = norm(D), attn
+        self.norm2, self.mlp = norm(D), mlp
+
+    def forward(self, x, **how):
+        x = x + self.attn(self.norm1(x), **how)
+        return x + self.mlp(self.norm2(x))
+
+
+def gpt_mlp():
+    return nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
+
+
+# %% [markdown]
+# After each exchange it is run. How many parameters has it, is the shape right, and does it still not look ahead: do all tokens but the last come out the same when the last one changes?
+
+
+# %%
+def try_out(block, **how):
+    x = torch.randn(2, 5, D)  # (B, T, D)
+    other = torch.cat([x[:, :-1], x[:, -1:] + 1], dim=1)  # another last token
+    y, y_other = block(x, **how), block(other, **how)
+    blind = torch.allclose(y[:, :-1], y_other[:, :-1], atol=1e-6)
+    print(f"{number_of_parameters(block):,} parameters, output {tuple(y.shape)}")
+    print("looks ahead:", not blind)
+
+
+gpt = Block(norm=nn.LayerNorm, attn=MultiHeadAttention(D, num_heads=6), mlp=gpt_mlp())
+try_out(gpt, causal=True)
+
+# %% [markdown]
+# The first exchange is the smallest.
 
 # %% [markdown]
 # ## 1 · A norm that leaves the mean alone
@@ -154,7 +215,12 @@ print("ten times x", F.rms_norm(10 * x, (4,)))
 print("x + 100:   ", F.rms_norm(x + 100, (4,)))
 
 # %% [markdown]
-# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The argument for doing without: training has no reason to shift all entries of a vector together, so little should be lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block.
+# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The argument for doing without: training has no reason to shift all entries of a vector together, so little should be lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block. **Exchange 1:**
+
+# %%
+attn = MultiHeadAttention(D, num_heads=6)
+step_1 = Block(norm=nn.RMSNorm, attn=attn, mlp=gpt_mlp())  # was nn.LayerNorm
+try_out(step_1, causal=True)
 
 # %% tags=["fold"]
 # @title Checked: LayerNorm, RMSNorm and the mean
@@ -166,7 +232,7 @@ claim(
 )
 
 # %% [markdown]
-# The second exchange is in the feed-forward network, where most of the parameters are.
+# 48 numbers fewer, the biases of two norms. The second exchange is in the feed-forward network, where most of the parameters are.
 
 # %% [markdown]
 # ## 2 · A gate in the feed-forward network
@@ -186,7 +252,7 @@ print("silu(gate)", F.silu(gate))
 print("passed on ", F.silu(gate) * content)
 
 # %% [markdown]
-# Nearly closed at −4, closed at 0, slightly negative between (lowest at −1.28), partly open at 1, wide open at 4. (It may exceed 1 and amplify, unlike an LSTM's gate.) What is new is the *product* of two linear functions of $x$, which GPT has only in attention.
+# Nearly closed at −4, closed at 0, slightly negative between (lowest at −1.28), partly open at 1, wide open at 4. What is new is the *product* of two linear functions of $x$, which GPT has only in attention.
 #
 # **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$, the next multiple of 256 after $10{,}923$.
 #
@@ -251,26 +317,41 @@ ch14.swiglu(swiglu)
 # %%
 show_source(RMSNorm.forward, SwiGLU.forward)
 
+# %% [markdown]
+# **Exchange 2**, with $F = \frac83 D$:
+
+# %%
+attn = MultiHeadAttention(D, num_heads=6)
+mlp = SwiGLU(d_model=D, dim_feedforward=8 * D // 3)  # was gpt_mlp()
+step_2 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
+try_out(step_2, causal=True)
+
 # %% tags=["fold"]
 # @title Checked: torch's RMSNorm, and equal sizes
-ours, torchs = RMSNorm(7, eps=1e-5).double(), nn.RMSNorm(7, eps=1e-5).double()
+ours, torchs = RMSNorm(d_model=7, eps=1e-5).double(), nn.RMSNorm(7, eps=1e-5).double()
 plain_network = nn.Sequential(nn.Linear(768, 4 * 768, bias=False), nn.GELU(), nn.Linear(4 * 768, 768, bias=False))
 claim(
     "The library's RMSNorm and torch's give the same numbers; with F = 8 D / 3 a SwiGLU has exactly as many weights as GPT-2's network without biases.",
     torch.allclose(ours(many), torchs(many))
-    and number_of_parameters(SwiGLU(768, 8 * 768 // 3)) == number_of_parameters(plain_network),
+    and number_of_parameters(SwiGLU(d_model=768, dim_feedforward=8 * 768 // 3)) == number_of_parameters(plain_network),
     parameters=number_of_parameters(plain_network),
 )
 
 # %% [markdown]
-# The other two exchanges are in attention: where a token stands, and what is kept of it.
+# As many weights; 120 biases are gone. The other two exchanges are in attention: where a token stands, and what is kept of it.
 
 # %% [markdown]
 # ## 3 · Positions that turn
 #
 # GPT-2 adds a learned vector for each of its 1,024 positions, and there is no vector for the 1,025th. RoPE (chapter 08, section 6) adds nothing: it turns each pair of entries of a query or key like the hand of a clock, by an angle that grows with the position. When a query turned by $i\,\omega$ meets a key turned by $j\,\omega$, their product depends on $i - j$ alone: on how far apart they are.
 #
-# A pair $(a, b)$ is a complex number $a + b\,\mathrm{i}$, and to turn it by $\theta$ is to multiply it by $e^{\mathrm{i}\theta}$. All blocks turn by the same angles. So a Llama computes them once and hands them to every block:
+# A pair $(a, b)$ is a complex number $a + b\,\mathrm{i}$, and to turn it by $\theta$ is to multiply it by $e^{\mathrm{i}\theta}$. Two short functions do it. The first makes the numbers $e^{\mathrm{i}\theta}$ from chapter 08's angles (`scaling` is for texts longer than those of the training). All blocks turn by the same angles, so a Llama calls it once. The second multiplies:
+
+# %%
+show_source(rotations, rotate)
+
+# %% [markdown]
+# One query and one key, each put at six places:
 
 # %%
 turns = rotations(torch.arange(6.0), head_dim=4)  # (T, K/2) complex
@@ -306,7 +387,16 @@ claim(
 )
 
 # %% [markdown]
-# Only queries and keys turn. Keys are stored in the cache as they were turned; that cache is the next subject.
+# Only queries and keys turn. **Exchange 3**: attention with chapter 08's `RoPE`. Its biases go, too, and the model's table of positions is no longer needed:
+
+# %%
+attn = MultiHeadAttention(D, num_heads=6, bias=False, position=RoPE(head_dim=4))
+mlp = SwiGLU(d_model=D, dim_feedforward=8 * D // 3)
+step_3 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
+try_out(step_3, causal=True)
+
+# %% [markdown]
+# Keys are stored in the cache as they were turned; that cache is the next subject.
 
 # %% [markdown]
 # ## 4 · Heads that share
@@ -379,15 +469,24 @@ ch14.grouped_attention(grouped_attention)
 show_source(GroupedQueryAttention.forward)
 
 # %% [markdown]
-# Back to the card with 24 gigabytes. We ask the library for the cache of Llama 2 7B, as it is and with fewer key heads, and count its bytes (on torch's `meta` device, where tensors have shapes and no memory). `start(1, room=tokens)` makes what chapter 13's `generate` begins with: the caches of one text, one a block, with room for so many tokens:
+# **Exchange 4**, the last. The rotations now come from outside, made once for all blocks:
+
+# %%
+attn = GroupedQueryAttention(d_model=D, num_heads=6, num_kv_heads=2, head_dim=4)
+mlp = SwiGLU(d_model=D, dim_feedforward=8 * D // 3)
+step_4 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
+try_out(step_4, rotation=rotations(torch.arange(5.0), head_dim=4))
+
+# %% [markdown]
+# For each token this block keeps 16 numbers, where the one before kept 48. Back to the card with 24 gigabytes: the cache of Llama 2 7B, as it is and with fewer key heads, its bytes counted (on torch's `meta` device, where tensors have shapes and no memory). `start` makes what chapter 13's `generate` begins with, the empty caches of all blocks:
 
 
 # %%
 def cache_of(name, G, tokens):
     """Gigabytes of one text's keys and values in 16 bits, counted in the tensors."""
-    sizes = {**vars(LlamaConfig.from_name(name)), "num_kv_heads": G}
+    sizes = replace(LlamaConfig.from_name(name), num_kv_heads=G)
     with torch.device("meta"):
-        state = Llama(LlamaConfig(**sizes)).bfloat16().start(1, room=tokens)
+        state = Llama(sizes).bfloat16().start(batch_size=1, room=tokens)
     return kv_cache.cache_bytes(state["kv_caches"]) / 1e9
 
 
@@ -453,7 +552,7 @@ claim(
 # %% [markdown]
 # ## 5 · The Llama on one page
 #
-# You have all four exchanges. The plan of the block is GPT-2's, the parts are new, and all biases are gone. Put it together yourself, before you see the library's.
+# You have run all four exchanges. Now write the block from your own parts, down to its matrices, before you see the library's.
 
 # %% [markdown]
 # ### Exercise 14.3 · Assemble: a block of a Llama
@@ -502,7 +601,7 @@ def llama_block(x, weights, rotate, H, G, eps):
 ch14.llama_block(llama_block)
 
 # %% [markdown]
-# This is the library's block. Its `forward` is the picture, in two lines. Its attention is the one whose `forward` you read in section 4, here with its constructor:
+# This is the library's block: section 4's `step_4`, with its sizes from a config. Its attention is the one whose `forward` you read there, here with its constructor:
 
 # %%
 show_source(GroupedQueryAttention.__init__, LlamaBlock)
@@ -511,7 +610,10 @@ show_source(GroupedQueryAttention.__init__, LlamaBlock)
 # Is your block the same? It gets the library's weights:
 
 # %% tags=["nbval-ignore-output"]
-small = LlamaConfig(11, 64, 24, 3, num_heads=6, num_kv_heads=2, dim_feedforward=64)
+heads = {"num_heads": 6, "num_kv_heads": 2}
+small = LlamaConfig(
+    vocab_size=11, max_len=64, d_model=24, num_layers=3, dim_feedforward=64, **heads
+)
 block, K = Llama(small).double().blocks[0], small.key_width
 x, turns = torch.randn(2, 5, 24).double(), rotations(torch.arange(5).double(), K)
 attn, mlp = block.attn, block.mlp
@@ -520,14 +622,26 @@ weights |= {name: getattr(attn, f"{name}_proj").weight for name in "qkvo"}
 for name in ("gate", "up", "down"):
     weights[name] = getattr(mlp, f"{name}_proj").weight
 try:
-    yours = llama_block(x, weights, partial(rotate, rotation=turns), 6, 2, eps=1e-5)
+    turn = partial(rotate, rotation=turns)
+    yours = llama_block(x, weights, turn, H=6, G=2, eps=1e-5)
     same = torch.allclose(yours, block(x, turns))
     print("Your block gives the library's numbers:", same)
 except NotImplementedError:
     print("Not yet: this needs exercise 14.3.")
 
+# %% tags=["fold"]
+# @title Checked: step 4's block is the library's
+from_config = LlamaBlock(small)
+from_config.load_state_dict(step_4.state_dict())
+with torch.no_grad():
+    five, places = torch.randn(2, 5, D), rotations(torch.arange(5.0), head_dim=4)
+    claim(
+        "The library's block takes the weights of step 4 by their names, and gives its numbers.",
+        torch.allclose(from_config(five, places), step_4(five, rotation=places), atol=1e-6),
+    )
+
 # %% [markdown]
-# And now the whole model: a table of tokens, the rotations, `N` blocks, one more norm, and the output layer. Nothing else runs.
+# And now the whole model: a table of tokens, the rotations, `N` blocks, one more norm, and the output layer. Nothing else runs, and all of it stands in one file, `course_lib/llama.py`.
 
 # %%
 show_source(Llama.__init__, Llama.forward, Llama.features)
@@ -538,7 +652,7 @@ show_source(Llama.__init__, Llama.forward, Llama.features)
 # %% [markdown]
 # ### It trains as GPT did
 #
-# Nothing in chapter 13's loop needs to change. A Llama of 96,000 parameters reads the docstrings of your own Python, one character at a time. (The loop is a function, since section 6 needs it again.)
+# Nothing in chapter 13's loop needs to change. A Llama of 96,000 parameters reads the docstrings of your own Python, one character at a time.
 
 # %%
 corpus = datasets.docstrings(300_000)
@@ -578,7 +692,9 @@ def write(model, beginning, length=75):
 
 
 set_seed(0)
-config = LlamaConfig(V, 256, 64, 2, 4, num_kv_heads=2, dim_feedforward=168, tied=True)
+sizes = {"vocab_size": V, "max_len": 256, "d_model": 64, "num_layers": 2}
+sizes |= {"num_heads": 4, "num_kv_heads": 2, "dim_feedforward": 168}
+config = LlamaConfig(**sizes, tied=True)
 llama = Llama(config)
 before = valid_loss(llama, ids)
 train(llama, list(llama.parameters()), ids, rate=1e-2, steps=run_size.pick(600, 5000))
@@ -612,7 +728,7 @@ claim(
 #
 # ### Load a published one
 #
-# A real one writes in three lines; SmolLM2 with 135 million parameters is small enough for a laptop. (This needs internet. The page was made without, so these lines were not run here, and no output is shown.)
+# A real one writes in three lines; SmolLM2 with 135 million parameters is small enough for a laptop. (This needs internet; the page was made without, so they were not run here.)
 #
 # ```python
 # name = "HuggingFaceTB/SmolLM2-135M"
@@ -629,13 +745,13 @@ with tempfile.TemporaryDirectory() as folder:
     _, tensors = huggingface.read(folder)
     loaded = Llama.from_pretrained(folder)
 print(files)
-for part in ("self_attn.q_proj", "self_attn.k_proj", "mlp.gate_proj"):
-    print(f"layers.0.{part:17}", tuple(tensors[f"model.layers.0.{part}.weight"].shape))
+for name, tensor in tensors.items():
+    if "layers.1." not in name:  # the second block's names are like the first's
+        print(f"{name:46}", tuple(tensor.shape))
 with torch.no_grad():
-    same = torch.allclose(loaded(forty), llama(forty), atol=1e-4)
-    stored = tensors["model.layers.0.self_attn.q_proj.weight"]
-    ours = llama.blocks[0].attn.q_proj.weight
-print("equal logits:", same)
+    print("equal logits:", torch.allclose(loaded(forty), llama(forty), atol=1e-4))
+stored = tensors["model.layers.0.self_attn.q_proj.weight"]
+ours = llama.blocks[0].attn.q_proj.weight
 print("equal queries' weights:", torch.equal(stored, ours))
 
 # %% tags=["nbval-ignore-output"]
@@ -661,14 +777,14 @@ table(["model", "parameters"], [[name, count] for name, count in counted.items()
 claim("Our counter gives the parameters of four published models exactly.", counted == published)
 
 # %% [markdown]
-# You have built what many open models are. Newer ones often have some of these besides:
+# Newer models often have some of these besides:
 #
-# - **mixture of experts** (Jiang et al. 2024): many feed-forward networks side by side, and a small layer that sends each token to a few of them, so a model has far more parameters than it uses for a token;
+# - **mixture of experts** (Jiang et al. 2024): many feed-forward networks, of which each token is sent to a few, so a model has far more parameters than it uses for a token;
 # - **sliding windows**: some blocks look only at the last few thousand tokens, and keep no more in their cache;
-# - **QK-norm** (Henry et al. 2020): queries and keys are normed before their product, so the scores no longer grow with their lengths;
-# - **rescaled RoPE**: the slow hands are slowed further, for texts longer than those of the training (`rope_scaling` in our config, as in Llama 3.1).
+# - **QK-norm** (Henry et al. 2020): queries and keys are normed before their product;
+# - **rescaled RoPE**: the slow hands are slowed further, for longer texts (`rope_scaling`, as in Llama 3.1).
 #
-# *A good place to stop for today.* Next: how to change such a model cheaply, how to make it smaller, and what might come instead of attention.
+# **Here the first sitting ends.** In the second you change such a model cheaply, make it smaller, and see what might come instead of attention.
 #
 # ---
 
@@ -701,7 +817,7 @@ print("by the matrix       ", x @ (B @ A).T)
 #
 # Difficulty ●●●○○ · 30 minutes · needs section 6
 #
-# A linear layer that stays as it is, and a trained correction of rank $r$ beside it: $y = W x + b + \frac{\alpha}{r}\,B A x$. Only $A$ (r, inputs) and $B$ (outputs, r) are trained. $A$ starts with random numbers and $B$ with zeros, so that at the start the layer computes what it always did. Write it without the library's LoRA layers.
+# A linear layer that stays as it is, and a trained correction of rank $r$ beside it: $y = x W^\top + b + \frac{\alpha}{r}\,x A^\top B^\top$. Only $A$ (r, inputs) and $B$ (outputs, r) are trained. $A$ starts with random numbers and $B$ with zeros, so that at the start the layer computes what it always did. Write it without the library's LoRA layers.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex14-4-low-rank", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -735,20 +851,31 @@ class LowRank(nn.Module):
 ch14.low_rank(LowRank)
 
 # %% [markdown]
-# The library's layer, and the function that puts it into a whole model:
+# The library's layer:
 
 # %%
-show_source(LowRankUpdate.forward, LoRALinear.forward)
+show_source(LowRankUpdate.forward, LoRALinear)
 
 # %% [markdown]
-# Our small Llama has hardly seen capitals in a row. WE WANT IT TO WRITE LIKE THIS. The text is the same, in capitals; the correction is of rank 2, on the matrices of queries and values, as in the paper. For comparison, a second copy trains *all* its weights for as many steps. Judge the losses, not the text: it stays poor.
+# Our small Llama has hardly seen capitals in a row. WE WANT IT TO WRITE LIKE THIS. The text is the same, in capitals. As in the paper, the matrices of queries and of values get a correction, here of rank 2; everything else is frozen:
+
+# %%
+set_seed(0)
+with_lora = copy.deepcopy(llama).requires_grad_(False)
+for layer in with_lora.blocks:
+    layer.attn.q_proj = LoRALinear(layer.attn.q_proj, rank=2, alpha=4)
+    layer.attn.v_proj = LoRALinear(layer.attn.v_proj, rank=2, alpha=4)
+trained = sum(p.numel() for p in with_lora.parameters() if p.requires_grad)
+share = trained / number_of_parameters(llama)
+print(f"trained: {trained} numbers, {100 * share:.2f} % of the model's")
+
+# %% [markdown]
+# (`add_lora(model, rank, alpha)` does the same to any model.) For comparison, a second copy trains *all* its weights for as many steps. Judge the losses, not the text: it stays poor.
 
 # %%
 capitals = torch.tensor([number[character] for character in corpus.upper()])
-set_seed(0)
-adapted = add_lora(copy.deepcopy(llama), rank=2, alpha=4)
-updates = list(lora_parameters(adapted).values())
-share = sum(update.numel() for update in updates) / number_of_parameters(llama)
+adapted = copy.deepcopy(with_lora)
+updates = [p for p in adapted.parameters() if p.requires_grad]  # the As and Bs
 train(adapted, updates, capitals, rate=5e-2, steps=150)
 everything = copy.deepcopy(llama)
 train(everything, list(everything.parameters()), capitals, rate=5e-3, steps=150)
@@ -790,11 +917,24 @@ claim("The weights that were there are untouched: without its correction the ada
 # **Merging.** The correction is linear, so it can be added to the weight, $W + \frac{\alpha}{r} B A$. Then the model has its old shape and its old speed:
 
 # %%
+merged = copy.deepcopy(adapted)
 with torch.no_grad():
-    by_its_side = adapted(forty)
-    merged = merge_lora(copy.deepcopy(adapted))
-    same = torch.allclose(merged(forty), by_its_side, atol=1e-3)
+    for layer in merged.blocks:
+        layer.attn.q_proj = layer.attn.q_proj.merged()
+        layer.attn.v_proj = layer.attn.v_proj.merged()
+    same = torch.allclose(merged(forty), adapted(forty), atol=1e-3)
 print("parameters", f"{number_of_parameters(merged):,}", "equal logits:", same)
+
+# %% tags=["fold"]
+# @title Checked: the library's add_lora and merge_lora
+set_seed(0)
+by_library = add_lora(copy.deepcopy(llama), rank=2, alpha=4)
+as_by_hand = [torch.equal(x, with_lora.get_parameter(name)) for name, x in by_library.named_parameters()]
+merge_lora(by_library)
+claim(
+    "From the same seed `add_lora` makes the same model as the loop; merged before any training it is the old one.",
+    all(as_by_hand) and all(torch.equal(x, by_library.get_parameter(name)) for name, x in llama.named_parameters()),
+)
 
 # %% [markdown]
 # LoRA makes training cheap. What makes *running* a model cheap?
@@ -926,19 +1066,20 @@ claim(
 # %% nbgrader={"grade": false, "grade_id": "ex14-6-llama-numbers", "locked": false, "schema_version": 3, "solution": true, "task": false}
 llama_numbers = ...  # six numbers: (a) billions, (b), (c), (d), (e) gigabytes, (f) percent
 ### BEGIN SOLUTION
-V, D, N, H, G, width, hidden = 128256, 4096, 32, 32, 8, 128, 14336
-matrices = N * (2 * D * D + 2 * D * G * width + 3 * D * hidden)
-tables = 2 * V * D
-parameters = matrices + tables  # the norms, 0.27 million, do not show in three digits
-cache = 2 * N * 8192 * G * width * 2  # keys and values, 2 bytes a number
-trained = N * 16 * ((D + D) + (D + G * width))  # A and B, for queries and for values
+vocab, d, N = 128256, 4096, 32
+kv, hidden = 8 * 128, 14336  # the width of all keys of a token; F
+matrices = N * (2 * d * d + 2 * d * kv + 3 * d * hidden)
+tables = 2 * vocab * d
+all_numbers = matrices + tables  # the norms, 0.27 million, do not show in three digits
+cache = 2 * N * 8192 * kv * 2  # keys and values, 2 bytes a number
+A_and_B = N * 16 * ((d + d) + (d + kv))  # for queries and for values
 llama_numbers = (
-    parameters / 1e9,
+    all_numbers / 1e9,
     cache / 1e9,
-    cache / 1e9 * H / G,
-    2 * parameters / 1e9,
+    cache / 1e9 * 32 / 8,
+    2 * all_numbers / 1e9,
     (matrices + 2 * tables) / 1e9,
-    100 * trained / parameters,
+    100 * A_and_B / all_numbers,
 )
 ### END SOLUTION
 
@@ -952,12 +1093,12 @@ with torch.device("meta"):
 claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published number.", count_8b == 8_030_261_248)
 
 # %% [markdown]
-# All this made one network cheaper. One cost is left: the cache, which grows with every token. The next section asks whether attention is needed at all.
+# One cost is left: the cache, which grows with every token. Is attention needed at all?
 
 # %% [markdown]
 # ## 8 · The loop that trains in parallel
 #
-# The course began with a loop and gave it up for attention, because it could not be trained in parallel. Here the loop returns. Chapter 03's was $h_t = \tanh(W_{hh} h_{t-1} + W_{hx} x_t)$. Its state has a fixed size, so a long text costs no more memory than a short one. But step $t$ must wait for step $t - 1$, and a GPU with 10,000 arithmetic units is mostly idle, unless batch and width fill it. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
+# The course began with a loop and gave it up for attention, because it could not be trained in parallel. Here the loop returns. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so a long text costs no more memory than a short one. But step $t$ must wait for step $t - 1$, and a GPU with 10,000 arithmetic units is mostly idle, unless batch and width fill it. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
 #
 # The obstacle is the $\tanh$. Leave it out, and let each entry of the state be multiplied by its own number, as the LSTM's cell is by its forget gate:
 #
@@ -973,7 +1114,7 @@ claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published nu
 diagrams.show("parallel_scan")
 
 # %% [markdown]
-# By hand, with $a = 0.5$ and $b = 1$ at four steps. The loop gives 1, 1.5, 1.75, 1.875. The **scan** needs two rounds:
+# By hand, with $a = 0.5$ and $b = 1$ at four steps. The loop gives 1, 1.5, 1.75, 1.875. The **scan** needs two rounds. What stands before the first step is padded with zeros; $h_0 = 0$, so padding in front is harmless:
 
 # %%
 a, b = torch.full((4,), 0.5), torch.ones(4)
@@ -982,15 +1123,13 @@ for distance in (1, 2):
     a, b = a * earlier_a, a * earlier_b + b  # join each step with an earlier one
     print(f"joined with the step {distance} before: b =", b)
 
-# %% [markdown]
-# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. This is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait.
-
-# %%
 a, b = torch.rand(3, 50, 7).double(), torch.randn(3, 50, 7).double()  # (B, T, D)
 print("loop equals scan:", torch.allclose(linear_loop(a, b), linear_scan(a, b)))
 
 # %% [markdown]
-# Where do $a$ and $b$ come from? In a plain **state-space model** $a$ is learned and the same for all tokens. In the **minGRU** (Feng et al. 2024) a gate decides, as in chapter 05's GRU, but it looks at the token alone, not at the state: $h_t = (1 - z_t) \odot h_{t-1} + z_t \odot W x_t$ with $z_t = \sigma(W_z x_t + b_z)$. This is linear in $h$, so it can be scanned. Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token.
+# The last line compares the library's loop and scan on 50 steps. A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. This is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait. (The longer, *work-efficient* scans of Blelloch 1990 need only $O(T)$.)
+#
+# Where do $a$ and $b$ come from? In a plain **state-space model** $a$ is learned and the same for all tokens. In the **minGRU** (Feng et al. 2024) a gate decides, as in chapter 05's GRU, but it looks at the token alone, not at the state: $h_t = (1 - z_t) \odot h_{t-1} + z_t \odot x_t W^\top$ with $z_t = \sigma(x_t W_z^\top + b_z)$. This is linear in $h$, so it can be scanned. Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token.
 
 # %%
 show_source(MinGRU.coefficients)
@@ -1001,9 +1140,9 @@ show_source(MinGRU.coefficients)
 # Now from the other side. Take attention and replace the measure of fit, $\exp(q \cdot k)$, by a product of features, $\phi(q) \cdot \phi(k)$ with $\phi(x) = \mathrm{elu}(x) + 1$, which is always positive (Katharopoulos et al. 2020):
 #
 # $$ y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}
-#    = \frac{\phi(q_t)^\top \sum_{s \le t} \phi(k_s)\, v_s^\top}{\phi(q_t)^\top \sum_{s \le t} \phi(k_s)} . $$
+#    = \frac{\phi(q_t) \sum_{s \le t} \phi(k_s)^\top v_s}{\phi(q_t) \cdot \sum_{s \le t} \phi(k_s)} . $$
 #
-# The second form has $\phi(q_t)$ taken out of the sums, which the exponential does not allow. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector: $a_t = 1$, $b_t = \phi(k_t) v_t^\top$. **Linear attention is a recurrent network.** For training there is the first form, all positions at once. Written as below, it costs $T^2$, as attention does; in practice it is computed in chunks, all pairs within a chunk and the state between chunks:
+# The second form has $\phi(q_t)$ taken out of the sums, which the exponential does not allow. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector: $a_t = 1$, $b_t = \phi(k_t)^\top v_t$. **Linear attention is a recurrent network.** For training there is the first form, all positions at once. Written as below, it costs $T^2$, as attention does; in practice it is computed in chunks, all pairs within a chunk and the state between chunks:
 
 # %%
 show_source(linear_attention)
@@ -1016,7 +1155,7 @@ show_source(linear_attention)
 #
 # Difficulty ●●●○○ · 40 minutes · needs section 8
 #
-# With $\phi(x) = \text{elu}(x) + 1$, entry by entry, linear attention computes for each head $y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}$, without a division by $\sqrt K$. Write the same as a loop's step: one token comes in, and all that is known of those before it is a state of fixed size, the sums $S = \sum_s \phi(k_s) v_s^\top$ and $z = \sum_s \phi(k_s)$. Write it without the library's linear attention.
+# With $\phi(x) = \text{elu}(x) + 1$, entry by entry, linear attention computes for each head $y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}$, without a division by $\sqrt K$. Write the same as a loop's step: one token comes in, and all that is known of those before it is a state of fixed size, the sums $S = \sum_s \phi(k_s)^\top v_s$ and $z = \sum_s \phi(k_s)$. Write it without the library's linear attention.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex14-7-linear-step", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1046,7 +1185,7 @@ def linear_step(q, k, v, state):
 ch14.linear_step(linear_step)
 
 # %% [markdown]
-# **Now explain.** How much does such a state remember? Below, pairs of a random key and a random value are stored, then each key is asked for its value; an answer counts if the right value is the nearest. *State* keeps the sum of $k\,v^\top$ and nothing else; *state, $\phi$* is your linear attention; *softmax* keeps all keys and values. Change `width` and `pairs`, then answer in a few sentences: (a) Write the answer to the query $k_i$ as the wanted value plus the rest. Why is the state without $\phi$ good as long as the pairs are far fewer than its width, and why does it fail when they are many more? (b) Why is it worse still with $\phi$? (c) What does softmax attention do about the rest, and what does it pay? (d) Where in this course did a state of fixed size have to hold a whole text, and what helped there? What would you try here, if most of the work is to stay cheap?
+# **Now explain.** How much does such a state remember? Below, pairs of a random key and a random value are stored, then each key is asked for its value; an answer counts if the right value is the nearest. *State* keeps the sum of $k^\top v$ and nothing else; *state, $\phi$* is your linear attention; *softmax* keeps all keys and values. Change `width` and `pairs`, then answer in a few sentences: (a) Write the answer to the query $k_i$ as the wanted value plus the rest. Why is the state without $\phi$ good as long as the pairs are far fewer than its width, and why does it fail when they are many more? (b) Why is it worse still with $\phi$? (c) What does softmax attention do about the rest, and what does it pay? (d) Where in this course did a state of fixed size have to hold a whole text, and what helped there? What would you try here, if most of the work is to stay cheap?
 
 # %% tags=["nbval-ignore-output"]
 width, pairs = 16, 64  # your turn
@@ -1098,7 +1237,7 @@ claim(
 # %% [markdown]
 # ### Time, and memory
 #
-# How does the time grow with the text? A loop, its scan, softmax attention, and linear attention in chunks of 64, on one processor core, which has no 10,000 units to keep busy:
+# How does the time grow with the text? On one processor core, which has no 10,000 units to keep busy, and with linear attention in chunks of 64:
 
 # %% tags=["nbval-ignore-output"]
 rows = []
@@ -1116,12 +1255,13 @@ figures.times_by_length(rows)
 longest = {name: rows[-1][name] / rows[-3][name] for name in rows[0] if name != "T"}
 claim(
     "From 512 to 2,048 tokens attention's time grows by a larger factor than the loop's and than linear attention's; at 2,048 the scan takes less time than the loop and than attention.",
-    longest["attention"] > max(longest["loop"], longest["linear attention"]) and rows[-1]["scan"] < min(rows[-1]["loop"], rows[-1]["attention"]),
+    longest["attention"] > max(longest["loop"], longest["linear attention"])
+    and rows[-1]["scan"] < min(rows[-1]["loop"], rows[-1]["attention"]),
     **{f"{name} grows": factor for name, factor in longest.items()},
 )
 
 # %% [markdown]
-# For twice as long a text the loop and linear attention take about twice as long, attention more than that. The scan is ahead of the loop, for a plain reason: the loop is 2,048 steps of Python, the scan 11 rounds of large operations. So why is not every model such a loop?
+# For twice as long a text the loop and linear attention take about twice as long, attention more than that. The scan promises no such thing: one core does all its $T \log_2 T$ work in turn (its factor is in the small type, beside attention's). At 2,048 tokens it is ahead of the loop, for a plain reason: the loop is 2,048 steps of Python, the scan 11 rounds of large operations. So why is not every model such a loop?
 
 # %% tags=["fold"]
 # @title Checked: exercise 14.7's pairs, 200 draws
@@ -1167,75 +1307,12 @@ claim(
 )
 
 # %% [markdown]
-# In 1,000 steps the states of fixed size fail at recall, each in its degree: it seems to matter how things are *written*. Linear attention stores products of key and value; the others, with about three and twenty times the parameters, have nothing of the kind. Many models for long texts mix in softmax attention every few layers.
-
-# %% [markdown]
-# ## 9 · How a Transformer copies
+# In 1,000 steps the states of fixed size fail at recall, each in its degree: it seems to matter how things are *written*. Linear attention stores products of key and value; the others, with about three and twenty times the parameters, have nothing of the kind. Newer layers work on just that: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) corrects what a key brought before. And many models for long texts mix in softmax attention every few layers.
 #
-# The mixtures of section 8 keep some attention, because it can look things up. How does it do that? One case is understood well. A text names *Mr Dursley* early on; when *Mr Durs* comes again, a good guess is *ley* (the example is that of Elhage et al. 2021). The rule needs no English: **look for where this token stood last time, and say what came after it then.** A head that does this is an **induction head** (Olsson et al. 2022).
-
-# %%
-diagrams.show("induction_head")
+# So much for the network. What makes it answer?
 
 # %% [markdown]
-# Why does it take two layers? The query knows the token *now*. The key that it wants is that of the token *after* the earlier copy. So this key must say "the one before me was ...", which its own embedding does not know. A first layer has to bring it there: a head that looks one place back. Then a second can compare. Built by hand, with one-hot vectors instead of learned ones, and in layer 1 a shift that stands in for a head that looks one place back:
-
-# %%
-text = "dursley met durs"
-letters = sorted(set(text))
-tokens = torch.tensor([letters.index(c) for c in text])  # (T,)
-here = F.one_hot(tokens, len(letters)).float()  # (T, V): each place knows its token
-previous = F.pad(here[:-1], (0, 0, 1, 0))  # layer 1: each is told the one before it
-fit = here @ previous.T  # layer 2: who was preceded by the token that I have now?
-past = torch.ones(len(text), len(text)).tril() > 0
-attend_to = (10 * fit).masked_fill(~past, -math.inf).softmax(dim=-1)  # (T, T)
-says = (attend_to @ here).argmax(dim=-1)  # copy the token that is found
-print("read:", text[-4:], "-> says:", "".join(letters[i] for i in says[-4:]))
-
-# %% [markdown]
-# At the second *durs* it says `u` after `d`, `r` after `u`, and at the end `l`. Nothing was learned here; these lines show what two attention layers *could* do.
-#
-# Does training find them? The ledger's models have attention only, no feed-forward networks, and read random tokens that begin to repeat at a random place. Only by looking back can the second half be predicted. The dashed line, *counting only*, is the loss of somebody who knows how often each token came before, and not where.
-
-# %%
-figures.induction_heads()
-
-# %% tags=["fold"]
-# @title The ledger: one layer and two
-def induction(row, metric):
-    """One number for each seed."""
-    return ledger.values("induction-heads", row, metric)
-
-
-claim(
-    "In every recorded seed two layers predict the repeated half with a loss below 1 nat; one layer, even one with more parameters, does worse than counting only.",
-    max(induction("two layers", "second_loss")) < 1
-    and min(induction("one layer", "second_loss") + induction("one layer, wide", "second_loss"))
-    > max(induction("bag", "second_loss"))
-    and induction("one layer, wide", "parameters")[0] > induction("two layers", "parameters")[0],
-    two_layers=induction("two layers", "second_loss"),
-    one_layer=induction("one layer", "second_loss"),
-    one_layer_wide=induction("one layer, wide", "second_loss"),
-    seeds=len(induction("two layers", "second_loss")),
-)
-claim(
-    "In every seed a head of the second layer puts more than half of its attention on the token that came after, and one of the first layer more than a quarter on the token before; no head of the one-layer models reaches a tenth in either.",
-    all(max(heads[1]) > 0.5 for heads in induction("two layers", "induction"))
-    and all(max(heads[0]) > 0.25 for heads in induction("two layers", "previous"))
-    and max(
-        max(heads[0])
-        for row in ("one layer", "one layer, wide")
-        for metric in ("induction", "previous")
-        for heads in induction(row, metric)
-    )
-    < 0.1,
-)
-
-# %% [markdown]
-# The loss falls slowly for some 400 steps and then drops steeply, probably because each of the two heads is useful only when the other exists. This may also be where few-shot prompting (chapter 13) begins; for large models Olsson et al. collect signs of it, not a proof.
-
-# %% [markdown]
-# ## 10 · Where a chat model begins
+# ## 9 · Where a chat model begins
 #
 # Everything up to here predicts the next token of a text. What you talk to elsewhere is the same network, trained further, in three common ways.
 #
@@ -1246,7 +1323,7 @@ claim(
 # **DPO** (Rafailov et al. 2023) learns from the comparisons directly, without a reward model; *Going deeper* has its loss.
 
 # %% [markdown]
-# ## 11 · Errors you will meet
+# ## 10 · Errors you will meet
 #
 # None of these raises an exception.
 #
@@ -1267,7 +1344,8 @@ angles = rotations(torch.arange(6).double(), K)
 with torch.no_grad():
     wanted = layer(six, angles)[:, 5:]
     for name, place in (("wrong", 0), ("repaired", 5)):
-        kept = KVCache(1, 2, 6, K, torch.float64)
+        room = {"batch_size": 1, "num_heads": 2, "max_len": 6, "head_dim": K}
+        kept = KVCache(**room, dtype=torch.float64)
         layer(six[:, :5], angles[:5], kept)
         found = layer(six[:, 5:], angles[place : place + 1], kept)
         print(f"{name:9} equals the whole text:", torch.allclose(found, wanted))
@@ -1283,6 +1361,11 @@ with torch.no_grad():
     for name, factor in (("wrong", 1.0), ("repaired", 4 / 2)):
         same = torch.allclose(x @ (W + factor * BA).T, tuned(x), atol=1e-4)
         print(f"{name:9} equals the adapted layer:", same)
+
+# %% [markdown]
+# ## 11 · Design and run an ablation
+#
+# Section 4 exchanged one part at a time. Now it is your turn: a change, a guess, three seeds, and a sentence that says no more than they do.
 
 # %% [markdown]
 # ### Exercise 14.8 · Explore: an ablation of your own
@@ -1347,14 +1430,14 @@ ch14.an_ablation.compare(...)
 # 2. Right shapes prove nothing about loaded weights: compare logits with those of another program.
 # 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and halve what must be fetched at 16 bits.
 # 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is memory for detail.
-# 5. Two attention layers learn to copy what came after last time. A chat model is such a network, trained on answers and on preferences.
+# 5. A chat model is such a network, trained on answers and on preferences.
 #
 # ## Where next
 #
 # This is the end of the course. You began with a table of letter pairs, and now hold the networks of today and the loop they came from, in code that you can read from top to bottom.
 #
 # - **Build:** load SmolLM2 (section 5), adapt it with `add_lora`, put it in 8 bits, and measure each step.
-# - **Read:** the Llama 3 report (Dubey et al. 2024). Its section 3.2 describes the network that you built, section 4 goes on where our section 10 stops.
+# - **Read:** the Llama 3 report (Dubey et al. 2024). Its section 3.2 describes the network that you built, section 4 goes on where our section 9 stops.
 # - **Ask:** what does the last layer with softmax attention do that a state cannot? Section 8's task is small enough to find out.
 #
 # ## References
@@ -1365,18 +1448,19 @@ ch14.an_ablation.compare(...)
 # - A. Henry et al., *Query-Key Normalization for Transformers*, 2020, arXiv:2010.04245. A. Jiang et al., *Mixtral of Experts*, 2024, arXiv:2401.04088.
 # - E. Hu et al., *LoRA*, 2021, arXiv:2106.09685: section 4. D. Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023, arXiv:2312.03732. T. Dettmers et al., *QLoRA*, NeurIPS 2023, arXiv:2305.14314.
 # - A. Katharopoulos et al., *Transformers are RNNs*, ICML 2020, arXiv:2006.16236: equations 7 to 12. A. Gu, T. Dao, *Mamba*, 2023, arXiv:2312.00752. L. Feng et al., *Were RNNs All We Needed?*, 2024, arXiv:2410.01201: section 3.1. G. Blelloch, *Prefix Sums and Their Applications*, 1990: section 1.4.
+# - B. Peng et al., *RWKV*, EMNLP 2023, arXiv:2305.13048. S. Yang et al., *Gated Linear Attention Transformers*, ICML 2024, arXiv:2312.06635. T. Dao, A. Gu, *Transformers are SSMs* (Mamba-2), ICML 2024, arXiv:2405.21060. I. Schlag et al., *Linear Transformers Are Secretly Fast Weight Programmers*, ICML 2021, arXiv:2102.11174; S. Yang et al., *Parallelizing Linear Transformers with the Delta Rule*, NeurIPS 2024, arXiv:2406.06484.
 # - N. Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021, transformer-circuits.pub. C. Olsson et al., *In-context Learning and Induction Heads*, 2022, arXiv:2209.11895.
 # - L. Ouyang et al., *Training Language Models to Follow Instructions with Human Feedback*, NeurIPS 2022, arXiv:2203.02155. R. Rafailov et al., *Direct Preference Optimization*, NeurIPS 2023, arXiv:2305.18290: equation 7. Y. Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*, ICML 2023, arXiv:2211.17192: section 2.3.
 
 # %% [markdown]
 # ## Going deeper
 #
-# Each part answers one question. They belong to sections 5, 6, 7 and 10.
+# Each part answers one question. They belong to sections 5 to 9.
 
 # %% [markdown] tags=["deeper"]
 # ### Why may the pairs of RoPE stand in another order?
 #
-# A score is a sum over entries, $q \cdot k = \sum_j q_j k_j$, and a sum does not care about the order. Let $P$ be a matrix that puts the entries of a head into another order: $(P q) \cdot (P k) = q \cdot k$. If queries and keys are both made in the new order (the rows of $W_q$ and $W_k$ exchanged), and RoPE turns the pairs where they stand now, each pair meets its own angle as before. For heads of width 4, neighbours (0, 1), (2, 3) become halves (0, 2), (1, 3) by the order 0, 2, 1, 3:
+# A score is a sum over entries, $q \cdot k = \sum_j q_j k_j$, and a sum does not care about the order. Let $P$ be a matrix that puts the entries of a head into another order: $(q P) \cdot (k P) = q \cdot k$. If queries and keys are both made in the new order (the rows of $W_q$ and $W_k$ exchanged), and RoPE turns the pairs where they stand now, each pair meets its own angle as before. For heads of width 4, neighbours (0, 1), (2, 3) become halves (0, 2), (1, 3) by the order 0, 2, 1, 3:
 
 # %%
 query, key = torch.randn(2, 1, 1, 6, 4).double()
@@ -1403,7 +1487,7 @@ print("left as they are:           ", torch.allclose(neighbours, careless))
 # %% [markdown] tags=["deeper"]
 # ### Why is one of LoRA's matrices zero, and not both?
 #
-# The output is $x A^\top B^\top$. By the product rule the gradient for $B$ contains $A x$, and the gradient for $A$ contains $B$. If $B = 0$, then $A$ gets no gradient in the first step, but $B$ does, and from the second step on both learn. If both are 0, both gradients are 0, now and for ever:
+# The output is $x A^\top B^\top$. By the product rule the gradient for $B$ contains $x A^\top$, and the gradient for $A$ contains $B$. If $B = 0$, then $A$ gets no gradient in the first step, but $B$ does, and from the second step on both learn. If both are 0, both gradients are 0, now and for ever:
 
 # %%
 linear = nn.Linear(5, 3)
@@ -1415,6 +1499,71 @@ for start in ("B zero", "both zero"):
     parts = update.named_parameters()
     moves = {name: bool(p.grad.abs().max() > 0) for name, p in parts}
     print(f"{start:10} has a gradient:", moves)
+
+# %% [markdown] tags=["deeper"]
+# ### How does a Transformer copy?
+#
+# The mixtures of section 8 keep some attention, because it can look things up. How does it do that? One case is understood well. A text names *Mr Dursley* early on; when *Mr Durs* comes again, a good guess is *ley* (the example is that of Elhage et al. 2021). The rule needs no English: **look for where this token stood last time, and say what came after it then.** A head that does this is an **induction head** (Olsson et al. 2022).
+
+# %%
+diagrams.show("induction_head")
+
+# %% [markdown]
+# Why does it take two layers? The query knows the token *now*. The key that it wants is that of the token *after* the earlier copy. So this key must say "the one before me was ...", which its own embedding does not know. A first layer has to bring it there: a head that looks one place back. Then a second can compare. Built by hand, with one-hot vectors instead of learned ones, and in layer 1 a shift that stands in for a head that looks one place back:
+
+# %%
+text = "dursley met durs"
+letters = sorted(set(text))
+tokens = torch.tensor([letters.index(c) for c in text])  # (T,)
+here = F.one_hot(tokens, len(letters)).float()  # (T, V): each place knows its token
+previous = F.pad(here[:-1], (0, 0, 1, 0))  # layer 1: each is told the one before it
+fit = here @ previous.T  # layer 2: who was preceded by the token that I have now?
+past = torch.ones(len(text), len(text)).tril() > 0
+attend_to = (10 * fit).masked_fill(~past, -math.inf).softmax(dim=-1)  # (T, T)
+says = (attend_to @ here).argmax(dim=-1)  # copy the token that is found
+print("read:", text[-4:], "-> says:", "".join(letters[i] for i in says[-4:]))
+
+# %% [markdown]
+# At the second *durs* it says `u` after `d`, `r` after `u`, and at the end `l`. Nothing was learned here; these lines show what two attention layers *could* do.
+#
+# Does training find them? The ledger's models have attention only, no feed-forward networks, and read random tokens that begin to repeat at a random place. Only by looking back can the second half be predicted. The dashed line, *counting only*, is the loss of somebody who knows how often each token came before, and not where.
+
+# %%
+figures.induction_heads()
+
+# %% tags=["fold"]
+# @title The ledger: one layer and two
+def induction(row, metric):
+    """One number for each seed."""
+    return ledger.values("induction-heads", row, metric)
+
+
+claim(
+    "In every recorded seed two layers predict the repeated half with a loss below 1 nat; one layer, even one with more parameters, does worse than counting only.",
+    max(induction("two layers", "second_loss")) < 1
+    and min(induction("one layer", "second_loss") + induction("one layer, wide", "second_loss"))
+    > max(induction("bag", "second_loss"))
+    and induction("one layer, wide", "parameters")[0] > induction("two layers", "parameters")[0],
+    two_layers=induction("two layers", "second_loss"),
+    one_layer=induction("one layer", "second_loss"),
+    one_layer_wide=induction("one layer, wide", "second_loss"),
+    seeds=len(induction("two layers", "second_loss")),
+)
+claim(
+    "In every seed a head of the second layer puts more than half of its attention on the token that came after, and one of the first layer more than a quarter on the token before; no head of the one-layer models reaches a tenth in either.",
+    all(max(heads[1]) > 0.5 for heads in induction("two layers", "induction"))
+    and all(max(heads[0]) > 0.25 for heads in induction("two layers", "previous"))
+    and max(
+        max(heads[0])
+        for row in ("one layer", "one layer, wide")
+        for metric in ("induction", "previous")
+        for heads in induction(row, metric)
+    )
+    < 0.1,
+)
+
+# %% [markdown]
+# The loss falls slowly for some 400 steps and then drops steeply, probably because each of the two heads is useful only when the other exists. This may also be where few-shot prompting (chapter 13) begins; for large models Olsson et al. collect signs of it, not a proof.
 
 # %% [markdown] tags=["deeper"]
 # ### How does DPO learn from preferences without a reward model?
