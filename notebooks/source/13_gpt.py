@@ -86,23 +86,23 @@ claim(
 )
 
 # %% [markdown]
-# The first two texts come from the *same* model, trained for only 500 steps; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So a GPT is a network that gives probabilities, and a rule that chooses. You will build the network in about 60 lines, measure its loss, train it, and choose how it writes. *Sections 1 to 5, with exercise 13.1, take about an hour and a half; at their end it speaks. Section 6 and sections 7 to 10 can each wait for another sitting.*
+# The first two texts come from the *same* model, trained for only 500 steps; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses. You will build the network in about 60 lines (sections 1 to 3), see what its loss should be (4), train it until it writes (5), and then choose how it writes (6). *Sections 1 to 5, with exercise 13.1, take about an hour and a half; at their end it speaks. Section 6 and sections 7 to 10 can each wait for another sitting.*
 #
 # ### You will be able to
 #
-# 1. build a whole GPT, predict its first loss, and derive its table's gradient (13.1);
-# 2. train it, compare it fairly, and let it write;
-# 3. choose how to draw the next token: temperature, top-k, top-p (13.2 to 13.4);
+# 1. build a whole GPT and predict its first loss (13.1);
+# 2. train it, let it write, and compare it fairly;
+# 3. choose how to draw the next token (13.2 to 13.4);
 # 4. keep keys and values in a cache, and prove that nothing changed (13.5);
-# 5. load GPT-2's weights, and count what training a large model takes (13.6, 13.7);
-# 6. assemble it all, a GPT of your own on trained weights, and let it write (13.8).
+# 5. load GPT-2's weights, and count what training takes (13.6, 13.7);
+# 6. assemble a GPT of your own on trained weights (13.8).
 #
-# **Letters.** `B` sequences, `T` tokens, `L` positions (the most tokens a text may have, the *context*), `V` tokens in the vocabulary, width `D`, `N` blocks, `H` heads of width `K` = `D`/`H`. Section 9 adds `P` parameters and `M` training tokens.
+# **Letters.** `B` sequences, `T` tokens, `L` positions (the most tokens a text may have, the *context*), `V` tokens in the vocabulary, width `D`, `N` blocks, `H` heads of width `K` = `D`/`H`.
 
 # %% [markdown]
 # ## 1 · Any text is an exercise book
 #
-# To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. The right answers stand in the text. Our text is, as in chapter 03, the docstrings of your own Python, one token for each character.
+# To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Who gives the right answers? The text itself: they stand in it. Ours is, as in chapter 03, the docstrings of your own Python, one token for each character.
 
 # %%
 corpus = datasets.docstrings(run_size.pick(300_000, None))
@@ -118,13 +118,17 @@ def decode(ids):
     return "".join(alphabet[i] for i in ids)
 
 
+# %% [markdown]
+# The input is a text without its last token. The target of each token is the one after it:
+
+# %%
 word = torch.tensor(encode("Return"))
 inputs, targets = word[:-1], word[1:]  # (T,) both: the targets stand one token later
 for t in range(len(inputs)):
     print(f"after {decode(inputs[: t + 1]):6} comes {decode(targets[t : t + 1])}")
 
 # %% [markdown]
-# Six characters make five exercises. **GPT** (*Generative Pre-trained Transformer*) is a model $p_\theta$ of the next token, and all it is trained for is a small **average negative log-likelihood** of the right ones, in nats per token:
+# Six characters make five exercises. **GPT** (*Generative Pre-trained Transformer*) is a model $p_\theta$ of the next token. It is trained for one thing, a small **average negative log-likelihood** of the right tokens, in nats per token:
 #
 # $$ \mathcal{L}(\theta) = -\frac1T \sum_{t=1}^{T} \ln p_\theta(x_{t+1} \mid x_1, \dots, x_t) . $$
 #
@@ -133,7 +137,7 @@ for t in range(len(inputs)):
 # %% [markdown]
 # ## 2 · The skeleton first
 #
-# This is the whole network, and beside each part the line that you will write for it. It is the right-hand stack of chapter 09, on its own: there is no source sentence, so the memory and every arrow from it fall away.
+# This is the whole network, and beside each part the line that you will write for it. It is chapter 09's right-hand stack alone: without a source sentence, the memory and every arrow from it fall away.
 
 # %%
 diagrams.show("whole_gpt")
@@ -151,7 +155,22 @@ class DummyBlock(nn.Module):
 
 
 # %% [markdown]
-# The other parts stand around the blocks. Without positions, attention would see a text as a bag of tokens (chapter 08); so each place gets a vector of its own, learned like the tokens'. After the blocks comes a LayerNorm, since each block has added to the stream and nothing has brought it back to size (chapter 09's Pre-LN). Last, a linear layer gives each of the `V` tokens a score, its *logit*. GPT-2 takes *the same* table for this: token $i$ is likely where the vector points along row $i$ (**weight tying**, Press and Wolf 2017).
+# Around the blocks stand three parts.
+#
+# - **Positions.** Without them, attention would see a text as a bag of tokens (chapter 08). So each place gets a vector of its own, learned like the tokens'.
+# - **A last LayerNorm.** Each block adds to the stream of vectors, and nothing has brought it back to size (chapter 09's Pre-LN). The norm brings each vector to mean 0 and variance 1, then multiplies each number by a learned *gain* and adds a learned *offset*.
+# - **The head,** a linear layer, gives each of the `V` tokens a score, its *logit*. GPT-2 takes *the same* table for this: token $i$ is likely where the vector points along row $i$ (**weight tying**, Press and Wolf 2017).
+#
+# The norm, on four numbers:
+
+# %%
+row_of_4 = torch.tensor([4.0, 0.0, -1.0, 1.0])
+norm_of_4 = nn.LayerNorm(4)
+print("normalised", norm_of_4(row_of_4).detach())
+print("gain", norm_of_4.weight.detach(), "offset", norm_of_4.bias.detach())
+
+# %% [markdown]
+# It starts with gain 1 and offset 0. Now all parts in one class:
 
 
 # %%
@@ -193,9 +212,11 @@ print("logits", tuple(skeleton(ids).shape))  # (B, T, V)
 # %% [markdown]
 # ## 3 · Fill the boxes
 #
-# A block has two parts: masked self-attention, and a feed-forward network.
+# A block has two parts. In masked self-attention each position looks back at the others; a feed-forward network then works on what it found.
 #
-# **Look back.** This is chapter 07's attention. Every position makes three vectors: a *query* asks, a *key* answers, and a *value* is what can be fetched. The product of query $t$ with key $j$, over $\sqrt K$, is a score. One linear layer makes all three, and each is cut into `H` heads. On our two texts (without positions and norm, for now):
+# ### Look back
+#
+# This is chapter 07's attention. Every position makes three vectors: a *query* asks, a *key* answers, and a *value* is what can be fetched. The product of query $t$ with key $j$, over $\sqrt K$, is a score. One linear layer makes all three, and each is cut into `H` heads. On our two texts (without positions and norm, for now):
 
 # %%
 set_seed(0)
@@ -244,23 +265,21 @@ class CausalAttention(nn.Module):
 
 
 # %% [markdown]
-# **Think.** Three small things from chapters 09 and 11 are still needed. **LayerNorm** brings a vector to mean 0 and variance 1, then multiplies each number by a learned *gain* and adds a learned *offset*. They start at 1 and 0:
-
-# %%
-row_of_4 = torch.tensor([4.0, 0.0, -1.0, 1.0])
-norm_of_4 = nn.LayerNorm(4)
-print("normalised", norm_of_4(row_of_4).detach())
-print("gain", norm_of_4.weight.detach(), "offset", norm_of_4.bias.detach())
-
-# %% [markdown]
-# The activation is **GELU**, $x\,\Phi(x)$ with $\Phi$ the normal distribution function: a ReLU with a soft corner (GPT-2 has its `tanh` approximation).
+# ### Think
+#
+# The feed-forward network takes each position by itself: from `D` numbers to `4D`, an activation, and back to `D`. The activation is **GELU**, $x\,\Phi(x)$ with $\Phi$ the normal distribution function. It is a ReLU with a soft corner (GPT-2 has its `tanh` approximation):
 
 # %%
 print("ReLU", row_of_4.relu())
 print("GELU", F.gelu(row_of_4, approximate="tanh"))
+wide, narrow = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
+inner = F.gelu(wide(vectors), approximate="tanh")  # (B, T, 4D)
+print(*(tuple(x.shape) for x in (vectors, inner, narrow(inner))), sep=" -> ")
 
 # %% [markdown]
-# A **shortcut** *adds* what a part computes to what came in, so that the gradient need not pass through every part. In a stack of twelve, how much of it reaches the first?
+# ### Add
+#
+# In a stack of twelve layers, the gradient of the first has come through all the others. How much of it is left? A **shortcut** *adds* what a layer computes to what came in, so that the gradient has a way past it. We measure both:
 
 # %%
 for shortcut in (False, True):
@@ -274,8 +293,7 @@ for shortcut in (False, True):
     print(f"shortcuts {shortcut!s:5}: norm of the first gradient {norm:.0e}")
 
 # %% [markdown]
-# The block is chapter 09's layer in its Pre-LN form, the norm before each part: look back, add; think, add.
-
+# With shortcuts far more arrives. So the block is chapter 09's layer in its Pre-LN form, the norm before each part: look back, add; think, add.
 
 
 # %%
@@ -293,7 +311,9 @@ class Block(nn.Module):
 
 
 # %% [markdown]
-# **Generation** is the loop of the first picture. It runs the model, takes the logits of the last position, lets a rule `choose`, appends, and starts again. If the text is longer than the context, the oldest tokens drop out.
+# ### Write
+#
+# Generation is the loop of the first picture. It runs the model, takes the logits of the last position, lets a rule `choose`, appends, and starts again. If the text is longer than the context, the oldest tokens drop out.
 
 
 # %%
@@ -305,6 +325,11 @@ def continue_text(model, ids, steps, choose):  # ids (B, T)
     return ids
 
 
+# %% [markdown]
+# The simplest rule draws by chance, each token with its probability. So our network can write before it has learned anything:
+
+
+# %%
 def by_chance(logits):  # (B, V) -> (B,)
     return torch.multinomial(logits.softmax(dim=-1), 1)[:, 0]
 
@@ -314,15 +339,21 @@ def sample(model, beginning, steps, choose=by_chance):
     return decode(continue_text(model, ids, steps, choose)[0].tolist())
 
 
-# %% [markdown]
-# That is the whole GPT: `PlainGPT`, `CausalAttention`, `Block`, `continue_text`, some 60 lines. Is its mask right? A quick test: we change token 5 of 8 (counted from 0). **At which positions will the logits change?**
-
-# %%
 set_seed(0)
 untrained = PlainGPT(V, L, D, N, H, Block)
-eight = torch.tensor([encode("the name")])
+print(sample(untrained, "Return", 60))
+
+# %% [markdown]
+# That is the whole GPT: `PlainGPT`, `CausalAttention`, `Block`, `continue_text`, some 60 lines. Untrained it repeats one letter; section 4 finds out why.
+#
+# ### Is it right?
+#
+# First the mask. We change token 5 of 8 (counted from 0). **At which positions will the logits change?**
+
+# %%
+eight = torch.tensor([encode("Return a")])
 changed = eight.clone()
-changed[0, 5] = number["g"]  # "the ngme"
+changed[0, 5] = number["x"]  # "Returx a"
 with torch.no_grad():
     moved = (untrained(changed) - untrained(eight)).abs().amax(dim=-1)[0]  # (T,)
 
@@ -331,7 +362,9 @@ print("Whether the logits changed, position by position:")
 print((moved > 1e-4).tolist())
 
 # %% [markdown]
-# The past does not see the change; the position itself and the future do. And is it GPT-2? The library's `GPT` loads GPT-2's published weights (section 8). With the same weights ours must give the same logits. (`to_library` takes this notebook's `V`, `L`, `D`, `N`, `H`, so it is for models of these sizes.)
+# The past does not see the change; the position itself and the future do.
+#
+# Then the whole. The library's `GPT` is GPT-2's network, and loads its published weights (section 8). With the same weights, ours must give the same logits. (`to_library` takes this notebook's `V`, `L`, `D`, `N`, `H`, so it is for models of these sizes.)
 
 
 # %%
@@ -363,15 +396,19 @@ claim(
 )
 
 # %% [markdown]
-# The library adds dropout, faster attention and a cache (section 7). What distinguishes GPT-2 from the Transformer of 2017? One causal stack in place of two, Pre-LN, GELU, learned positions, tokens made of bytes (*Going deeper*), a start scaled by depth (section 4), and no factor $\sqrt D$ after the embedding. Before we train the network, we look at what training makes small: the loss.
+# The library adds dropout, faster attention and a cache (section 7). So the network is right, and knows nothing. Before we train it, we look at what training makes small: the loss.
 
 # %% [markdown]
 # ## 4 · The loss, before training
 #
-# At one position the network gives logits $z_1, \dots, z_V$, and the text holds the right token $r$. Softmax turns logits into probabilities, and the loss is $-\ln p_r$. With four tokens, of which token 1 is right:
+# How wrong is a network that knows nothing, and what should it change?
+#
+# At one position the network gives logits $z_1, \dots, z_V$, and the text holds the right token $r$. Softmax turns logits into probabilities, and the loss is $-\ln p_r$. Say there are four tokens that may follow *the cat sat on the*, and the text says *sofa*:
 
 # %%
-four_logits, right = torch.tensor([2.0, 1.0, 0.0, -1.0]), torch.tensor(1)
+four = ["mat", "sofa", "floor", "roof"]
+four_logits = torch.tensor([3.0, 2.0, 1.0, 0.0])
+right = torch.tensor(four.index("sofa"))
 print("probabilities ", four_logits.softmax(dim=-1))
 print("-ln p_right   ", -four_logits.softmax(dim=-1)[right].log())
 print("cross-entropy ", F.cross_entropy(four_logits, right))
@@ -381,7 +418,7 @@ print("cross-entropy ", F.cross_entropy(four_logits, right))
 #
 # $$ \ell = -\ln p_r = -z_r + \ln \sum_j e^{z_j} . $$
 #
-# This line tells two things: how large the loss should be before training, and which way it pushes.
+# This line answers both questions.
 #
 # ### How large should it be?
 #
@@ -423,13 +460,11 @@ print(f"mean logit of the token just read {own_logit:.0f}, ", end="")
 print(f"largest other {largest_other:.0f}, right one {right_logit:.0f}")
 
 # %% [markdown]
-# Put three kinds of logits into the line above:
+# If one logit lies far above the others, the sum in $\ell$ is about that one term. Then $\ell$ is how far the right logit lies below the largest: that is the loss we saw.
 #
-# - **Equal logits:** the sum is $V e^{z}$, and $\ell = \ln V$.
-# - **Small random logits,** mean 0 and variance $s^2$: with $e^z \approx 1 + z + z^2/2$ the sum is about $V (1 + s^2/2)$. And $z_r$ is 0 on average. So $\ell \approx \ln V + s^2/2$.
-# - **Large logits:** the sum is about its largest term, and $\ell$ is how far the right logit lies below the largest.
+# Why is one logit so large? Each is a dot product with a row of the table. torch draws tables from $\mathcal{N}(0, 1)$, and the last LayerNorm makes vectors of length about $\sqrt D$. So a product with an unrelated row is about $\sqrt D$ large, 8 for $D = 64$. But the table is tied: the token just read is still in the stream, and its product with its own row is up to $\sqrt D \cdot \sqrt D = D$. The model is sure that each character comes twice.
 #
-# Here a logit is a dot product with a row of the table, and torch draws tables from $\mathcal{N}(0, 1)$. With vectors of length about $\sqrt D$ (the last LayerNorm makes them so) this gives $s \approx \sqrt D$, 8 for $D = 64$. Worse, the table is tied: the token just read is still in the stream, and its product with its own row is up to $\sqrt D \cdot \sqrt D = D$. The model is sure that each character comes twice. GPT's remedy is to draw weights from $\mathcal{N}(0, 0.02^2)$:
+# GPT's remedy is to draw weights from $\mathcal{N}(0, 0.02^2)$:
 
 
 # %%
@@ -447,7 +482,9 @@ def start_small(model, std=0.02):
 
 
 # %% [markdown]
-# (With the division, what all branches add at the start does not depend on the depth; *Going deeper* derives it.) Does $\ln V + s^2/2$ predict the loss? The formula takes the mean of $z_r$ to be 0, so we print that, too:
+# (With the division, what all branches add at the start does not depend on the depth; *Going deeper* derives it.)
+#
+# Which loss should we now expect? If all logits are equal, the sum is $V e^{z}$, and $\ell = \ln V$. If they are small, with mean 0 and variance $s^2$, then $e^z \approx 1 + z + z^2/2$ makes the sum about $V (1 + s^2/2)$. And $z_r$ is 0 on average, so $\ell \approx \ln V + s^2/2$. We print the mean of $z_r$, too, and try larger starts:
 
 # %%
 first_losses = {}
@@ -552,18 +589,23 @@ def tied_gradient(table, ids, targets):
 ch13.tied_gradient(tied_gradient)
 
 # %% [markdown]
-# Now let it push.
+# So the loss starts at $\ln V$, and every weight gets its push. Now let it push.
 
 # %% [markdown]
 # ## 5 · Train it
 #
-# The last tenth of the text, from other modules than the rest (but for the one at the cut), is kept for validation. Chapter 11's tools do the work: AdamW, gradient clipping, and a learning rate that first rises on a line (warm-up, while Adam's averages settle) and then falls along half a cosine:
+# What does it learn, and does that hold for text that it has not read? The last tenth of the text is kept for validation. It comes from other modules than the rest, but for the one at the cut.
 
 # %%
 cut = len(corpus_ids) * 9 // 10
 train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]
 B, steps = run_size.pick((24, 800), (64, 5000))
 device = "cuda" if torch.cuda.is_available() else "cpu"
+
+# %% [markdown]
+# Chapter 11's tools do the work: AdamW, gradient clipping, and a learning rate that first rises on a line (warm-up, while Adam's averages settle) and then falls along half a cosine:
+
+# %%
 rate = run_size.pick(1e-2, 1e-3)  # a model this small tolerates a high learning rate
 schedule = functools.partial(cosine_schedule, warmup=50, total=steps)
 
@@ -579,7 +621,7 @@ for step in (0, 25, 50, steps // 2, steps):
     print(f"step {step:4}: learning rate {rate * schedule(step):.4f}")
 
 # %% [markdown]
-# One batch is a noisy judge, so we take the mean of 20, from text that is trained on and from text that is not:
+# One batch is a noisy judge, so we take the mean of 20:
 
 
 # %%
@@ -630,6 +672,41 @@ claim(
 # %% [markdown]
 # Gibberish turns into syllables, then words and lines. The two losses stay close: what it has learned holds for new modules, too.
 #
+# ### More time, and it writes
+#
+# That took half a minute. What do more minutes make of it? The course has a larger GPT of section 3's form, trained on Shakespeare's plays. (Its weights started at 0.05 in place of 0.02, its positions as small sine waves.) Here it is early and at its end, after `GREMIO:`, drawn with the same random numbers by a rule of section 6 (temperature 0.8, top-p 0.95). Bits per character are chapter 01's measure.
+
+# %% tags=["fold"]
+# @title The ledger: one training, early and at its end
+stages = ledger.load("shakespeare-weights")["runs"][0]["results"]
+for stage in (stages["early"], stages["GPT"]):
+    minutes = f"{stage['seconds'] / 60:.0f} minutes, {stage['steps']:,} steps"
+    stage_bits = metrics.bits(stage["valid_loss"])
+    markdown(f"**{minutes}, {stage_bits:.2f} bits per new character**\n```text\n{stage['sample']}\n```")
+claim(
+    "In this run the loss on new text falls by more than half a bit between the two texts; at the end it is more than a quarter of a bit above the loss on the text that was trained on.",
+    metrics.bits(stages["early"]["valid_loss"] - stages["GPT"]["valid_loss"]) > 0.5
+    and metrics.bits(stages["GPT"]["valid_loss"] - stages["GPT"]["train_loss"]) > 0.25,
+    training=f"{metrics.bits(stages['GPT']['train_loss']):.2f} bits",
+)
+
+# %% [markdown]
+# Its tensors have the names of ours (but for `in_proj`), so these weights fit into *your* 60 lines. Here `by_chance` chooses:
+
+# %% tags=["nbval-ignore-output"]
+shakespeare, characters = pretrained.load_shakespeare()
+speaker = PlainGPT(len(characters), 256, 128, 4, 4, Block)
+theirs = shakespeare.state_dict().items()
+speaker.load_state_dict({name.replace("in_proj_", "in_proj."): w for name, w in theirs})
+gremio = torch.tensor([[characters.index(each) for each in "GREMIO:\n"]])  # (1, 8)
+set_seed(0)
+said = continue_text(speaker, gremio, 240, by_chance)[0].tolist()
+print("".join(characters[i] for i in said))
+
+# %% [markdown]
+# **It writes:** speakers, lines, and mostly real words. Sense would need more text, more parameters and more time.
+
+# %% [markdown]
 # ### Is that good? Compare it with a table of counts
 #
 # We measure in bits *per character*, so that models with other tokens can join. Each character should have a fair amount of text before it; so windows overlap, and only their second half counts.
@@ -667,7 +744,7 @@ claim(
 )
 
 # %% [markdown]
-# So after half a minute our GPT beats the 3-gram and *loses* to chapter 01's 4-gram. A table memorises in one pass; a network must find out in small steps what is worth keeping. Does that pay, with more time? The ledger has tiny Shakespeare, one run of each GPT. nanoGPT's setting is that of its README. The rotary GPT also has biases, a wider start and a higher rate; start and rate were chosen in short runs on held-out *training* text. The third comes with this course.
+# So after half a minute our GPT beats the 3-gram and *loses* to chapter 01's 4-gram. A table memorises in one pass; a network must find out in small steps what is worth keeping. Does that pay, with more time? The ledger has the plays (tiny Shakespeare), one run of each GPT. nanoGPT's setting is that of its README. The rotary GPT also has biases, a wider start and a higher rate; start and rate were chosen in short runs on held-out *training* text. The third you have just heard.
 
 # %% tags=["fold"]
 # @title The ledger: tiny Shakespeare, bits per character
@@ -716,11 +793,11 @@ claim(
 )
 
 # %% [markdown]
-# With minutes for seconds, and a well chosen setting, the network passes the tables. The rotary GPT's small lead over the GRU says nothing about architectures: it read nine tenths of the text one and a half times; the GRU has 215,000 parameters and read eight tenths four times (it and the n-grams kept a tenth for choices).
+# With minutes for seconds, and a well chosen setting, the network passes the tables. The rotary GPT's small lead over the GRU says nothing about architectures: it read nine tenths of the text one and a half times; the GRU, with 215,000 parameters, eight tenths four times (it and the n-grams kept a tenth for choices).
 #
-# ### Two errors you will meet
+# ### An error you will meet: a loss per token against one per character
 #
-# Neither raises an exception. **A loss per token against one per character.** Two models without any context: one counts characters, the other 512 BPE pieces (chapter 02). Per token the second looks worse, because its tokens are longer. Divide all bits by all *characters*. (So perplexities of different tokenizers cannot be compared.)
+# Two models without any context: one counts characters, the other 512 BPE pieces (chapter 02). Per token the second looks worse, because its tokens are longer. Divide all bits by all *characters*. (So perplexities of different tokenizers cannot be compared.)
 
 # %%
 from tokenizers import ByteLevelBPETokenizer
@@ -742,17 +819,8 @@ repaired = per_piece * len(new_pieces) / len(valid_ids)
 for name, bits in (("wrong, per token", per_piece), ("repaired", repaired)):
     print(f"{name:17} the BPE model is better:", bool(bits < per_character))
 
-# %% [markdown]
-# **Testing on what was read.** Shuffle overlapping windows and keep a tenth for testing: nearly every character of it was in training too. The extreme case is to score text that was trained on: the longer table, which memorises, then looks like the better model. (Brown et al. 2020, section 4, searched their training text for every test set.)
-
-# %%
-read_before = train_ids[: len(valid_ids)]
-seen_bits = {n: metrics.bits(ngrams[n].nll(read_before).mean().item()) for n in (5, 6)}
-for name, bits in (("wrong, text it has read", seen_bits), ("repaired", ngram_bits)):
-    print(f"{name:24} the 6-gram gains {bits[5] - bits[6]:+.2f} bits on the 5-gram")
-
 # %% tags=["fold"]
-# @title The two errors as claims
+# @title The error as a claim
 claim(
     "Per token the BPE model looks worse by more than 2 bits; per character it is better by more than half a bit.",
     per_piece > per_character + 2 and repaired < per_character - 0.5,
@@ -760,47 +828,6 @@ claim(
     per_character=f"{repaired:.2f} bits",
     characters=f"{per_character:.2f} bits",
 )
-claim(
-    "On text that it has read, the 6-gram seems better by more than half a bit than on new text.",
-    seen_bits[6] < ngram_bits[6] - 0.5,
-    read=f"{seen_bits[6]:.2f} bits per character",
-    new=f"{ngram_bits[6]:.2f}",
-)
-
-# %% [markdown]
-# ### More time, and it writes
-#
-# The table's last row has section 3's form; its weights started at 0.05 in place of 0.02, its positions as small sine waves. Here it is early and at its end, after `GREMIO:`, with the same random numbers (temperature 0.8 and top-p 0.95, section 6):
-
-# %% tags=["fold"]
-# @title The ledger: one training, early and at its end
-stages = ledger.load("shakespeare-weights")["runs"][0]["results"]
-for stage in (stages["early"], stages["GPT"]):
-    minutes = f"{stage['seconds'] / 60:.0f} minutes, {stage['steps']:,} steps"
-    stage_bits = metrics.bits(stage["valid_loss"])
-    markdown(f"**{minutes}, {stage_bits:.2f} bits per new character**\n```text\n{stage['sample']}\n```")
-claim(
-    "In this run the loss on new text falls by more than half a bit between the two texts; at the end it is more than a quarter of a bit above the loss on the text that was trained on.",
-    metrics.bits(stages["early"]["valid_loss"] - stages["GPT"]["valid_loss"]) > 0.5
-    and metrics.bits(stages["GPT"]["valid_loss"] - stages["GPT"]["train_loss"]) > 0.25,
-    training=f"{metrics.bits(stages['GPT']['train_loss']):.2f} bits",
-)
-
-# %% [markdown]
-# Its tensors have the names of ours (but for `in_proj`), so these weights fit into *your* 60 lines. Each character is drawn by pure chance:
-
-# %% tags=["nbval-ignore-output"]
-shakespeare, characters = pretrained.load_shakespeare()
-speaker = PlainGPT(len(characters), 256, 128, 4, 4, Block)
-theirs = shakespeare.state_dict().items()
-speaker.load_state_dict({name.replace("in_proj_", "in_proj."): w for name, w in theirs})
-gremio = torch.tensor([[characters.index(each) for each in "GREMIO:\n"]])  # (1, 8)
-set_seed(0)
-said = continue_text(speaker, gremio, 240, by_chance)[0].tolist()
-print("".join(characters[i] for i in said))
-
-# %% [markdown]
-# **It writes:** speakers, lines, and mostly real words. Sense would need more text, more parameters and more time.
 
 # %% [markdown]
 # *A good place to stop for today.* You have built, checked and trained a GPT, and heard it. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
@@ -809,7 +836,7 @@ print("".join(characters[i] for i in said))
 # %% [markdown]
 # ## 6 · Choosing the next token
 #
-# The network gives a distribution; **decoding** makes a text of it. There are four rules, here on the logits $z$ of four tokens:
+# The network gives a distribution; **decoding** makes a text of it. There are four rules, here on the logits $z$ of section 4's four words:
 #
 # - **greedy:** take the largest. Nothing is left to chance.
 # - **temperature** $\tau$: draw from $\mathrm{softmax}(z / \tau)$. Below 1 it prefers what is likely, above 1 it evens out. It cuts nothing.
@@ -817,8 +844,7 @@ print("".join(characters[i] for i in said))
 # - **top-p**, or *nucleus* (Holtzman et al. 2020): draw among the fewest tokens that together have a probability of at least $p$. The number adapts.
 
 # %%
-four = ["mat", "sofa", "floor", "roof"]
-z = torch.tensor([3.0, 2.0, 1.0, 0.0])
+z = four_logits
 print("greedy:         ", four[z.argmax()])
 for tau in (0.5, 1.0, 2.0):
     print(f"temperature {tau}:", (z / tau).softmax(dim=-1))
@@ -857,7 +883,7 @@ claim(
 )
 
 # %% [markdown]
-# Inside the word, $k = 5$ lets in characters that make no sense there: over thousands of steps one of them will come. At a new start it forbids much of what a docstring may begin with. Turn the dials yourself, and draw a hundred characters. **Inside the word, with top-p at 0.9, how far must the temperature rise until ten characters are left?**
+# Inside the word, $k = 5$ lets in characters that make no sense there: over thousands of steps one of them will come. At a new start it forbids much of what a docstring may begin with. Turn the dials yourself. **Inside the word, with top-p at 0.9, how far must the temperature rise until ten characters are left?**
 
 # %% tags=["fold"]
 # @title Interactive: temperature, top-k and top-p
@@ -959,7 +985,7 @@ print(greedy_text[:150], "...\n\nphrase", repr(phrase))
 print("nats of each turn:", *(f"{turn:.1f}" for turn in turns[:8]))
 
 # %% [markdown]
-# In our run it stays about as likely as it was. Greedy decoding is a calculation. A loop *begins* when the last characters, those that decide, have stood there before: then the old choice follows, and the next one, too. Once it fills the context, the same context returns for ever. Is a better model safe? Section 5's Shakespeare GPT goes on after eight names (`generate` is the library's `continue_text`):
+# In our run it stays about as likely as it was. A loop *begins* when the last characters, those that decide, have stood there before: without chance the old choice follows, and the next one, too. Once it fills the context, it returns for ever. Is a better model safe? Section 5's Shakespeare GPT goes on after eight names (`generate` is the library's `continue_text`):
 
 # %% tags=["nbval-ignore-output"]
 names = "GREMIO KATHARINA PETRUCHIO BIANCA LUCENTIO TRANIO HORTENSIO BAPTISTA"
@@ -984,7 +1010,7 @@ claim(
 # %% [markdown]
 # It loops less often, but it still loops; randomness breaks the loop (so does forbidding repeated phrases). Ours are two small models; Holtzman et al. (2020) found loops in *large* ones, where a repeated phrase even becomes likelier each time (figure 4).
 #
-# So likelihood and variety pull in opposite directions. The ledger has ten rules for the first screen's model, 20 texts each (one model: an example). Variety is the fraction of all 4-grams that are different ones.
+# What does chance cost in likelihood, and gain in variety? The ledger has ten rules for the first screen's model, 20 texts each (one model: an example). Variety is the fraction of all 4-grams that are different ones.
 
 # %%
 strategies = ["real text", *sampling.WAYS]
@@ -1011,7 +1037,7 @@ claim(
 )
 
 # %% [markdown]
-# Real text is not this model's likeliest: to it, real text is about as unlikely as what it draws by pure chance, which mostly shows that its probabilities fit on average. Cuts and low temperatures stand between.
+# Likelihood and variety pull in opposite directions. And real text is not this model's likeliest: to it, real text is about as unlikely as what it draws by pure chance, which mostly shows that its probabilities fit on average. Cuts and low temperatures stand between.
 #
 # So do not compare the loss of section 5, which is *teacher-forced* (each character predicted after the true ones), with the likelihood of a text that the model wrote itself, *free-running* (chapter 06). By the second, the model that repeats itself looks best.
 #
@@ -1094,7 +1120,11 @@ print("weights", tuple(new_row.shape), "output", tuple(new.shape))
 print("as with all six at once:", same)
 
 # %% [markdown]
-# The newest query may see every key, so no mask is needed. (All this holds while the text fits into the context. Once `continue_text` drops the oldest token, every other token moves to a new position, and all keys and values change; the library's `generate` refuses such lengths.) In the library each block has a `KVCache`; `model.start` makes them, and `model.step` reads only the newest tokens. How much does it save? A GPT with a context of 256 (untrained: that does not change the time) writes 200 tokens in both ways. **How many times as long as the first ten tokens do the last ten take?** (We compare medians.)
+# The newest query may see every key, so no mask is needed. But all this holds only while the text fits into the context. Once the oldest token drops out, every other token moves to a new position, and all keys and values change; the library's `generate` refuses such lengths.
+#
+# ### How much does it save?
+#
+# In the library each block has a `KVCache`; `model.start` makes them, and `model.step` reads only the newest tokens. A GPT with a context of 256 (untrained: that does not change the time) writes 200 tokens in both ways. **How many times as long as the first ten tokens do the last ten take?** (We compare medians.)
 
 # %%
 guess_4 = predict("the last ten's time over the first ten's, without a cache", ...)
@@ -1115,6 +1145,7 @@ def timed(model, steps, cached):
     return text, [statistics.median(ten) for ten in tens]
 
 
+# %%
 sizes_256 = {"max_len": 256, "d_model": 128, "num_layers": 4, "num_heads": 4}
 writer = GPT(GPTConfig(vocab_size=V, **sizes_256, dropout=0.0)).eval()
 timed(writer, 20, cached=False)  # the first calls of all are slower
@@ -1176,7 +1207,7 @@ claim(
 )
 
 # %% [markdown]
-# **The price is memory.** Keys and values, in each of `N` blocks, for `B` texts of $S$ tokens, `D` numbers each: $2\,N B S D$ numbers. (The heads do not appear: together they make `D`.) The smallest GPT-2 with 12 blocks, D = 768 and a full context of 1,024 keeps 18.9 million numbers for each text. In 16 bits these are 38 megabytes, and seven such texts outweigh the model's weights. A server that generates for many at once fills its memory with caches; multi-query and grouped-query attention shrink them: several heads share keys and values.
+# **The price is memory.** Keys and values, in each of `N` blocks, for `B` texts of $S$ tokens, `D` numbers each: $2\,N B S D$ numbers. (The heads do not appear: together they make `D`.) The smallest GPT-2 with 12 blocks, D = 768 and a full context of 1,024 keeps 18.9 million numbers for each text. In 16 bits these are 38 megabytes, and seven such texts outweigh the model's weights. In multi-query and grouped-query attention several heads share keys and values, which shrinks the cache.
 
 # %% tags=["fold"]
 # @title Checked: the formula, in GPT-2's four sizes
@@ -1266,7 +1297,7 @@ with torch.no_grad():
 # %% [markdown]
 # ## 8 · Load GPT-2
 #
-# If two networks compute the same function of their weights, one can take the other's. These three lines load GPT-2 and let it write, with cache and dials:
+# Can your network take GPT-2's weights? You have built what distinguishes GPT-2 from the Transformer of 2017: one causal stack in place of two, Pre-LN, GELU, learned positions, a start scaled by depth, no factor $\sqrt D$ after the embedding. (Its tokens are made of bytes: *Going deeper*.) And networks that compute the same function of their weights can exchange them. These three lines load GPT-2 and let it write, with cache and dials:
 #
 # ```python
 # gpt2, tokenizer = GPT.from_pretrained("gpt2"), huggingface.tokenizer("gpt2")
@@ -1274,7 +1305,7 @@ with torch.no_grad():
 # print(tokenizer.decode(generate(gpt2, [prompt], 30, top_p=0.9)[0]))
 # ```
 #
-# They are not run on this page, which needs no internet: they fetch about 550 megabytes, once. What runs here is the same call on smaller checkpoints. A checkpoint is a folder: the sizes in `config.json`, the tensors in `model.safetensors` (numbers only; never open a pickle from a stranger), and the tokenizer's pieces. *Our* model has GPT-2's architecture, so we write it in GPT-2's layout, and load it back.
+# They are not run on this page: they fetch about 550 megabytes. The same call runs here on smaller checkpoints. A checkpoint is a folder: the sizes in `config.json`, the tensors in `model.safetensors` (numbers only; never open a pickle from a stranger), and the tokenizer's pieces. *Our* model has GPT-2's architecture, so we write it in GPT-2's layout, and load it back.
 
 # %%
 trained = to_library(gpt)
@@ -1290,7 +1321,7 @@ with torch.no_grad():
     print("equal logits:", torch.equal(loaded(forty), trained(forty)))
 
 # %% [markdown]
-# Other names, and the matrices of the blocks stand *transposed*: GPT-2's code keeps (in, out), torch's linear layer (out, in). A square one, such as `attn.c_proj`, would load silently the wrong way round. So shapes prove nothing; nor do our equal logits, since two opposite errors in writing and reading would cancel. **Equal logits with an independent implementation do:** the course's tests compare with Hugging Face's GPT-2. The course's Shakespeare GPT lies in such a folder, so here are the three lines with its characters as tokens, three texts at once:
+# Other names, and the matrices of the blocks stand *transposed*: GPT-2's code keeps (in, out), torch's linear layer (out, in). A square one, such as `attn.c_proj`, would load silently the wrong way round. So shapes prove nothing; nor do our equal logits, since two opposite errors in writing and reading would cancel. **Equal logits with an independent implementation do:** the course's tests compare with Hugging Face's GPT-2. The course's Shakespeare GPT lies in such a folder. Here it writes three texts at once:
 
 # %% tags=["nbval-ignore-output"]
 playwright = GPT.from_pretrained(pretrained.SHAKESPEARE)
@@ -1319,7 +1350,7 @@ for name, column in (("wrong", -1), ("repaired", 5)):
 # %% [markdown]
 # ### How is it told what to do?
 #
-# From GPT to GPT-3 the network changed little: GPT-2 moved the norms before the parts, and in GPT-3 every second layer has sparse attention, over a band of nearby tokens. What changed is the size, and how a task is given:
+# From GPT to GPT-3 the network changed little: GPT-2 moved the norms before the parts, and in GPT-3 every second layer attends to a band of nearby tokens. What changed is the size, and how a task is given:
 
 # %%
 diagrams.show("three_uses")
@@ -1331,7 +1362,7 @@ diagrams.show("three_uses")
 # | GPT-2, 2019 | up to 1.56 billion | 48 × 1600 | 1,024 | 8 million web pages | *prompted*: as text before the answer (zero-shot) |
 # | GPT-3, 2020 | up to 175 billion | 96 × 12288 | 2,048 | 300 billion tokens | the same, with a few solved examples (few-shot) |
 #
-# A prompt needs no new weights, since "translate" or a list of examples *is* text, and its continuation is the answer. Web pages do contain translations, and questions with answers; a model that predicts them well has learned to do what they do. (*Going deeper* has a toy whose first token chooses among three tasks that it was trained on.)
+# A prompt needs no new weights: "translate" or a list of examples *is* text, and its continuation is the answer. Web pages contain translations, and questions with answers; a model that predicts them well has learned to do what they do. (*Going deeper* has a toy.)
 
 # %% tags=["fold"]
 # @title Checked: the parameters of GPT-2's four sizes
@@ -1349,7 +1380,7 @@ claim(
 #
 # $$ C \approx 6\,P\,M . $$
 #
-# **Tokens per parameter.** Hoffmann et al. (2022, *Chinchilla*) trained more than 400 models to find out how a fixed $C$ is best spent, and found: $P$ and $M$ should grow together, with **about 20 tokens per parameter.** Then $C = 120 P^2$. GPT-3 has $P = 1.75 \cdot 10^{11}$ and $M = 3 \cdot 10^{11}$. How long would 1,024 GPUs of 2020 take (A100: at most $3.12 \cdot 10^{14}$ FLOPs a second each), at 40 % of their peak?
+# **Tokens per parameter.** Hoffmann et al. (2022, *Chinchilla*) trained more than 400 models to find out how a fixed $C$ is best spent, and found: $P$ and $M$ should grow together, with **about 20 tokens per parameter.** Then $C = 120 P^2$. GPT-3 has $P = 1.75 \cdot 10^{11}$ and $M = 3 \cdot 10^{11}$. How long would 1,024 GPUs of 2020 take, at 40 % of their peak (A100: $3.12 \cdot 10^{14}$ FLOPs a second)?
 
 # %%
 gpt3 = 6 * 1.75e11 * 3e11  # FLOPs
@@ -1440,7 +1471,7 @@ ch13.training_run(training_run)
 # %% [markdown]
 # ## 10 · Your GPT writes
 #
-# Model, loss, training, rules, cache, weights: you have every part. The last exercise puts them together.
+# You have every part: model, loss, training, rules, cache, weights. The last exercise puts them together.
 #
 # ### Exercise 13.8 · Assemble: your GPT writes
 #
@@ -1543,14 +1574,6 @@ except NotImplementedError:
     print("Not yet: this needs exercise 13.8.")
 
 # %% [markdown]
-# ### Five silent errors, and where each is repaired
-#
-# - Losses per token and per character compared, and text scored that was trained on: end of section 5's comparison.
-# - Temperature after the softmax: section 6.
-# - With a cache, every new token at position 0: section 7.
-# - The last column of a padded batch: section 8.
-
-# %% [markdown]
 # ## Summary
 #
 # 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 60 lines. The tied table's gradient is the sum of both uses.
@@ -1577,7 +1600,7 @@ except NotImplementedError:
 # %% [markdown]
 # ## Going deeper
 #
-# Each part answers one question. The first belongs to section 4, the next three to generation (sections 6 and 7), two to section 8, and the others to training and scale.
+# Each part answers one question. The first belongs to section 4, the second to section 5, the next three to generation (sections 6 and 7), two to section 8, and the others to training and scale.
 
 # %% [markdown] tags=["deeper"]
 # ### Why is the start divided by the root of 2N?
@@ -1621,6 +1644,26 @@ claim(
     30 < growth[0] / growth[1] < 90,
     added_without=growth[0],
     added_with=growth[1],
+)
+
+# %% [markdown] tags=["deeper"]
+# ### What if a model is tested on what it has read?
+#
+# Shuffle overlapping windows and keep a tenth for testing: nearly every character of it was in training too. The extreme case is to score text that was trained on. Of section 5's tables the longer one, which memorises, then looks like the better model. (Brown et al. 2020, section 4, searched their training text for every test set.)
+
+# %%
+read_before = train_ids[: len(valid_ids)]
+seen_bits = {n: metrics.bits(ngrams[n].nll(read_before).mean().item()) for n in (5, 6)}
+for name, bits in (("wrong, text it has read", seen_bits), ("repaired", ngram_bits)):
+    print(f"{name:24} the 6-gram gains {bits[5] - bits[6]:+.2f} bits on the 5-gram")
+
+# %% tags=["fold"]
+# @title Checked: text that was read
+claim(
+    "On text that it has read, the 6-gram seems better by more than half a bit than on new text.",
+    seen_bits[6] < ngram_bits[6] - 0.5,
+    read=f"{seen_bits[6]:.2f} bits per character",
+    new=f"{ngram_bits[6]:.2f}",
 )
 
 # %% [markdown] tags=["deeper"]
