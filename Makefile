@@ -74,7 +74,7 @@ test-clients: $(READY)  ## the notebooks in Colab's conditions; choose with PYTH
 
 test-slow: $(READY) $(CLASSROOM_READY)  ## the slow suites: JupyterLab in a real browser, Colab's conditions, nbgrader, the site
 	$(call install,$(VENV),slow$(comma)site)
-	$(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile --durations=15 tests
+	$(QUIET) $(BIN)/python -m pytest -q -m slow -n 2 --dist loadgroup --durations=40 tests
 
 classroom: $(CLASSROOM_READY)  ## make the instructors' environment (.venv-classroom), with nbgrader
 

@@ -12,6 +12,14 @@ for name in ("COURSE_CHECKS", "COURSE_PROFILE", "NBGRADER_EXECUTION"):
     os.environ.pop(name, None)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Slow tests of a file share what it builds, so one process runs them; but each chapter's cells are run by any."""
+    for item in items:
+        alone = "test_every_cell_can_be_run_again" in item.name
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else item.path.stem))
+
+
 @pytest.fixture(autouse=True)
 def _print_as_usual():
     """A chapter's first cell may change how tensors are printed; no test may depend on which ran before it."""

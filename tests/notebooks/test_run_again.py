@@ -12,21 +12,21 @@ from tools.notebooks import build, editions
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that can copy a process")
 
 
-def again(notebook):
+def again(notebook, *options):
     """Return the lines that `tools.notebooks.again` prints of a chapter's number or a notebook's path."""
     done = subprocess.run(
-        [sys.executable, "-m", "tools.notebooks.again", str(notebook)],
+        [sys.executable, "-m", "tools.notebooks.again", str(notebook), *options],
         cwd=editions.ROOT, env={**os.environ, **build.ENVIRONMENT}, capture_output=True, text=True,
     )  # fmt: skip
     assert f"{len(done.stdout.splitlines())} faults" in done.stderr, done.stderr  # it came to its end
     return done.stdout.splitlines()
 
 
-def faults_of(folder, *cells):
+def faults_of(folder, *cells, options=()):
     """Store a notebook of these cells, and return what is found when each is run again."""
     path = folder / "planted.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(**cell) for cell in cells]), path)
-    return again(path)
+    return again(path, *options)
 
 
 def test_a_cell_that_cannot_be_run_again_is_found(tmp_path):
@@ -76,8 +76,25 @@ def test_no_cell_is_changed_by_the_second_run_of_another(tmp_path):
     assert faults_of(tmp_path, *cells) == []
 
 
+def test_a_long_second_run_is_stopped(tmp_path):
+    """Fails if a second run is waited for, or stopped before the error that its first lines make."""
+    cells = (
+        {"source": "import time\nn = [0]\npause = 0"},
+        {"source": "time.sleep(pause)"},
+        {"source": "n[0] + 1\ntime.sleep(pause)"},
+        {"source": "n, pause = [''], 600"},
+    )
+    (found,) = faults_of(tmp_path, *cells, options=("--seconds", "2"))
+    assert "[2]" in found
+    assert "TypeError" in found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", editions.sources(), ids=lambda path: path.stem)
 def test_every_cell_can_be_run_again(path):
-    """Fails if a cell that is run alone after the whole raises an error, says something else or makes a claim false."""
-    assert again(path.stem[:2]) == []
+    """Fails if a cell that is run alone after the whole raises an error, says something else or makes a claim false.
+
+    A long training is stopped after 5 seconds, in which it has read what it needs: `python -m tools.notebooks.again`
+    waits for all.
+    """
+    assert again(path.stem[:2], "--seconds", "5") == []

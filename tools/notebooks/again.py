@@ -4,12 +4,15 @@ A reader goes back and runs one cell. It must then say what it said at first, wh
 name that it reads may stand for another thing by then, and random numbers must not depend on what ran before. The
 chapter is run from top to bottom; then each cell in a copy of the process as the last cell left it, so that no cell is
 helped, or harmed, by the second run of another. Each fault is printed on a line.
+
+With `--seconds 5` a second run is stopped after 5 seconds: a training of a minute reads its names in the first of them.
 """
 
 import argparse
 import os
 import pickle
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -23,7 +26,7 @@ from tools.notebooks import build, editions, guards
 LEFT_OUT = {}
 
 
-def faults(notebook, name=""):
+def faults(notebook, name="", seconds=None):
     """Yield what goes wrong when a cell is run again, as (cell's number, what). Runs in an IPython of its own."""
     shell = _shell()
     cells = [(n, c) for n, c in enumerate(notebook.cells) if c.cell_type == "code" and c.source.strip()]
@@ -34,8 +37,10 @@ def faults(notebook, name=""):
         if first[number]["error"] and "raises-exception" not in cell.metadata.get("tags", []):
             yield number, f"the first run: {first[number]['error']}"
             continue
-        for what in differences(cell, first[number], _in_a_copy(lambda: _run(shell, cell.source))):  # noqa: B023
-            yield number, what
+        second = _in_a_copy(lambda: _run(shell, cell.source), seconds)  # noqa: B023
+        if second is not None:
+            for what in differences(cell, first[number], second):
+                yield number, what
 
 
 def differences(cell, before, after):
@@ -74,13 +79,16 @@ def _run(shell, source):
     return {"error": f"{type(error).__name__}: {error}" if error else "", "text": guards.sanitised("\n".join(parts))}
 
 
-def _in_a_copy(function):
-    """Return what a function returns in a copy of this process."""
+def _in_a_copy(function, seconds=None):
+    """Return what a function returns in a copy of this process; None if it was stopped after so many seconds."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reader)
+            if seconds:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the alarm ends the copy
+                signal.alarm(seconds)
             with os.fdopen(writer, "wb") as stream:
                 pickle.dump(function(), stream)
         finally:  # whatever happens, the copy does not go on
@@ -88,7 +96,9 @@ def _in_a_copy(function):
     os.close(writer)
     with os.fdopen(reader, "rb") as stream:
         data = stream.read()
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        return None
     return pickle.loads(data) if data else {"error": "the process ended", "text": ""}
 
 
@@ -96,7 +106,9 @@ def main(arguments=None):
     """Print the faults of the notebooks whose numbers or paths are given; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("notebook", help="a chapter's number, such as 07, or the path of a notebook")
-    wanted = parser.parse_args(arguments).notebook
+    parser.add_argument("--seconds", type=int, help="stop a second run after so many seconds")
+    options = parser.parse_args(arguments)
+    wanted = options.notebook
     if wanted.endswith(".ipynb"):
         name, notebook = Path(wanted).stem, nbformat.read(wanted, as_version=4)
     else:
@@ -106,7 +118,7 @@ def main(arguments=None):
     begin, found = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for number, what in faults(notebook, name):
+        for number, what in faults(notebook, name, options.seconds):
             head = re.sub(r"^# @title ", "", notebook.cells[number].source.strip().splitlines()[0])
             print(f"{name} [{number}] {head}: {what}", flush=True)
             found += 1
