@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 12 · BERT
 #
-# "How do I get my money back?" The answer is on a page of notices: *Refunds reach your account within two weeks of your return.* Not one word of the question is in it, and another notice begins with *Money*. A search that compares words cannot find it. MiniLM, a published network with BERT's architecture, turns every text into one vector, and shows the text whose vector is nearest. **For how many of the four questions below will it be the right one?**
+# A hundred film reviews are labelled: good or bad. 3,608 others have no label. A network that learns from the hundred alone is often wrong. Can the others help it? It could *read* them first: hide words, guess them, and so learn how reviews are written. That is BERT's idea: first read much without labels, then learn from a few. **How many new reviews will it then judge right?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -67,43 +67,8 @@ from course_lib.utils import huggingface, number_of_parameters
 
 set_seed(0)
 
-# %%
-print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
-
-# %%
-guess_1 = predict("how many of the four questions get the right text", ...)
-
-# %%
-cosines = minilm.search()  # (4, 12): by MiniLM
-words, questions = minilm.tf_idf(minilm.DOCUMENTS, minilm.QUERIES)
-by_words = questions @ words.T  # (4, 12): by the words in common
-
-# %% tags=["fold", "reveal"]
-# @title The nearest text for each question
-right_text = list(minilm.QUERIES.values())
-nearest = {"words": by_words.argmax(1).tolist(), "MiniLM": cosines.argmax(1).tolist()}
-found = {
-    way: sum(b == r for b, r in zip(best, right_text)) for way, best in nearest.items()
-}
-guess_1.compare(f"{found['MiniLM']} of 4; by the words in common {found['words']}")
-table(
-    ["question", "nearest by words in common", "nearest by MiniLM"],
-    [
-        [question, *(minilm.DOCUMENTS[i] for i in best)]
-        for question, *best in zip(minilm.QUERIES, nearest["words"], nearest["MiniLM"], strict=True)
-    ],
-)
-claim(
-    "MiniLM puts the right text first for all four questions, a count of common words (tf-idf) for none.",
-    found["MiniLM"] == len(right_text) and found["words"] == 0,
-)
-
 # %% [markdown]
-# How can MiniLM know that a refund is money that comes back? The larger network that it was taught to imitate had *read*: words were hidden from it in plain text, and it had to guess them. That is BERT's idea. Reading alone was not enough: MiniLM was then trained on a billion pairs of texts. The four questions were written so that words mislead; section 11 returns to them.
-#
-# ### A small experiment
-#
-# Reading can be tried in seconds. Here are a hundred labelled film reviews, and 3,608 without labels. They are artificial: a small grammar writes them, from 40 words and marks in eight forms of sentence. A BERT of two layers and width 64, **the small BERT** of this chapter, is often wrong when it learns from the hundred alone. **How much can it gain by first reading the 3,608?**
+# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks in eight forms of sentence. They are the example of sections 1 to 5. The network, **the small BERT**, is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
 
 # %%
 task = toys.review_task(seed=0)
@@ -113,19 +78,19 @@ for review in task.reviews[:3]:  # of the 400 to be judged
     print("+" if review.label else "-", " ".join(review.words))
 
 # %%
-guess_2 = predict("the share of new reviews judged right after reading the 3,608", ...)
+guess_1 = predict("the share of new reviews judged right after reading the 3,608", ...)
 
 # %%
 untrained = toys.small_bert(task)
-model = copy.deepcopy(untrained)
-toys.pretrain(model, task, seed=0)  # 800 steps; no label is read here
+small_bert = copy.deepcopy(untrained)
+toys.pretrain(small_bert, task, seed=0)  # 800 steps; no label is read here
 scratch_model = toys.finetune(untrained.bert, hundred)  # 150 steps
-tuned_model = toys.finetune(model.bert, hundred)  # the same 150 steps
+tuned_model = toys.finetune(small_bert.bert, hundred)  # the same 150 steps
 
 # %% tags=["reveal"]
 scratch = toys.accuracy(scratch_model, task.test)
 tuned = toys.accuracy(tuned_model, task.test)
-guess_2.compare(f"{tuned:.2f}, and {scratch:.2f} from the hundred alone")
+guess_1.compare(f"{tuned:.2f}, and {scratch:.2f} from the hundred alone")
 
 # %% tags=["fold", "reveal", "nbval-ignore-output"]
 # @title Some of the 400 new reviews
@@ -161,7 +126,9 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them, at the same rate. One of the two has read before. But that took 800 steps of its own, and the rate suits fine-tuning: section 5 gives the other network more time and a choice of rates, and the gap shrinks, and with more labels closes. *Sections 1 to 5 take about an hour, their exercises another; the rest, with published models, can wait for a second sitting.*
+# Same network, same hundred labels, the same 150 steps on them. One of the two has read before. (That took 800 steps of its own; section 5 asks whether the other catches up if it gets as many.)
+#
+# The way there: hide words (sections 1 to 3), build the network that guesses them (4), give it a new last layer that judges reviews (5). Then come pairs of texts, published models, real reviews and search. *Sections 1 to 5 take about an hour, their exercises another; the rest can wait for a second sitting.*
 #
 # ### You will be able to
 #
@@ -177,7 +144,7 @@ claim(
 # %% [markdown]
 # ## 1 · One sentence, masked by hand
 #
-# *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films. A test for readers is built on this, the *cloze* (Taylor 1953). For training it has a great advantage: nobody needs to label anything. Hide words of any text, and the text itself is the answer key.
+# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films. A test for readers is built on this, the *cloze* (Taylor 1953). For training it has a great advantage: nobody needs to label anything. Hide words of any text, and the text itself is the answer key.
 #
 # We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it (section 6 says what for).
 
@@ -199,11 +166,11 @@ print("inputs", *(vocab.itos[i] for i in masked_ids[0]))
 print("labels", labels[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Predict.** The small BERT, pre-trained above, reads the input. It has not read this sentence before, nor those of sections 4 and 5: all of them are among the reviews that we kept apart. It returns logits for *every* position, V = 45 numbers each, though only two positions count. (Its second output belongs to section 6.)
+# **Predict.** The small BERT, pre-trained above, reads the input. This sentence is new to it, as are those of sections 4 and 5. It returns logits for *every* position, V = 45 numbers each, though only two positions count. (Its second output belongs to section 6.)
 
 # %% tags=["nbval-ignore-output"]
 with torch.no_grad():
-    plot_logits, _ = model(masked_ids)  # (B, T, V)
+    plot_logits, _ = small_bert(masked_ids)  # (B, T, V)
 print("logits", tuple(plot_logits.shape))
 for t in gaps:
     probs = plot_logits[0, t].softmax(dim=-1)  # (V,)
@@ -216,7 +183,7 @@ for t in gaps:
 # **The loss** is the negative log-probability of the old token, averaged over the chosen positions alone. The other ten positions show their own answer, so they prove nothing.
 
 # %% tags=["nbval-ignore-output"]
-for name, reader in {"pre-trained": model, "untrained": untrained}.items():
+for name, reader in {"pre-trained": small_bert, "untrained": untrained}.items():
     with torch.no_grad():
         log_probs = reader(masked_ids)[0].log_softmax(dim=-1)  # (B, T, V)
     nats = [-log_probs[0, t, labels[0, t]].item() for t in gaps]
@@ -255,7 +222,7 @@ claim(
 #
 # $$ \text{loss} = -\frac{1}{n} \sum_{t \in C} \log p(x_t \mid \tilde x), $$
 #
-# in **nats per masked token**. This is a **masked language model**. But why hide words, when a language model could predict the *next* word, as in all chapters so far?
+# in **nats per masked token**. A network that is trained so is a **masked language model**, and any text will do. But why hide words, when a language model could predict the *next* word, as in all chapters so far?
 
 # %% [markdown]
 # ## 2 · Why both sides, and why hide?
@@ -327,11 +294,11 @@ def loss_of_head(visible):
     return F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
 
 # %%
-guess_3 = predict("its loss in nats per token", ...)
+guess_2 = predict("its loss in nats per token", ...)
 
 # %% tags=["reveal"]
 sees_both, sees_left = loss_of_head(None), loss_of_head(causal_mask(T))
-guess_3.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
+guess_2.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
 
 # %% tags=["fold", "reveal"]
 # @title What the head needed to learn
@@ -347,12 +314,12 @@ claim(
 )
 
 # %% [markdown]
-# The low loss is a copy from one position to the right: it can be had without learning anything about the tokens. (Under the causal mask the head cannot reach that position. It averages the tokens seen so far, and is as confident in them as before: that is worse than a blind guess.) GPT hides the future in every layer; BERT hides the *word itself*. Then both sides can stay open. It remains to decide how to hide.
+# The low loss is a copy from one position to the right: it can be had without learning anything about the tokens. (Under the causal mask the head cannot reach that position, and averages the tokens seen so far.) GPT hides the future in every layer; BERT hides the *word itself*. Then both sides can stay open. It remains to decide how to hide.
 
 # %% [markdown]
 # ## 3 · How to hide
 #
-# How many words? If few are chosen, each pass over the text teaches little; if many, too little context is left. BERT chooses **15 %** of the tokens, at random.
+# **How many words should be hidden, and what stands in their place?** If few are chosen, each pass over the text teaches little; if many, too little context is left. BERT chooses **15 %** of the tokens, at random.
 #
 # Should they all become `[MASK]`? After pre-training BERT will read real texts, in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So one of three things happens to a chosen token:
 #
@@ -481,7 +448,7 @@ ch12.blank_loss(blank_loss)
 # %% [markdown]
 # ## 4 · A whole BERT in fifty lines
 #
-# The small BERT came from the library. Now you write it out, start it with the same random numbers, and train it yourself. It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
+# **What does the network look like that guesses the words?** So far it came from the library. Now you write it out, start it with the same random numbers, and train it yourself. It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
 
 # %%
 class Block(nn.Module):
@@ -576,7 +543,7 @@ claim(
 )
 
 # %% [markdown]
-# To watch it learn, we look at its three likeliest words for one gap. Before training every word is about equally likely:
+# To watch it learn, we look at its three likeliest words for one gap. Before training all are about equal:
 
 # %% tags=["nbval-ignore-output"]
 def fill(network, sentence):
@@ -661,7 +628,7 @@ def watch_it_fill(step, steps=450):
                 break
 
 # %% [markdown]
-# **Pre-training** is now an ordinary loop. No label is read: `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch. `F.cross_entropy` leaves out every target that is -100. Everything is as on the first page: AdamW, whose rate rises to 0.003 for 80 steps and then falls to 0 (chapter 11), gradients clipped at 1, the same reviews in the same order, 800 steps in all. Every 200 steps we look at the gap.
+# **Pre-training** is now an ordinary loop. `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch; no label is read. `F.cross_entropy` leaves out every target that is -100. As on the first page, AdamW's rate rises to 0.003 for 80 steps and then falls to 0 (chapter 11), and gradients are clipped at 1. Every 200 of the 800 steps we look at the gap.
 
 # %% tags=["nbval-ignore-output"]
 plain, losses = copy_weights(untrained, plain), []
@@ -686,9 +653,9 @@ while len(losses) < 800:
             break
 
 # %% [markdown]
-# At the end the network is nearly sure. (*But* would be good English too; in this language, when the critics are mentioned second, *although* introduces them.)
+# At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
 #
-# **Is the loss low?** Lines to compare it with: a network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2; and the **perfect reader** has the lowest loss of a reader that knows the language but not which reviews it has read. (Whoever remembers the 3,608 can exclude them at each gap, and go lower.) It lies a little below the 0.44 nats of "both sides", since one chosen word in ten stays visible. Where would you draw your network's curve?
+# **Is the loss low?** Compare it with three others: a network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2; the **perfect reader**, who knows the language but does not remember single reviews, has a little less than section 2's "both sides", since one chosen word in ten stays visible. Where would you draw your network's curve?
 
 # %% tags=["fold"]
 # @title The perfect reader's loss
@@ -733,7 +700,7 @@ claim(
     abs(perfect_loss(0, 0) - entropies["both sides"]) < 1e-9 and abs(levels["perfect reader"] - 0.408) < 0.001,
 )
 plain_as_library = copy_weights(plain, copy.deepcopy(untrained))  # yours, in the library's class
-scores, library_scores = toys.masked_scores(plain_as_library, task), toys.masked_scores(model, task)
+scores, library_scores = toys.masked_scores(plain_as_library, task), toys.masked_scores(small_bert, task)
 claim(
     "In unseen reviews your network is below a quarter of the unigram entropy and above the perfect reader's loss; so is the library's, within a tenth of a nat of yours.",
     all(levels["perfect reader"] < score["loss"] < levels["unigram"] / 4 for score in (scores, library_scores))
@@ -743,13 +710,7 @@ claim(
 )
 
 # %% [markdown]
-# So this is the small BERT, now in your own lines. (Not bit for bit: the library adds up in another order, and 800 steps let the rounding grow.) All began with the weights of `untrained`:
-#
-# | name | what it holds |
-# |---|---|
-# | `model` | the small BERT as the library pre-trained it; not needed from here on |
-# | `plain` | yours, with the weights that you trained |
-# | `plain_as_library` | the same weights as `plain`, in the library's class, for tools that ask for it |
+# So `plain` is the small BERT, now in your own lines. (Not bit for bit: the library adds up in another order, and 800 steps let the rounding grow. `plain_as_library` has its weights in the library's class, for tools that ask for it.)
 
 # %% [markdown]
 # ### What has it learned?
@@ -768,10 +729,10 @@ for sentence, probs in zip(sentences, filled):
     print(f"{sentence:52}  {best_three(probs)}")
 
 # %% [markdown]
-# A harder one: "the plot was not _ , it was wonderful". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones, and with four of these six the network has read the sentence. How much of the probability does your network give to *good* ones?
+# A harder one: "the plot was not _ , it was wonderful". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
 
 # %%
-guess_4 = predict("the probability of good adjectives, from 0 to 1", ...)
+guess_3 = predict("the probability of good adjectives, from 0 to 1", ...)
 
 # %%
 harder = fill(plain, "the plot was not _ , it was wonderful .")[0]  # (V,)
@@ -779,7 +740,7 @@ given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
 
 # %% tags=["fold", "reveal"]
 # @title What it knows, and what not
-guess_4.compare(f"{given_to_good:.2f}")
+guess_3.compare(f"{given_to_good:.2f}")
 claim(
     "It predicts *although*, *but* and *was* where they belong. In the harder gap it knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
     [vocab.itos[probs.argmax()] for probs in filled] == ["although", "but", "was"]
@@ -810,42 +771,7 @@ claim(
 )
 
 # %% [markdown]
-# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad. Has it sorted the twelve adjectives into two kinds at all? Compare their vectors in the token table, after subtracting the mean of the twelve. Two clear kinds would have cosines near 1 within and near -1 between them:
-
-# %% tags=["nbval-ignore-output"]
-twelve = plain.bert.token.weight.detach()[torch.cat([good, bad])]  # (12, D)
-centred = F.normalize(twelve - twelve.mean(dim=0), dim=1)
-cosines_of = centred @ centred.T  # (12, 12): six good, six bad
-unequal = ~torch.eye(6, dtype=torch.bool)  # without a word and itself
-print(f"good with good {cosines_of[:6, :6][unequal].mean():+.2f}")
-print(f"bad with bad   {cosines_of[6:, 6:][unequal].mean():+.2f}")
-print(f"good with bad  {cosines_of[:6, 6:].mean():+.2f}")
-
-# %% tags=["fold"]
-# @title Two kinds of adjectives, or one?
-def gap_between(cosines, six):
-    """Mean cosine within six of the twelve and within the others, less the mean cosine between both."""
-    others = [i for i in range(12) if i not in six]
-    within = [cosines[part][:, part][~torch.eye(6, dtype=torch.bool)].mean() for part in (list(six), others)]
-    return (sum(within) / 2 - cosines[list(six)][:, others].mean()).item()
-
-
-as_they_stand = F.normalize(twelve, dim=1)
-claim(
-    "As they stand, the vectors of good and bad adjectives are nearly as similar to each other as those of one kind: within a tenth on average, at a mean cosine above 0.5.",
-    abs(gap_between(as_they_stand @ as_they_stand.T, range(6))) < 0.1 and (as_they_stand @ as_they_stand.T)[:6, 6:].mean() > 0.5,
-)
-splits = [(0, *rest) for rest in itertools.combinations(range(1, 12), 5)]
-gaps_between = [gap_between(cosines_of, six) for six in splits]  # the first: good and bad
-claim(
-    "Without the mean of the twelve, cosines within a kind are less than 0.3 above those between the kinds; two clear kinds would give about 2. Other ways to cut the twelve in half part them at least as well.",
-    gaps_between[0] < 0.3 and max(gaps_between[1:]) >= gaps_between[0],
-    difference=gaps_between[0],
-    as_well_or_better=f"{sum(gap >= gaps_between[0] for gap in gaps_between)} of {len(splits)} halvings, this one included",
-)
-
-# %% [markdown]
-# There is at most a trace of two kinds. So what it brings to the hundred labels seems to be the grammar; it learns good and bad from the labels.
+# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad (*Going deeper* looks for the two kinds in its table, and finds at most a trace). So what it brings to the hundred labels seems to be the grammar; good and bad it must learn from them.
 #
 # Where does it look when it fills a gap? In one review below the gap comes late, in the other early. Switch heads on and off. Then press *causal mask*, the view that GPT would have: **in which of the two reviews is anything left that gives the verb away?**
 
@@ -892,14 +818,37 @@ explore_blanks(
 )
 
 # %% [markdown]
-# In the first review, *critics called ... but i* is to the left of the gap: in this language only *found* can follow. In the second only *i* is, and three of the eight forms begin with it; what gives the verb away is on the right.
+# In the first review what gives the verb away, *critics called ... but i*, is on the left of the gap; in the second it is on the right.
 #
-# Your network can fill gaps. But filling gaps is only the means: next it learns to judge reviews.
+# Your network is built and has read: it can fill gaps. But that is only the means. Next it learns to judge reviews.
 
 # %% [markdown]
 # ## 5 · Fine-tuning: a classifier from end to end
 #
-# The task is still: is a review positive? Each example is a row of ids and a label, 0 or 1. The head of the masked language model goes, and one new linear layer takes its place. It needs *one* vector for the whole review. BERT's authors take the one at `[CLS]`, because their pre-training has a second task that is answered there (section 6). Ours never used the vector at `[CLS]`, so we take the mean over the real tokens.
+# **How does a network that fills gaps become one that judges reviews?** One step after the other: data, tensors, the network that has read, a new last layer, training.
+#
+# **The data** are the hundred labelled reviews, each a row of ids with a label, 1 for positive:
+
+# %%
+for row, label in hundred[:3]:
+    print(label, *(vocab.itos[i] for i in row))
+print(sum(label for _, label in hundred), "of", len(hundred), "are positive")
+
+# %% [markdown]
+# **Tensors.** A batch of 16 rows is padded to the longest; `real` is False (here 0) at padding. A whole row has one label:
+
+# %%
+review_rows, review_labels = zip(*hundred)
+first_batch = next(
+    text.batches(review_rows, review_labels, 16, bucket=False, shuffle=False)
+)
+for name, tensor in zip(("ids", "real", "label"), first_batch, strict=True):
+    print(f"{name:5}", tuple(tensor.shape), tensor[0].int().tolist())  # first review
+
+# %% [markdown]
+# **The network that has read** is `plain`. Its head gives V numbers for *every token*: that was for guessing words.
+#
+# **A new last layer** takes the head's place, and gives two numbers for the *whole review*. So it needs one vector for the review. BERT's authors take the one at `[CLS]`, because their pre-training has a second task that is answered there (section 6). Ours never used the vector at `[CLS]`, so we take the mean over the real tokens.
 
 # %%
 class Classifier(nn.Module):
@@ -913,51 +862,80 @@ class Classifier(nn.Module):
         mean = x.sum(dim=1) / real.sum(dim=1, keepdim=True)  # (B, D)
         return self.output(mean)  # (B, classes)
 
+# %% [markdown]
+# Before and after the exchange, on the same batch, what comes out, and of which parts:
 
-def share_right(classifier, pairs):
+# %%
+set_seed(0)
+fresh = Classifier(plain.bert, classes=2)
+for name, network in {"before": plain, "after": fresh}.items():
+    print(name, "->", tuple(network(*first_batch[:2]).shape))
+    for part, module in network.named_children():
+        print(f"    {part:8}{number_of_parameters(module):7,} parameters")
+
+# %% [markdown]
+# All that is new is a layer of 130 random numbers. So **before training** the verdicts should be no better than a coin's:
+
+# %% tags=["nbval-ignore-output"]
+def share_right(network, pairs):
     rows, wanted = zip(*pairs)
     ids, real = text.pad_batch(rows)
     with torch.no_grad():
-        said = classifier(ids, real).argmax(dim=1)
+        said = network(ids, real).argmax(dim=1)
     return (said == torch.tensor(wanted)).float().mean().item()
 
+
+print(f"the hundred {share_right(fresh, hundred):.2f}")
+print(f"new reviews {share_right(fresh, task.test):.2f}")
+
 # %% [markdown]
-# Then train *everything*, the new layer and the old ones, in small steps. In the paper: batches of 16 or 32, learning rates of 2e-5 to 5e-5, 2 to 4 epochs. Our network is much smaller and takes 1e-3, a third of the highest rate of its pre-training:
+# **Training** changes *everything*, the new layer and the old ones, in small steps. In the paper: batches of 16 or 32, learning rates of 2e-5 to 5e-5, 2 to 4 epochs. Our network is much smaller and takes 1e-3, a third of the highest rate of its pre-training. The loss is the cross-entropy of the two classes:
 
 # %% tags=["nbval-ignore-output"]
-set_seed(0)
-classifier = Classifier(plain.bert, classes=2)
+classifier = copy.deepcopy(fresh)  # `fresh` stays untrained
 draws = torch.Generator().manual_seed(0)
 optimizer = torch.optim.AdamW(classifier.parameters(), lr=0.001)  # all of them
-rows, wanted_labels = zip(*hundred)
-print(f"before    new reviews {share_right(classifier, task.test):.2f}")
 for epoch in range(1, 21):
-    for ids, real, wanted in text.batches(rows, wanted_labels, 16, generator=draws):
+    batches = text.batches(review_rows, review_labels, 16, generator=draws)
+    for ids, real, wanted in batches:
         loss = F.cross_entropy(classifier(ids, real), wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     if epoch % 5 == 0:
-        new, old = share_right(classifier, task.test), share_right(classifier, hundred)
-        print(f"epoch {epoch:2}  new reviews {new:.2f}, the hundred {old:.2f}")
+        old, new = share_right(classifier, hundred), share_right(classifier, task.test)
+        print(f"epoch {epoch:2}  the hundred {old:.2f}, new reviews {new:.2f}")
 
-# %% tags=["nbval-ignore-output"]
-for review in (
-    "the plot was not boring , it was wonderful .",
-    "the plot was boring , it was not wonderful .",
-    "critics called the plot wonderful , but i found it boring .",
-):
-    ids = torch.tensor([[CLS, *text.numericalize(review.split(), vocab), SEP]])
-    with torch.no_grad():
-        said = classifier(ids, torch.ones_like(ids, dtype=torch.bool))  # (1, 2)
-    print(f"positive: {said.softmax(dim=-1)[0, 1]:.2f}  {review}")
+# %% tags=["fold"]
+# @title Checked: before and after training
+claim(
+    "Before training the classifier is within 10 points of a coin on new reviews, after training right on more than 9 of 10.",
+    abs(share_right(fresh, task.test) - 0.5) < 0.1 and share_right(classifier, task.test) > 0.9,
+    before=share_right(fresh, task.test),
+    after=share_right(classifier, task.test),
+)
 
 # %% [markdown]
-# The first two hold the same words and mean the opposite. The library's `BERTForSequenceClassification` is this class with dropout; it reads `[CLS]` or the mean.
+# **One new review, by name.** The whole path in one function: words to ids, ids to two numbers, and the name of the larger:
+
+# %%
+def classify(review):
+    ids = torch.tensor([[CLS, *text.numericalize(review.split(), vocab), SEP]])
+    with torch.no_grad():
+        logits = classifier(ids, torch.ones_like(ids, dtype=torch.bool))  # (1, 2)
+    return ("negative", "positive")[logits.argmax(dim=1).item()]
+
+
+print(classify("the plot was not boring , it was wonderful ."))
+print(classify("the plot was boring , it was not wonderful ."))
+print(classify("critics called the plot wonderful , but i found it boring ."))
+
+# %% [markdown]
+# The first two hold the same words and mean the opposite. So a judge is made of the network that has read, one new layer, and a few small steps. (The library's `BERTForSequenceClassification` is this class with dropout; it reads `[CLS]` or the mean.)
 #
 # ### Fine-tuned, frozen, or from scratch?
 #
-# The other way to use a pre-trained network is ELMo's, **feature extraction**: the encoder stays *frozen*, and only the new layer is trained. That is cheap, since each text is encoded once. And was the small experiment fair? One network had read for 800 steps, and both learned at 0.001, a rate for fine-tuning. So the network from scratch gets two more chances:
+# Was it the reading that helped? On the first page one network had 800 steps more than the other, and both learned at 0.001, a rate for fine-tuning. So the network from scratch now gets two more chances. And must everything be trained? ELMo's way is **feature extraction**: the encoder stays *frozen*, only the new layer is trained, and each text is encoded once. The four ways:
 #
 # | way | steps of reading | steps on labels | rate |
 # |---|---|---|---|
@@ -1013,7 +991,7 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** After the same few steps on the labels, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and with 100 it does in two seeds of three. (Wide bands: read no trend into a single point.) What pre-training can save is time on every new task, since it is done only once. And this grammar is so small that 200 reviews, read again and again, hold it; a few hundred texts of a real language do not. Section 8 tries one.
+# **So what is reading worth?** After the same few steps on the labels, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and with 100 it does in two seeds of three. What pre-training can save is time on every new task, since it is done only once. And 200 reviews, read again and again, hold this small grammar; a few hundred texts of a real language do not hold it all. Section 8 tries one.
 
 # %% tags=["fold", "reveal"]
 # @title Frozen features, with more labels too
@@ -1025,7 +1003,7 @@ claim(
 )
 
 # %% [markdown]
-# Frozen features do poorly *here*, and not for want of labels: with 600 they hardly get better. A likely reason: the verdict is right only if "which adjective" and "held or denied" are combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they can do well (*Going deeper*).
+# Frozen features do poorly *here*, even with 600 labels. A likely reason: the verdict needs "which adjective" and "held or denied" combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they can do well (*Going deeper*).
 #
 # *A good place to stop.*
 #
@@ -1034,7 +1012,7 @@ claim(
 # %% [markdown]
 # ## 6 · Two texts at once
 #
-# Many tasks compare two texts: a question and a passage, a claim and its evidence. So BERT can read pairs, `[CLS] first [SEP] second [SEP]`, and its segments say which text a token belongs to:
+# **What if the input is two texts?** Many tasks compare two: a question and a passage, a claim and its evidence. So BERT can read pairs, `[CLS] first [SEP] second [SEP]`, and its segments say which text a token belongs to:
 
 # %%
 ids_of_both = (
@@ -1105,11 +1083,11 @@ print("span         ", tuple(start.shape), tuple(end.shape))  # softmax over T, 
 # %% [markdown]
 # ## 7 · Published models: pieces of words, and a folder
 #
-# Few people pre-train a BERT; most take a published one. It brings two things: its way to cut text into tokens, and its weights.
+# **How do you use a BERT that others have trained?** Most people do. It brings two things: its way to cut text into tokens, and its weights.
 #
-# **Tokens.** A vocabulary of whole words always lacks some, as *left* above. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word is written with `##`; it is a different entry from the same letters at the start of a word.
+# **Tokens.** A vocabulary of whole words always lacks some, as *left* above. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word begins with `##`, and is another entry than the same letters at a word's start.
 #
-# To cut a word, take the **longest known piece from the left**, then the longest that continues it, until the end. If no piece fits, the whole word is `[UNK]`. The real tokenizer reads a file with one piece a line; here is one with eleven:
+# To cut a word, take the **longest known piece from the left**, then the longest that continues it, until the end. If no piece fits, the whole word is `[UNK]`. The real tokenizer reads a file with one piece a line, here eleven:
 
 # %%
 pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
@@ -1176,9 +1154,7 @@ ch12.wordpiece(wordpiece)
 # print([tokenizer.id_to_token(i) for i in best])
 # ```
 #
-# (Not run here. Below, the same `[MASK]` for a network that is on your machine.)
-#
-# The library reads and writes Hugging Face's names (*Going deeper* lists some), so the round trip can be made here, with your network:
+# (Not run here.) The library reads and writes Hugging Face's names (*Going deeper* lists some), so the round trip can be made with your own network:
 
 # %%
 some_ids, some_real = text.pad_batch([row for row, _ in task.test[:20]])
@@ -1213,10 +1189,10 @@ claim(
 # - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
 # - **MiniLM**: a published network with BERT's architecture, six layers of width 384, taught to imitate a larger one that had read much; with a new layer on the mean.
 #
-# Beside them are chapter 02's bags: they read whole reviews; the networks read only the ends. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. At the right MiniLM and the bags get all 25,000 labels, and are judged on all test reviews; there MiniLM makes three passes and reads twice as much of a review (*Going deeper* has the settings).
+# Beside them are chapter 02's bags, which read whole reviews, not only the ends. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. At the right MiniLM and the bags get all 25,000 labels, and are judged on all test reviews; there MiniLM makes more passes than with 1,600, and reads twice as much of a review (*Going deeper* has the settings).
 
 # %%
-guess_5 = predict("accuracy of MiniLM with 400 labels", ...)
+guess_4 = predict("accuracy of MiniLM with 400 labels", ...)
 
 # %%
 WAYS = {
@@ -1256,7 +1232,7 @@ def leads(way, others, n):
 
 
 with_all = {way: ledger.values(*where, "accuracy") for way, where in ALL.items()}
-guess_5.compare(f"{mean_of(few('MiniLM', 400).values()):.2f}, the mean of three seeds")
+guess_4.compare(f"{mean_of(few('MiniLM', 400).values()):.2f}, the mean of three seeds")
 table(
     ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW), "25,000 labels"],
     [
@@ -1278,14 +1254,14 @@ claim(
 )
 
 # %% [markdown]
-# MiniLM, five times as large as our BERT and much better read, is the best with 100 labels and with 25,000. In between a bag catches up: with 1,600 labels words and pairs of words do as well, on average, and they read nothing beforehand. A bag is also better than our BERT throughout, pre-trained or not (*Going deeper* shows what our BERT gained by reading, and what a larger one gains). Most film reviews can be judged by words and pairs of words, and a bag learns these from the labels alone: on such a task try it first, and then see what a well-read network adds.
+# MiniLM, five times as large as our BERT and much better read, is ahead with 100 labels and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our BERT throughout, pre-trained or not. (*Going deeper* shows what our reading was worth, and what a larger network gains.) Most film reviews can be judged by words and pairs of words, and a bag learns these from the labels alone: on such a task try it first, then see what a well-read network adds.
 
 # %% [markdown]
 # ## 9 · Errors you will meet
 #
 # None of these five raises an error, and all shapes fit.
 #
-# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same. The loss looks better, and from these positions nothing is learned:
+# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
 
 # %%
 wasted = {}
@@ -1338,7 +1314,7 @@ again = [toys.masked_scores(plain_as_library, task)["loss"] for _ in range(2)]
 print("fixed:", *(f"{loss:.3f}" for loss in again))
 
 # %% [markdown]
-# **5 · Too large a rate in fine-tuning.** At thirty times the rate not even the hundred reviews that it trains on are learned. In this one seed it is the rate that fails, not the start: without pre-training the same happens.
+# **5 · Too large a rate in fine-tuning.** At thirty times the rate not even the hundred reviews that it trains on are learned, in this one seed, with pre-training or without.
 
 # %% tags=["nbval-ignore-output"]
 hasty = {}
@@ -1418,7 +1394,7 @@ ch12.what_tuning_adds.compare(...)
 # %% [markdown]
 # ## 10 · How large is BERT?
 #
-# The published models: **BERT-base** with $N = 12$, $D = 768$, $H = 12$, and **BERT-large** with $N = 24$, $D = 1024$, $H = 16$; $F = 4D$, $V = 30522$, $L = 512$. The paper says 110 and 340 million parameters. On torch's device `meta` tensors have shapes and no numbers, so both can be built without any memory:
+# The published models: **BERT-base** with $N = 12$, $D = 768$, $H = 12$, and **BERT-large** with $N = 24$, $D = 1024$, $H = 16$; $F = 4D$, $V = 30522$, $L = 512$. On torch's device `meta` tensors have shapes and no numbers, so both can be built without any memory:
 
 # %%
 published = {}
@@ -1438,7 +1414,7 @@ claim(
 )
 
 # %% [markdown]
-# The paper rounds generously: 109.5 and 335.1 million, with the pooler and without the heads of pre-training (*Going deeper* counts every part, and says what they read).
+# (The paper rounds to 110 and 340 million. With the pooler, without the heads of pre-training; *Going deeper* counts every part.)
 #
 # ### Exercise 12.6 · Count
 #
@@ -1474,7 +1450,41 @@ ch12.bert_parameters(bert_parameters)
 # %% [markdown]
 # ## 11 · Search by meaning
 #
-# MiniLM's search needed no label and no new layer. A text's vector is the mean over its real tokens, brought to length 1. The dot product of two such vectors is the cosine of their angle, from -1 to 1, so a search through many texts is one product of matrices. All cosines of the four questions:
+# **Can a text be found that shares no word with the question?** "How do I get my money back?" The answer is on a page of notices: *Refunds reach your account within two weeks of your return.* Not one word of the question is in it, and another notice begins with *Money*. MiniLM needs no label for this and no new layer. A text's vector is the mean over its real tokens, brought to length 1; the notice with the nearest vector is shown. Here are four questions, written so that words mislead, and twelve notices:
+
+# %%
+print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
+
+# %%
+guess_5 = predict("how many of the four questions get the right text", ...)
+
+# %%
+cosines = minilm.search()  # (4, 12): by MiniLM
+notices, questions = minilm.tf_idf(minilm.DOCUMENTS, minilm.QUERIES)
+by_words = questions @ notices.T  # (4, 12): by the words in common
+
+# %% tags=["fold", "reveal"]
+# @title The nearest text for each question
+right_text = list(minilm.QUERIES.values())
+nearest = {"words": by_words.argmax(1).tolist(), "MiniLM": cosines.argmax(1).tolist()}
+found = {
+    way: sum(b == r for b, r in zip(best, right_text)) for way, best in nearest.items()
+}
+guess_5.compare(f"{found['MiniLM']} of 4; by the words in common {found['words']}")
+table(
+    ["question", "nearest by words in common", "nearest by MiniLM"],
+    [
+        [question, *(minilm.DOCUMENTS[i] for i in best)]
+        for question, *best in zip(minilm.QUERIES, nearest["words"], nearest["MiniLM"], strict=True)
+    ],
+)
+claim(
+    "MiniLM puts the right text first for all four questions, a count of common words (tf-idf) for none.",
+    found["MiniLM"] == len(right_text) and found["words"] == 0,
+)
+
+# %% [markdown]
+# The dot product of two vectors of length 1 is the cosine of their angle, from -1 to 1, so a search through many texts is one product of matrices. All cosines of the four questions:
 
 # %%
 figures.search_by_meaning(cosines, minilm.DOCUMENTS, minilm.QUERIES)
@@ -1494,7 +1504,7 @@ claim(
 #
 # $$ \text{loss} = -\frac{1}{B} \sum_{i=1}^{B} \log \frac{\exp(c_{ii} / \tau)}{\sum_{j=1}^{B} \exp(c_{ij} / \tau)}. $$
 #
-# It is a cross-entropy in which the batch's other texts are the wrong classes. To search for texts, often for a language model to answer from, is what many encoders do today. Four questions prove little: on large collections a good count of words (BM25) is hard to beat (Thakur et al. 2021).
+# It is a cross-entropy in which the batch's other texts are the wrong classes. To find texts, often for a language model to answer from, is what many encoders do today. Four questions prove little: on large collections a good count of words (BM25) is hard to beat (Thakur et al. 2021).
 #
 # ### Exercise 12.7 · Search
 #
@@ -1544,7 +1554,7 @@ ch12.similarities(similarities)
 # %% [markdown]
 # ## 12 · What BERT cannot do
 #
-# It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now hide both. Take a *perfect* reader, whose probabilities are counted from all reviews, and draw each gap from its own.
+# **Can it write?** It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now hide both. Take a *perfect* reader, whose probabilities are counted from all reviews, and draw each gap from its own.
 
 # %%
 guess_6 = predict("how often the perfect reader breaks the rule, as a share", ...)
@@ -1593,7 +1603,7 @@ claim(
 )
 
 # %% [markdown]
-# So it is no generator. And a trained BERT's answers need not fit together: different orders give different products, where chapter 01's chain rule keeps to one order. One can fill gaps one after the other, but BERT was not trained to guess all that comes after. For generation take a causal model (chapter 13); for classifying, searching and labelling whole texts, BERT's descendants (*Going deeper*).
+# So it is no generator. One can fill gaps one after the other, but BERT was not trained to guess all that comes after. For generation take a causal model (chapter 13); for classifying, searching and labelling whole texts, BERT's descendants (*Going deeper*).
 
 # %% [markdown]
 # ## Summary
@@ -1601,7 +1611,7 @@ claim(
 # 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone; the choice is drawn anew for each batch.
 # 2. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word need only copy it; so BERT hides words.
 # 3. BERT is an encoder whose input is a sum of token, position and segment; pairs are `[CLS] first [SEP] second [SEP]`, words are cut into WordPieces.
-# 4. Fine-tuning adds one layer and trains everything, gently. As many steps in all, and a better rate for the other, make the gap smaller; in the toy with 200 labels they close it.
+# 4. Fine-tuning exchanges the last layer and trains everything, gently. In the toy, 200 labels and as many steps in all made up for the reading; on real reviews a well-read network led, and a bag of words came close.
 # 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts and, trained once more on pairs, finds them by meaning; it does not write them.
 #
 # ## Where next
@@ -1721,6 +1731,46 @@ claim(
 )
 
 # %% [markdown] tags=["deeper"]
+# ### Has the network sorted good and bad adjectives into two kinds?
+#
+# It fills the gap of section 4 with both. But do the vectors of its token table know more? Compare those of the twelve adjectives, after subtracting their mean. Two clear kinds would have cosines near 1 within and near -1 between them:
+
+# %% tags=["nbval-ignore-output"]
+twelve = plain.bert.token.weight.detach()[torch.cat([good, bad])]  # (12, D)
+centred = F.normalize(twelve - twelve.mean(dim=0), dim=1)
+cosines_of = centred @ centred.T  # (12, 12): six good, six bad
+unequal = ~torch.eye(6, dtype=torch.bool)  # without a word and itself
+print(f"good with good {cosines_of[:6, :6][unequal].mean():+.2f}")
+print(f"bad with bad   {cosines_of[6:, 6:][unequal].mean():+.2f}")
+print(f"good with bad  {cosines_of[:6, 6:].mean():+.2f}")
+
+# %% tags=["fold"]
+# @title Two kinds of adjectives, or one?
+def gap_between(cosines, six):
+    """Mean cosine within six of the twelve and within the others, less the mean cosine between both."""
+    others = [i for i in range(12) if i not in six]
+    within = [cosines[part][:, part][~torch.eye(6, dtype=torch.bool)].mean() for part in (list(six), others)]
+    return (sum(within) / 2 - cosines[list(six)][:, others].mean()).item()
+
+
+as_they_stand = F.normalize(twelve, dim=1)
+claim(
+    "As they stand, the vectors of good and bad adjectives are nearly as similar to each other as those of one kind: within a tenth on average, at a mean cosine above 0.5.",
+    abs(gap_between(as_they_stand @ as_they_stand.T, range(6))) < 0.1 and (as_they_stand @ as_they_stand.T)[:6, 6:].mean() > 0.5,
+)
+splits = [(0, *rest) for rest in itertools.combinations(range(1, 12), 5)]
+gaps_between = [gap_between(cosines_of, six) for six in splits]  # the first: good and bad
+claim(
+    "Without the mean of the twelve, cosines within a kind are less than 0.3 above those between the kinds; two clear kinds would give about 2. Other ways to cut the twelve in half part them at least as well.",
+    gaps_between[0] < 0.3 and max(gaps_between[1:]) >= gaps_between[0],
+    difference=gaps_between[0],
+    as_well_or_better=f"{sum(gap >= gaps_between[0] for gap in gaps_between)} of {len(splits)} halvings, this one included",
+)
+
+# %% [markdown]
+# At most a trace of two kinds.
+
+# %% [markdown] tags=["deeper"]
 # ### Would a causal mask in the first layer be enough?
 #
 # No. In the second layer position $t$ may look at position $t + 1$, whose vector holds word $t + 1$: the answer can be copied there. GPT hides the future in every layer.
@@ -1823,8 +1873,8 @@ imdb = {name: ledger.values(*where, "accuracy") for name, where in SOURCES.items
 # %% tags=["reveal"]
 figures.imdb_models(
     imdb,
-    "Where is our pre-trained BERT? Ahead of the same network from scratch, behind the bag "
-    "of words and pairs and MiniLM. Small dots: three seeds each.",
+    "Where is our pre-trained BERT? Ahead of the same network from scratch, behind "
+    "the bag of words and pairs and MiniLM. Small dots: three seeds each.",
 )
 
 # %% tags=["fold", "reveal"]
