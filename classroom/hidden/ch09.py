@@ -293,7 +293,8 @@ TESTS = [
         without=(
             "EncoderLayer", "TransformerEncoder", "TransformerEncoderLayer", "MultiheadAttention", "MultiHeadAttention",
             "multi_head_attention_forward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "Linear",
-            "LayerNorm", "scaled_dot_product_attention", "_scaled_dot_product_attention_math",
+            "LayerNorm", "scaled_dot_product_attention", "_scaled_dot_product_attention_math", "EncoderBlock",
+            "Attention",
         ),
     ),
     Hidden("ex09-4-cross-attention-check", "cross_attention", draw_cross_attention, right_cross_attention),
@@ -307,7 +308,7 @@ TESTS = [
         without=(
             "EncoderLayer", "DecoderLayer", "TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer",
             "TransformerDecoderLayer", "MultiheadAttention", "MultiHeadAttention", "multi_head_attention_forward",
-            "Translator", "PlainTransformer",
+            "Translator", "PlainTransformer", "Attention", "EncoderBlock", "DecoderBlock",
         ),
     ),
 ]  # fmt: skip
