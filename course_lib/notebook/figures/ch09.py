@@ -211,6 +211,8 @@ def one_change(lost):
         plots.axes(height=3.1), lost, "accuracy lost (points), small dots: seeds", dict.fromkeys(lost, "ink"), 2
     )
     ax.axvline(0, color=plots.COLORS["muted"], linewidth=1, zorder=0)
+    for written in ax.texts:
+        written.set_text(f"{round(float(written.get_text()), 1) + 0:.1f}")  # tenths of a point, and no -0.0
     most, least = (choose(lost, key=lambda name: sum(lost[name])) for choose in (max, min))
     show(
         ax,
