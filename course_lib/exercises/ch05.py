@@ -9,6 +9,7 @@ import math
 
 import torch
 
+from course_lib import lstm_gru, rnn
 from course_lib.exercises import (
     Written,
     Wrong,
@@ -20,6 +21,14 @@ from course_lib.exercises import (
     guarded,
     near,
 )  # fmt: skip
+from course_lib.exercises.ready_made import called
+
+
+def _own_lines(student, given, torchs=()):
+    """Refuse a right answer whose work is done by the library's layers and cells, or by torch's."""
+    if name := called(student, [(given, {})], [lstm_gru, rnn], torchs):
+        whose = "torch's" if name in torchs else "the library's"
+        raise Wrong(f"the result is right, but your code calls {whose} `{name}`: write its lines yourself")
 
 
 def _draw(*shapes, seed):
@@ -145,6 +154,26 @@ def lstm_cell(student):
             if close(h, state):
                 raise Wrong(message)
         raise Wrong("the cell is right, h is not o * tanh(c). Is o cut from the last D columns?")
+    _expect_slopes(student, given)
+    _own_lines(student, given, ("lstm_cell", "lstm"))
+
+
+def _expect_slopes(student, given):
+    """The gradients of the sum of squares of the new h and c must be those of the whole step."""
+    names = ("x", "h", "c", "weight_ih", "weight_hh", "bias")
+    mine, theirs = ([value.clone().requires_grad_() for value in given] for _ in range(2))
+    right, got = _lstm(*mine), student(*theirs)
+    for name, part in zip("hc", got, strict=True):
+        if not part.requires_grad:
+            raise Wrong(
+                f"the numbers are right, but the new {name} is cut off from its inputs (no_grad, detach or .data): "
+                "nothing could be learned through it"
+            )
+    sum(right[name].square().sum() for name in "hc").backward()
+    sum(part.square().sum() for part in got).backward()
+    for name, wanted, value in zip(names, mine, theirs, strict=True):
+        if value.grad is None or not close(value.grad, wanted.grad):
+            raise Wrong(f"the numbers are right, but {name} gets a wrong gradient; is something detached on the way?")
 
 
 # --- 5.2 ------------------------------------------------------------------------
@@ -187,7 +216,7 @@ def along_the_cell(answer):
     if not near(b, 0.6 * 0.7):
         raise Wrong(f"(b) {b:.4g} is not the factor of i_3 g_3 in c_5. It is in c_3; follow it from there")
     if near(c, 2 ** (-1 / 100)):
-        raise Wrong("(c) this is the gate itself; asked is the bias b with sigmoid(b) equal to it")
+        raise Wrong("(c) this is the gate itself; the question asks for the bias b with sigmoid(b) equal to it")
     if near(c, -bias):
         raise Wrong("(c) the sign is wrong: a negative bias closes the forget gate, and the cell is erased")
     if near(c, math.log(0.995 / 0.005)):
@@ -320,6 +349,7 @@ def gru_cell(student):
         raise Wrong(f"a tuple of {len(got)} came back: a GRU has one state, return it alone")
     expect_tensor(got, shape=(B, D))
     if close(got, (1 - z) * n + z * given[1]):
+        _own_lines(student, given, ("gru_cell", "gru"))
         return
     for message, state in _gru_mistakes(*given).items():
         if close(got, state):
@@ -434,6 +464,7 @@ def gru_weights(student):
         raise Wrong("with a gate of exactly 0 the weights are off: all that came before that step must have weight 0")
     if not close(student(z[:1]), _unrolled(z[:1])):
         raise Wrong("with a single step the weights must be z_1 and 1 - z_1")
+    _own_lines(student, (z,))
 
 
 def _explain_weights(got, z, right):
@@ -508,16 +539,17 @@ how_open = Written(
 _SIZES = {"vocab_size": 9, "embedding_dim": 3, "hidden_size": 5, "num_classes": 2}  # V, I, D, C
 
 
-def _states(weights, ids, order="ifgo", cat=lambda x, h: [x, h], carry_h=True, carry_c=True, squash_g=torch.tanh,
-            show=torch.tanh, start=0.0):  # fmt: skip
+def _states(weights, ids, order="ifgo", cat=lambda x, h, c: [x, h], carry_h=True, carry_c=True, squash_g=torch.tanh,
+            show=torch.tanh, start=0.0, keep=lambda h, c: c):  # fmt: skip
     """The states h and c of an LSTM after every step, (B, T, D) each, with one part exchanged."""
     x = weights["embedding.weight"][ids]
     h = c = x.new_full((len(ids), _SIZES["hidden_size"]), start)
     nothing, hs, cs = torch.zeros_like(h), [], []
     for x_t in x.unbind(1):
-        both = torch.cat(cat(x_t, h if carry_h else nothing), 1)
+        both = torch.cat(cat(x_t, h if carry_h else nothing, c), 1)
         parts = dict(zip(order, (both @ weights["gates.weight"].T + weights["gates.bias"]).chunk(4, 1), strict=True))
-        c = parts["f"].sigmoid() * (c if carry_c else nothing) + parts["i"].sigmoid() * squash_g(parts["g"])
+        old = keep(h, c) if carry_c else nothing
+        c = parts["f"].sigmoid() * old + parts["i"].sigmoid() * squash_g(parts["g"])
         h = parts["o"].sigmoid() * show(c)
         hs.append(h)
         cs.append(c)
@@ -531,8 +563,8 @@ def _classifier_mistakes(weights, ids, lengths, real):
     def read(vector):
         return vector @ weights["output.weight"].T + weights["output.bias"]
 
-    def at_end(**exchanged):
-        return read(_states(weights, ids, **exchanged)[0][rows, lengths - 1])
+    def at_end(which=0, **exchanged):
+        return read(_states(weights, ids, **exchanged)[which][rows, lengths - 1])
 
     kept = real[..., None]
     wrong = {
@@ -543,6 +575,18 @@ def _classifier_mistakes(weights, ids, lengths, real):
         ),
         "you read the first step's state": read(h[:, 0]),
         "you read the memory c: what the rest of the network sees is h": read(c[rows, lengths - 1]),
+        "two things: you read the memory c in place of h, and at the last column, not at each row's own end": read(
+            c[:, -1]
+        ),
+        "you read tanh(c): the output gate is missing": read(c[rows, lengths - 1].tanh()),
+        "c stands for h: the gates read the memory c, and should read h": at_end(cat=lambda x, h, c: [x, c]),
+        "h stands for c: the forget gate multiplies h, and should multiply the memory c": at_end(keep=lambda h, c: h),
+        "h and c are exchanged from step to step: the gates should read h, the forget gate should multiply c": at_end(
+            cat=lambda x, h, c: [x, c], keep=lambda h, c: h
+        ),
+        "h and c are exchanged from step to step, and at the end c is read: is the pair (h, c) taken as (c, h)?": (
+            at_end(1, cat=lambda x, h, c: [x, c], keep=lambda h, c: h)
+        ),
         "you average the states of all steps, padding included: the last state is asked for": read(h.mean(1)),
         "you average the states of the real words: the last state is asked for": read(
             (h * kept).sum(1) / lengths[:, None]
@@ -554,7 +598,7 @@ def _classifier_mistakes(weights, ids, lengths, real):
         "all rows are read at the end of the shortest one": read(h[:, lengths.min() - 1]),
         "h is not carried from step to step: the gates see no past": at_end(carry_h=False),
         "c is not carried from step to step: nothing is remembered": at_end(carry_c=False),
-        "gates reads [h, x] in your code: x comes first": at_end(cat=lambda x, h: [x[:, :0], h, x]),
+        "gates reads [h, x] in your code: x comes first": at_end(cat=lambda x, h, c: [h, x]),
         "the candidate goes through a sigmoid: tanh": at_end(squash_g=torch.sigmoid),
         "h is o * c without the tanh": at_end(show=lambda c: c),
         "the state starts at 1: before the first word nothing is known, so start at 0": at_end(start=1.0),
@@ -602,10 +646,25 @@ def review_classifier(student):
     right, wrong = _classifier_mistakes(weights, ids, lengths, real)
     forward = guarded(model)
     got = expect_tensor(forward(ids, lengths), shape=(4, C), name="what forward returns")
+    if not close(forward(ids, lengths), got):
+        raise Wrong(
+            "two calls with the same ids give different logits: is h or c drawn at random or kept from the last call, "
+            "or is dropout on? Each call must start at zeros, and without dropout"
+        )
     if not close(got, right):
+        if close(forward(ids.masked_fill(~real, 0), lengths), right):
+            raise Wrong(
+                "your code tells padding by its id, 0, but what stands after a row's end may be any id; `lengths` says "
+                "how many tokens of each row are real"
+            )
         for message, logits in wrong.items():
             if close(got, logits):
                 raise Wrong(message)
+        if any(close(got, right[list(order)]) for order in itertools.permutations(range(len(ids)))):
+            raise Wrong(
+                "the logits are right, but the rows are in another order than in `ids`: rows that you sorted by length "
+                "must be put back"
+            )
         full = lengths == ids.shape[1]
         if close(got[full], right[full]):
             raise Wrong(
@@ -616,10 +675,6 @@ def review_classifier(student):
             "the logits are not right. Take one row without padding, print x, i, f, g, o, c and h after the first "
             "step, and compare with section 2's lines"
         )
-    if not close(forward(ids, lengths), right):
-        raise Wrong(
-            "called twice, your model gives different logits: each call must start at zeros, and without dropout"
-        )
     padded = torch.cat([ids, ids.new_full((4, 2), 4)], 1)
     if not close(forward(padded, lengths), right):
         raise Wrong(
@@ -629,6 +684,7 @@ def review_classifier(student):
     if not close(forward(ids[:1, :3], lengths[:1]), right[:1]):
         raise Wrong("a row alone gives other logits than the same row in a batch")
     _expect_gradients(model, weights, ids, lengths)
+    _own_lines(forward, (ids, lengths), ("lstm_cell", "lstm"))
 
 
 def _expect_parameters(model, V, inputs, D, C):

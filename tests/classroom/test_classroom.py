@@ -152,24 +152,22 @@ def ida_retypes_her_answer(notebook, right, course):
 
 def jan_learned_the_visible_check_by_heart(notebook, right, course):
     """Knows every input of the visible check and its answer; the check alone would pass."""
-    table, answer = [], solution("05", "lstm_cell")
+    table, answer = [], solution("05", "gru_weights")
 
-    def recorded(*given):
-        result = answer(*given)
-        table.append(([g.tolist() for g in given], [r.tolist() for r in result]))
-        return result
+    def recorded(z):
+        table.append((z.tolist(), answer(z).tolist()))
+        return answer(z)
 
-    ch05.lstm_cell.examine(recorded)
+    ch05.gru_weights.examine(recorded)
     code = (
-        f"TABLE = {table!r}\n\n\ndef lstm_cell(*given):\n    for inputs, outputs in TABLE:\n"
-        "        if inputs == [g.tolist() for g in given]:\n"
-        "            return tuple(torch.tensor(o, dtype=given[0].dtype) for o in outputs)\n"
+        f"TABLE = {table!r}\n\n\ndef gru_weights(z):\n    for inputs, outputs in TABLE:\n"
+        "        if inputs == z.tolist():\n            return torch.tensor(outputs, dtype=z.dtype)\n"
     )
     names = {}
     exec(f"import torch\n{code}", names)
-    ch05.lstm_cell.examine(names["lstm_cell"])  # so it does pass what students see
-    answered(notebook, {**right, CELL: code})
-    return {LEFT, WEIGHTS}
+    ch05.gru_weights.examine(names["gru_weights"])  # so it does pass what students see
+    answered(notebook, {**right, WEIGHTS: code})
+    return {CELL, LEFT}
 
 
 def kim_never_comes_to_an_end(notebook, right, course):

@@ -234,6 +234,8 @@ DEMANDED = {  # what the exercise's text asks for
     ("ex03-1-rnn-forward-check", "Parameter"): "a gradient flows through it",
     ("ex03-7-two-directions-check", "NumPy"): "a gradient flows through it",
     ("ex03-7-two-directions-check", "Parameter"): "a gradient flows through it",
+    ("ex05-1-lstm-cell-check", "NumPy"): "a gradient flows through it",
+    ("ex05-1-lstm-cell-check", "Parameter"): "a gradient flows through it",
     ("ex06-1-shifted-loss-check", "NumPy"): "a loss, to be differentiated",
     ("ex06-1-shifted-loss-check", "Parameter"): "a loss, to be differentiated",
     ("ex12-2-blank-loss-check", "NumPy"): "a loss, to be differentiated",

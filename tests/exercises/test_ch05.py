@@ -9,8 +9,10 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from course_lib import lstm_gru
 from course_lib.exercises import Written, ch05
 from tests.helpers.solutions import solution, verdict
 
@@ -51,6 +53,17 @@ def returns_old_h(x, h, c, weight_ih, weight_hh, bias):
 
 def swapped_states(x, h, c, weight_ih, weight_hh, bias):
     return lstm()(x, c, h, weight_ih, weight_hh, bias)
+
+
+def torchs_cell(x, h, c, weight_ih, weight_hh, bias):
+    """Torch's own module, with the weights put into it."""
+    cell = nn.LSTMCell(x.shape[1], h.shape[1]).double()
+    weights = {"weight_ih": weight_ih, "weight_hh": weight_hh, "bias_ih": bias, "bias_hh": torch.zeros_like(bias)}
+    return torch.func.functional_call(cell, weights, (x, (h, c)))
+
+
+def librarys_cell(x, h, c, weight_ih, weight_hh, bias):
+    return lstm_gru.lstm_step(x @ weight_ih.T + bias, h, c, weight_hh)
 
 
 def gru(
@@ -108,6 +121,10 @@ def gates_read_x_only(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
     return (1 - z) * torch.tanh(x_n + r * h_n) + z * h
 
 
+def librarys_gru(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
+    return lstm_gru.gru_step(x @ weight_ih.T + bias_ih, h, weight_hh, bias_hh)
+
+
 def weights(first=lambda z: z.prod(0), enter=lambda z: 1 - z, decay=lambda z, i: z[i + 1 :].prod(0)):
     """Unrolled weights, with one factor exchanged."""
 
@@ -130,10 +147,11 @@ def all_states(z):
 
 def classifier(
     order="ifgo",
-    cat=lambda x, h: torch.cat([x, h], 1),
+    cat=lambda x, h, c: torch.cat([x, h], 1),
     propose=torch.tanh,
     show=torch.tanh,
     carry=lambda h, c: (h, c),
+    keep=lambda h, c: c,
     read=lambda hs, cs, n: hs[torch.arange(len(n)), n - 1],
     give=lambda logits: logits,
     start=0.0,
@@ -153,8 +171,8 @@ def classifier(
             h = c = x.new_full((len(ids), self.output.in_features), start)
             for t in range(x.shape[1]):
                 h, c = carry(h, c)
-                parts = dict(zip(order, self.gates(cat(x[:, t], h)).chunk(4, 1), strict=True))
-                c = parts["f"].sigmoid() * c + parts["i"].sigmoid() * propose(parts["g"])
+                parts = dict(zip(order, self.gates(cat(x[:, t], h, c)).chunk(4, 1), strict=True))
+                c = parts["f"].sigmoid() * keep(h, c) + parts["i"].sigmoid() * propose(parts["g"])
                 h = parts["o"].sigmoid() * show(c)
                 hs.append(h)
                 cs.append(c)
@@ -178,6 +196,56 @@ class Remembers(classifier()):
     def forward(self, ids, lengths):
         self.calls += 1
         return super().forward(ids, lengths) + (self.calls - 1)
+
+
+class StartsAtRandom(classifier()):
+    """Its first state is drawn anew in every call."""
+
+    def forward(self, ids, lengths):
+        return super().forward(ids, lengths) + torch.randn(len(ids), 1)
+
+
+class DropsAlways(classifier()):
+    """Dropout as a function, which is on in tests too."""
+
+    def forward(self, ids, lengths):
+        return F.dropout(super().forward(ids, lengths), 0.5)
+
+
+class CountsIds(classifier()):
+    """Takes all ids but 0 for words, whatever `lengths` says."""
+
+    def forward(self, ids, lengths):
+        return super().forward(ids, (ids != 0).sum(1))
+
+
+class CountsOtherIds(classifier()):
+    """The same, and by chance it is right for the padding of the first batch."""
+
+    def forward(self, ids, lengths):
+        return super().forward(ids, (ids != 1).sum(1))
+
+
+class SortsRows(classifier()):
+    """Sorts the rows by length, and does not put them back."""
+
+    def forward(self, ids, lengths):
+        order = lengths.argsort(descending=True)
+        return super().forward(ids[order], lengths[order])
+
+
+class LeavesItToTorch(classifier()):
+    """Torch's cell, with the weights of `gates`."""
+
+    def forward(self, ids, lengths):
+        x, states = self.embedding(ids), []
+        weight_ih, weight_hh = self.gates.weight.split([x.shape[2], self.output.in_features], 1)
+        h = c = x.new_zeros(len(ids), self.output.in_features)
+        for t in range(x.shape[1]):
+            none = torch.zeros_like(self.gates.bias)
+            h, c = torch.lstm_cell(x[:, t], (h, c), weight_ih, weight_hh, self.gates.bias, none)
+            states.append(h)
+        return self.output(last(torch.stack(states, 1), lengths))
 
 
 class LikesCompany(classifier()):
@@ -258,6 +326,11 @@ PLANTED = {
         ("3 things came back", lstm(give=lambda h, c: (h, c, c))),
         ("h is a list", lstm(give=lambda h, c: (h.tolist(), c))),
         ("c has shape (5, 2)", lstm(give=lambda h, c: (h, c.T))),
+        ("the new h is cut off", lstm(give=lambda h, c: (h.detach(), c.detach()))),
+        ("the new c is cut off", lstm(give=lambda h, c: (h, c.detach()))),
+        ("c gets a wrong gradient", lstm(cell=lambda i, f, g, c, h: f * c.detach() + i * g)),
+        ("calls torch's `lstm_cell`", torchs_cell),
+        ("calls the library's `lstm_step`", librarys_cell),
     ],
     "along_the_cell": [
         ("one factor too many", (0.168, 0.42, BIAS)),
@@ -328,6 +401,8 @@ PLANTED = {
         ("a GRU has one state", lambda *given: (gru()(*given), gru()(*given))),
         ("is a list", lambda *given: gru()(*given).tolist()),
         ("has shape (5, 2)", lambda *given: gru()(*given).T),
+        ("calls torch's `gru_cell`", torch.gru_cell),
+        ("calls the library's `gru_step`", librarys_gru),
     ],
     "gru_weights": [
         ("which has a weight too", lambda z: weights()(z)[1:]),
@@ -348,6 +423,7 @@ PLANTED = {
         ("a quotient of products", by_division),
         ("is a list", lambda z: weights()(z).tolist()),
         ("has shape (3, 5)", lambda z: weights()(z).T),
+        ("calls the library's `unrolled_weights`", lambda z: lstm_gru.unrolled_weights(z[None])[0, -1]),
     ],
     "parameter_counts": [
         ("you counted one", (2480, 1860, 14720, 0, 0)),
@@ -391,7 +467,7 @@ PLANTED = {
         ("the shortest one", classifier(read=lambda hs, cs, n: hs[:, n.min() - 1])),
         ("h is not carried", classifier(carry=lambda h, c: (torch.zeros_like(h), c))),
         ("c is not carried", classifier(carry=lambda h, c: (h, torch.zeros_like(c)))),
-        ("x comes first", classifier(cat=lambda x, h: torch.cat([h, x], 1))),
+        ("x comes first", classifier(cat=lambda x, h, c: torch.cat([h, x], 1))),
         ("goes through a sigmoid: tanh", classifier(propose=torch.sigmoid)),
         ("without the tanh", classifier(show=lambda c: c)),
         ("starts at 1", classifier(start=1.0)),
@@ -401,7 +477,22 @@ PLANTED = {
         ("these are log-probabilities", classifier(give=lambda logits: logits.log_softmax(1))),
         ("bias is not added", WithoutBias),
         ("compare with section 2", classifier(give=lambda logits: logits + 1)),
-        ("called twice", Remembers),
+        ("two calls with the same ids", Remembers),
+        ("tells padding by its id", CountsIds),
+        ("in another order than in", SortsRows),
+        ("the memory c in place of h", classifier(read=lambda hs, cs, n: cs[:, -1])),
+        ("the output gate is missing", classifier(read=lambda hs, cs, n: last(cs, n).tanh())),
+        ("c stands for h", classifier(cat=lambda x, h, c: torch.cat([x, c], 1))),
+        ("h stands for c", classifier(keep=lambda h, c: h)),
+        (
+            "the forget gate should multiply c",
+            classifier(cat=lambda x, h, c: torch.cat([x, c], 1), keep=lambda h, c: h),
+        ),
+        (
+            "is the pair (h, c) taken as (c, h)?",
+            classifier(carry=lambda h, c: (c, h), read=lambda hs, cs, n: last(cs, n)),
+        ),
+        ("calls torch's `lstm_cell`", LeavesItToTorch),
         ("two more columns", ReadsOn),
         ("a row alone", LikesCompany),
         ("cut off from the weights", classifier(give=lambda logits: logits.detach())),
@@ -410,6 +501,11 @@ PLANTED = {
         ("has shape (2, 4)", classifier(give=lambda logits: logits.T)),
     ],
 }
+SAME_MESSAGE = [  # other classifiers that share a message with one above
+    ("two calls with the same ids", StartsAtRandom),
+    ("two calls with the same ids", DropsAlways),
+    ("two more columns", CountsOtherIds),
+]
 IDENTITY = {  # "returns its input"
     "lstm_cell": lambda x, h, c, *weights: (h, c),
     "along_the_cell": (0.9, 0.5, 0.8),
@@ -451,6 +547,11 @@ def test_planted_mistake_gets_its_message(name, number):
     message = verdict(getattr(ch05, name), wrong)
     assert message.startswith("not yet: ")
     assert part in message
+
+
+@pytest.mark.parametrize(("part", "wrong"), SAME_MESSAGE)
+def test_other_ways_to_the_same_mistake(part, wrong):
+    assert part in verdict(ch05.review_classifier, wrong)
 
 
 @pytest.mark.parametrize("name", PLANTED)
