@@ -20,6 +20,8 @@ from tools.notebooks import editions
 pytestmark = pytest.mark.slow
 
 NOTEBOOKS = sorted(editions.NOTEBOOKS.glob("*.ipynb"))
+# What the browser's kernel runs; the others are read as they are stored, with every output opened. nbval runs them all.
+RUN = ("05", "07", "08", "13")  # with interactive figures
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +89,19 @@ def test_the_first_screen_asks_and_then_answers(server, page):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_in_jupyterlab(path, server, page):
-    """Run All; fails on an unmarked error, a cell that did not run, a request elsewhere, or what cannot be read."""
+    """Fails on an unmarked error, a cell that Run All leaves out, a request elsewhere, or what cannot be read."""
     trouble, requests = watch(page)
     lab.open_notebook(page, server, path.name)
-    lab.run_all(page, seconds=400)
+    if path.name[:2] in RUN:
+        lab.run_all(page, seconds=400)
+    else:
+        lab.command(page, "notebook:show-all-cell-outputs")
     cells = page.evaluate(lab.CELLS)
     marked = [cell for cell in cells if "raises-exception" in cell["metadata"].get("tags", [])]
     errors = [out for cell in cells for out in cell["outputs"] if out["output_type"] == "error" and cell not in marked]
     assert errors == []
-    assert len(cells) == len([c for c in cells if c["execution_count"]]) > 10
+    assert len(cells) > 10
+    assert path.name[:2] not in RUN or all(cell["execution_count"] for cell in cells)
     pictures = [out for cell in cells for out in cell["outputs"] if "image/png" in out.get("data", {})]
     assert [p for p in pictures if not p["metadata"]["image/png"].get("alt")] == []  # JupyterLab itself shows none
     assert page.locator(".jp-OutputArea-output img").count() >= 1
