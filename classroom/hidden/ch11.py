@@ -243,7 +243,7 @@ TESTS = [
     Hidden("ex11-3-warmup-stable-decay-check", "warmup_stable_decay", draw_warmup_stable_decay,
            right_warmup_stable_decay, probe_warmup_stable_decay),
     Hidden("ex11-4-pre-ln-block-check", "pre_ln_block", draw_pre_ln_block, right_pre_ln_block, probe_pre_ln_block),
-    Hidden("ex11-5-decaying-names-check", "decaying_names", draw_decaying_names, right_decaying_names,
+    Hidden("ex11-6-decaying-names-check", "decaying_names", draw_decaying_names, right_decaying_names,
            probe_decaying_names, judge_names),
     Hidden("ex11-7-train-steps-check", "train_steps", draw_train_steps, right_train_steps, probe_train_steps,
            without=("train_epoch",)),

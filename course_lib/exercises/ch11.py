@@ -367,7 +367,7 @@ def pre_ln_block(student):
     raise Wrong("both sublayers read what they should; what is added to the stream is not their outputs")
 
 
-# --- exercise 11.5: what decays -------------------------------------------------------------
+# --- exercise 11.6: what decays -------------------------------------------------------------
 
 
 class _Tied(nn.Module):
@@ -420,7 +420,7 @@ def _asked(student, model):
     )
 )
 def decaying_names(student):
-    """Exercise 11.5: matrices, but no embedding tables."""
+    """Exercise 11.6: matrices, but no embedding tables."""
     model = _Tied()
     named = dict(model.named_parameters())
     found = _asked(student, model)
@@ -463,7 +463,7 @@ def decaying_names(student):
     raise Wrong(f"{min(missing)} should decay" if missing else f"{min(found & tables)} is an embedding's table")
 
 
-# --- exercise 11.6: the grid, in words ---------------------------------------------------------
+# --- exercise 11.5: the grid, in words ---------------------------------------------------------
 
 explain_the_grid = Written(
     hints=(

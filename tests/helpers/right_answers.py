@@ -1869,7 +1869,7 @@ class PreLN(nn.Module):
 
 pre_ln_block = PreLN.ready()
 '''),
-    Right("ex11-5-decaying-names", "list for tuple, Python loops, helper cell", '''\
+    Right("ex11-6-decaying-names", "list for tuple, Python loops, helper cell", '''\
 def decaying_names(model):
     names = []
     for name, parameter in model.named_parameters():
