@@ -111,6 +111,8 @@ def judge_greedy_decode(got, wanted):
     if not isinstance(rows, list) or len(rows) != len(right):
         raise Wrong(f"wanted a list of {len(right)} lists")
     for number, (row, wanted_row) in enumerate(zip(rows, right, strict=True)):
+        if isinstance(row, torch.Tensor):
+            raise Wrong(f"row {number} is a tensor, wanted a list of ids")
         if ids(row) != wanted_row:
             raise Wrong(f"row {number} is {ids(row)}, wanted {wanted_row}")
     needed = max(map(len, right)) + 1

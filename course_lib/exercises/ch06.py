@@ -11,6 +11,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from course_lib.attention import AdditiveAttention
 from course_lib.exercises import (
     Written,
     Wrong,
@@ -22,8 +23,17 @@ from course_lib.exercises import (
     guarded,
     near,
 )  # fmt: skip
+from course_lib.exercises.ready_made import called
 
 # --- exercise 6.1: the loss of a translator -------------------------------------------------
+
+_BOTH_BUGS = (
+    "both bugs are still there: at step t the decoder reads the very token it is to predict, and the padding is counted"
+)
+_CAN_COPY = (
+    "at step t the decoder reads the token that it is to predict at step t: it can copy. Its inputs must lag one step "
+    "behind"
+)
 
 
 class _Translator:
@@ -109,10 +119,8 @@ def shifted_loss(student):
     result, got, values, table = _loss(student, pad=1)
     if not close(got, values["right"]):
         for name, message in (
-            ("unshifted, padded", "both bugs are still there: at step t the decoder reads the very token it is to "
-             "predict, and the padding is counted"),
-            ("unshifted", "at step t the decoder reads the token that it is to predict at step t: it can copy. Its "
-             "inputs must lag one step behind"),
+            ("unshifted, padded", _BOTH_BUGS),
+            ("unshifted", _CAN_COPY),
             ("padded", "the shift is right, but predictions of padding are still counted, 5 of 15 places here"),
             ("backwards", "the shift goes the wrong way: the decoder reads token t + 1 and has to say token t"),
             ("sum", "this is the sum over the tokens; it grows with the batch. The mean over real tokens is wanted"),
@@ -215,7 +223,8 @@ def _rows_of_ids(got, B):
         raise Wrong(f"wanted a list of {B} lists, one a row, got a {type(got).__name__}{size}")
     rows = []
     for row in got:
-        row = row.tolist() if isinstance(row, torch.Tensor) else row
+        if isinstance(row, torch.Tensor):
+            raise Wrong("a row is a tensor; wanted lists of ids, plain numbers: a tensor's method tolist makes them")
         if not isinstance(row, (list, tuple)):
             raise Wrong(f"each row must be a list of ids, got a {type(row).__name__}")
         rows.append([int(expect_number(token, "a token")) for token in row])
@@ -250,8 +259,9 @@ def greedy_decode(student):
             longest, wanted = max(map(len, rows)), max(map(len, right))
             if longest == limit - 1:
                 raise Wrong(f"called with max_length = {limit}, your longest row has {longest} tokens: one step short")
-            raise Wrong(f"your longest row has {longest} tokens, it should have {wanted}: the loop ended when one row "
-                        "was done. Go on until all are")  # fmt: skip
+            tokens = "1 token" if longest == 1 else f"{longest} tokens"
+            raise Wrong(f"your longest row has {tokens}, it should have {wanted}: the loop ended when one row was "
+                        "done. Go on until all are")  # fmt: skip
         if rows == _until_eos(_greedy(table, start, limit, carry=False)):
             raise Wrong("every step starts from the first state: hand the state that step returns to the next call")
         if rows == _until_eos(_greedy(table, start, limit, feed=False)):
@@ -287,8 +297,8 @@ def greedy_decode(student):
 
 
 _LEAK = (
-    "among the real keys the weights are right, but padding still gets up to {:.1g}, and 0 is asked for: the number "
-    "that you put in place of its score is not low enough; whatever number it is, some model's scores come near it"
+    "among the real keys the weights are right, but padding still gets up to {:.1g}, and 0 is asked for: if you put "
+    "a number in place of its score, it is not low enough; whatever number it is, some model's scores come near it"
 )
 
 
@@ -332,6 +342,8 @@ def additive_weights(student):
              "scores before it"),
             (scores.masked_fill(~mask, 0).softmax(1), "you set the padding's scores to 0, which is a score like any "
              "other: e^0 = 1. Minus infinity gives weight 0"),
+            ((torch.tanh(q + k * mask[..., None]) @ v).softmax(1), "you zeroed the keys of the padding; a key of zeros "
+             "still gets a score, and the softmax gives it weight. What has to go is its score"),
             (scores.masked_fill(mask, -math.inf).softmax(1).nan_to_num(), "your weights lie on the padding: True = may "
              "be attended to"),
             (hidden.softmax(0).nan_to_num(), "the weights sum to 1 over the batch: softmax over the keys instead"),
@@ -366,6 +378,8 @@ def additive_weights(student):
     if (large[~mask] != 0).any():
         raise Wrong("with scores that are 1000 times as large padding gets weight: the number that you put in place of "
                     "its score is then not the lowest")  # fmt: skip
+    if called(student, [((query, keys, W_q, W_k, v, mask), {})], [AdditiveAttention]):
+        raise Wrong("right, but by the library's AdditiveAttention: compute the weights from the matrices yourself")
 
 
 # --- exercise 6.4: by hand --------------------------------------------------------------------
@@ -412,12 +426,17 @@ def search_by_hand(answer):
         raise Wrong("score: you divided by (5 + |Y|)^alpha; the 6 below is missing")
     if near(score, -1.2 * 6 / 7):
         raise Wrong("score: this is the score of X; the longer one, Y, is asked for")
+    for length, remark in ((5, "count the <eos> too"), (7, "its <eos> is one of the 6")):
+        if near(score, -1.6 * 6 / (5 + length)):
+            raise Wrong(f"score: this takes |Y| = {length}; Y has 6 tokens in all: {remark}")
     if not near(score, want[2]):
         raise Wrong(f"score: log P(Y) / lp(Y) with |Y| = 6 and alpha = 1 is not {score:.3g}")
     if near(alpha, 1 / want[3]):
         raise Wrong("alpha: your fraction of logarithms is upside down")
     if near(alpha, math.log(4 / 3) / math.log(3)):
         raise Wrong("alpha: you used the ratio 6 / 2 of the lengths; lp has 5 + |Y| in it")
+    if near(alpha, math.log(4 / 3) / math.log(10 / 6)):
+        raise Wrong("alpha: you took lengths of 1 and 5; the <eos> counts, so X has 2 tokens and Y has 6")
     if near(alpha, (4 / 3) / (11 / 7)):
         raise Wrong("alpha: an exponent is unknown, so take logarithms before you divide")
     if not near(alpha, want[3]):
@@ -894,13 +913,21 @@ def _expect_learning(model, weights, source, mask, target, rate=0.1):
         everything = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
         copied = _logits(now, source, mask, target[:, 1:])
         copied = F.cross_entropy(copied.flatten(0, 1), target[:, 1:].flatten(), ignore_index=pad)
+        whole = _logits(now, source, mask, target).flatten(0, 1)  # nothing is cut
+        unshifted = F.cross_entropy(whole, target.flatten(), ignore_index=pad)
+        wrong = {
+            "the loss counts padding; the padding's id is the argument pad": everything,
+            "the decoder reads the token that it is to predict; its inputs lag one step behind": copied,
+            _CAN_COPY: unshifted,
+            _BOTH_BUGS: F.cross_entropy(whole, target.flatten()),
+        }
         slopes = dict(zip(now, torch.autograd.grad(loss, list(now.values())), strict=True))
         left = left_over or dict.fromkeys(slopes, 0.0)
         new = {name: now[name].detach() - rate * (slopes[name] + left[name]) for name in now}
-        return loss.item(), everything.item(), copied.item(), new
+        return loss.item(), {message: value.item() for message, value in wrong.items()}, new
 
     left_over = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    loss, everything, copied, new = after_update(weights)
+    loss, wrong, new = after_update(weights)
     got = guarded(lambda: model.learn(optimizer, source, mask, target, pad))()
     if got is None:
         raise Wrong("learn returns nothing; the loss before the update is asked for")
@@ -910,22 +937,21 @@ def _expect_learning(model, weights, source, mask, target, rate=0.1):
     number = expect_number(got, "what learn returns")
     moved = {name: value.detach() for name, value in model.state_dict().items()}
     if not close(number, loss):
-        if close(number, everything):
-            raise Wrong("learn: the loss counts padding; the padding's id is the argument pad")
-        if close(number, copied):
-            raise Wrong("learn: the decoder reads the token that it is to predict; its inputs lag one step behind")
+        for message, value in wrong.items():
+            if close(number, value):
+                raise Wrong(f"learn: {message}")
         if close(number, after_update(moved)[0]):
             raise Wrong("learn: this is the loss after the update; return the one before it")
         raise Wrong(f"learn: the mean cross-entropy over the real target tokens is not {number:.4f}")
     if all(close(moved[name], weights[name]) for name in weights):
         raise Wrong("learn: the weights have not moved: backward, then optimizer.step()")
     if not all(close(moved[name], new[name]) for name in new):
-        old = after_update(weights, left_over)[3]
+        old = after_update(weights, left_over)[2]
         if all(close(moved[name], old[name]) for name in old):
             raise Wrong("learn: gradients of an earlier backward are added to the new ones: call optimizer.zero_grad()")
         raise Wrong("learn: the loss is right, but the weights are not those after one step of the optimizer, without "
                     "clipping")  # fmt: skip
-    again, _, _, newer = after_update(new)
+    again, _, newer = after_update(new)
     number = expect_number(guarded(lambda: model.learn(optimizer, source, mask, target, pad))(), "what learn returns")
     moved = model.state_dict()
     if not close(number, again) or not all(close(moved[name], newer[name]) for name in newer):

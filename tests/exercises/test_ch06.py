@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_lib.attention import AdditiveAttention
 from course_lib.exercises import ch06
 from tests.helpers.solutions import solution, verdict
 
@@ -144,6 +145,16 @@ def right_weights(scores, mask):
     return hidden(scores, mask).softmax(1)
 
 
+def zeroed_keys(query, keys, W_q, W_k, v, mask):
+    return additive(lambda scores, mask: scores.softmax(1))(query, keys * mask[..., None], W_q, W_k, v, mask)
+
+
+def ready_made(query, keys, W_q, W_k, v, mask):
+    library = AdditiveAttention(W_q.shape[1], W_k.shape[1], len(v)).double()
+    library.load_state_dict({"query.weight": W_q, "key.weight": W_k, "score.weight": v[None]})
+    return library(query[:, None], library.project(keys), keys, mask[:, None])[1][:, 0]
+
+
 def own_softmax(scores, mask):
     e = scores.exp() * mask
     return e / e.sum(1, keepdim=True)
@@ -171,6 +182,7 @@ def mine(
     fed=lambda t, given, logits: given,
     update=lambda optimizer, loss: (optimizer.zero_grad(), loss.backward(), optimizer.step()),
     inputs=lambda target: target[:, :-1],
+    wanted=lambda target: target[:, 1:],
     options=lambda pad: {"ignore_index": pad},
     returned=lambda model, loss, again: loss.item(),
     both=True,
@@ -214,7 +226,7 @@ def mine(
         def learn(self, optimizer, source, mask, target, pad):
             def loss():
                 logits = self(source, mask, inputs(target)).flatten(0, 1)
-                return F.cross_entropy(logits, target[:, 1:].flatten(), **options(pad))
+                return F.cross_entropy(logits, wanted(target).flatten(), **options(pad))
 
             now = loss()
             update(optimizer, now)
@@ -342,6 +354,7 @@ PLANTED = {
         ("a loop that never ends", loops_for_ever),
         ("got a tensor", lambda step, state, *rest: state),
         ("got a dict", lambda *a: dict(enumerate(greedy()(*a)))),
+        ("a row is a tensor", lambda *a: [torch.tensor(row) for row in greedy()(*a)]),
         ("each row must be a list", lambda *a: [str(row) for row in greedy()(*a)]),
         ("raised AttributeError", lambda step, state, *rest: state.tolist().decode()),
     ],
@@ -357,10 +370,13 @@ PLANTED = {
         ("you multiplied", (GREEDY, BEST, -1.6 * 11 / 6, ALPHA)),
         ("mean log-probability", (GREEDY, BEST, -1.6 / 6, ALPHA)),
         ("the 6 below", (GREEDY, BEST, -1.6 / 11, ALPHA)),
+        ("count the <eos> too", (GREEDY, BEST, -1.6 * 6 / 10, ALPHA)),
+        ("one of the 6", (GREEDY, BEST, -1.6 * 6 / 12, ALPHA)),
         ("score of X", (GREEDY, BEST, -1.2 * 6 / 7, ALPHA)),
         ("is not -2", (GREEDY, BEST, -2, ALPHA)),
         ("upside down", (GREEDY, BEST, SCORE, 1 / ALPHA)),
         ("ratio 6 / 2", (GREEDY, BEST, SCORE, math.log(4 / 3) / math.log(3))),
+        ("lengths of 1 and 5", (GREEDY, BEST, SCORE, math.log(4 / 3) / math.log(10 / 6))),
         ("take logarithms", (GREEDY, BEST, SCORE, 4 / 3 / (11 / 7))),
         ("no tie", (GREEDY, BEST, SCORE, 1.0)),
         ("right to two digits", (0.22, 0.32, -0.87, 0.64)),
@@ -403,6 +419,7 @@ PLANTED = {
         ("mask is not used: padding", additive(lambda scores, mask: scores.softmax(1))),
         ("masked after the softmax", additive(lambda scores, mask: scores.softmax(1) * mask)),
         ("e^0 = 1", additive(lambda scores, mask: scores.masked_fill(~mask, 0).softmax(1))),
+        ("you zeroed the keys", zeroed_keys),
         ("lie on the padding", additive(lambda scores, mask: right_weights(scores, ~mask))),
         ("over the batch: softmax", additive(lambda scores, mask: hidden(scores, mask).softmax(0))),
         ("over the batch, and the mask", additive(lambda scores, mask: scores.softmax(0))),
@@ -419,6 +436,7 @@ PLANTED = {
         ("not low enough", additive(lambda scores, mask: scores.masked_fill(~mask, -20.0).softmax(1))),
         ("1000 times as large", additive(lambda scores, mask: scores.masked_fill(~mask, -1000.0).softmax(1))),
         ("some weights are nan", additive(lambda scores, mask: scores * math.nan)),
+        ("by the library's AdditiveAttention", ready_made),
         ("that is the context", lambda query, keys, *rest: keys.mean(1)),
         ("there is one weight for each key", lambda q, keys, W_q, W_k, v, mask: keys @ W_k.T * v),
         ("is a list", additive(lambda scores, mask: right_weights(scores, mask).tolist())),
@@ -458,7 +476,9 @@ PLANTED = {
         ("learn returns nothing", mine(returned=lambda *a: None)),
         ("the loss counts padding", mine(options=lambda pad: {})),
         ("still holds the computation", mine(returned=lambda model, loss, again: loss)),
-        ("that it is to predict", mine(inputs=lambda target: target[:, 1:])),
+        ("it can copy", mine(inputs=whole, wanted=whole)),
+        ("both bugs", mine(inputs=whole, wanted=whole, options=lambda pad: {})),
+        ("is to predict; its", mine(inputs=lambda target: target[:, 1:])),
         ("after the update", mine(returned=lambda model, loss, again: again().item())),
         ("is not 0.0", mine(returned=lambda *a: 0.0)),
         ("have not moved", mine(update=lambda *a: None)),
@@ -499,22 +519,22 @@ def test_three_digits_of_any_kind_are_enough(kind):
 
 
 def test_other_right_ways_are_welcome():
-    """Fails when a check insists on the reference's own way: logits cut instead of inputs, tensors of ids, a list."""
+    """Fails when a check insists on the reference's own way: logits cut instead of inputs, tuples, a tensor of ids."""
 
     def cut_the_logits(model, source, mask, target, pad):
         return real_mean(nats(model(source, mask, target)[:, :-1], target[:, 1:]), target[:, 1:] != pad, target, pad)
 
     decode, search = solution("06", "greedy_decode"), solution("06", "beam_search")
 
-    def rows_of_tensors(*arguments):
-        return tuple(torch.tensor(row, dtype=torch.int64) for row in decode(*arguments))
+    def rows_of_tuples(*arguments):
+        return tuple(map(tuple, decode(*arguments)))
 
     def tensors(*arguments):
         tokens, score = search(*arguments)
         return torch.tensor(tokens), torch.tensor(score)
 
     assert verdict(ch06.shifted_loss, cut_the_logits) == "passed: shifted_loss"
-    assert verdict(ch06.greedy_decode, rows_of_tensors) == "passed: greedy_decode"
+    assert verdict(ch06.greedy_decode, rows_of_tuples) == "passed: greedy_decode"
     assert verdict(ch06.beam_search, tensors) == "passed: beam_search"
 
 
