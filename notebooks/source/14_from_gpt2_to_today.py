@@ -157,7 +157,7 @@ claim(
 # + norm: RMSNorm (1)   mlp: SwiGLU, with a gate (2)     no layer has one
 # ```
 #
-# Two residual branches stay as they are. So write GPT-2's block with its parts handed in from outside: to exchange one, you change one argument.
+# The two residual branches stay. So write GPT-2's block with its parts handed in from outside: to exchange one, you change one argument.
 
 # %%
 D = 24  # the width of this small block; 6 heads of width 4
@@ -215,12 +215,7 @@ print("ten times x", F.rms_norm(10 * x, (4,)))
 print("x + 100:   ", F.rms_norm(x + 100, (4,)))
 
 # %% [markdown]
-# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The argument for doing without: training has no reason to shift all entries of a vector together, so little should be lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block. **Exchange 1:**
-
-# %%
-attn = MultiHeadAttention(D, num_heads=6)
-step_1 = Block(norm=nn.RMSNorm, attn=attn, mlp=gpt_mlp())  # was nn.LayerNorm
-try_out(step_1, causal=True)
+# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The argument for doing without: training has no reason to shift all entries of a vector together, so little should be lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block.
 
 # %% tags=["fold"]
 # @title Checked: LayerNorm, RMSNorm and the mean
@@ -230,6 +225,14 @@ claim(
     torch.allclose(F.layer_norm(many, (7,), eps=1e-5), F.rms_norm(many - many.mean(-1, keepdim=True), (7,), eps=1e-5))
     and (F.layer_norm(many, (7,)) - F.rms_norm(many, (7,))).abs().max() > 0.1,
 )
+
+# %% [markdown]
+# **Exchange 1** changes one argument:
+
+# %%
+attn = MultiHeadAttention(D, num_heads=6)
+step_1 = Block(norm=nn.RMSNorm, attn=attn, mlp=gpt_mlp())  # was nn.LayerNorm
+try_out(step_1, causal=True)
 
 # %% [markdown]
 # 48 numbers fewer, the biases of two norms. The second exchange is in the feed-forward network, where most of the parameters are.
@@ -317,15 +320,6 @@ ch14.swiglu(swiglu)
 # %%
 show_source(RMSNorm.forward, SwiGLU.forward)
 
-# %% [markdown]
-# **Exchange 2**, with $F = \frac83 D$:
-
-# %%
-attn = MultiHeadAttention(D, num_heads=6)
-mlp = SwiGLU(d_model=D, dim_feedforward=8 * D // 3)  # was gpt_mlp()
-step_2 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
-try_out(step_2, causal=True)
-
 # %% tags=["fold"]
 # @title Checked: torch's RMSNorm, and equal sizes
 ours, torchs = RMSNorm(d_model=7, eps=1e-5).double(), nn.RMSNorm(7, eps=1e-5).double()
@@ -338,6 +332,15 @@ claim(
 )
 
 # %% [markdown]
+# **Exchange 2**, with $F = \frac83 D$:
+
+# %%
+attn = MultiHeadAttention(D, num_heads=6)
+mlp = SwiGLU(d_model=D, dim_feedforward=8 * D // 3)  # was gpt_mlp()
+step_2 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
+try_out(step_2, causal=True)
+
+# %% [markdown]
 # As many weights; 120 biases are gone. The other two exchanges are in attention: where a token stands, and what is kept of it.
 
 # %% [markdown]
@@ -345,7 +348,11 @@ claim(
 #
 # GPT-2 adds a learned vector for each of its 1,024 positions, and there is no vector for the 1,025th. RoPE (chapter 08, section 6) adds nothing: it turns each pair of entries of a query or key like the hand of a clock, by an angle that grows with the position. When a query turned by $i\,\omega$ meets a key turned by $j\,\omega$, their product depends on $i - j$ alone: on how far apart they are.
 #
-# A pair $(a, b)$ is a complex number $a + b\,\mathrm{i}$, and to turn it by $\theta$ is to multiply it by $e^{\mathrm{i}\theta}$. Two short functions do it. The first makes the numbers $e^{\mathrm{i}\theta}$ from chapter 08's angles (`scaling` is for texts longer than those of the training). All blocks turn by the same angles, so a Llama calls it once. The second multiplies:
+# A pair $(a, b)$ is a complex number, and to turn it by $\theta$ is to multiply it by $e^{\mathrm{i}\theta}$. At position $t$, pair $p$ of a head of width $K$ becomes
+#
+# $$ (a + b\,\mathrm{i})\; e^{\mathrm{i}\, t\, \omega_p}, \qquad \omega_p = 10{,}000^{-2p/K}, \qquad p = 0, \dots, K/2 - 1 . $$
+#
+# Two short functions do it. The first makes the factors from chapter 08's angles (`scaling` serves longer texts). They are the same in all blocks, so a Llama calls it once. The second multiplies:
 
 # %%
 show_source(rotations, rotate)
@@ -478,7 +485,9 @@ step_4 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
 try_out(step_4, rotation=rotations(torch.arange(5.0), head_dim=4))
 
 # %% [markdown]
-# For each token this block keeps 16 numbers, where the one before kept 48. Back to the card with 24 gigabytes: the cache of Llama 2 7B, as it is and with fewer key heads, its bytes counted (on torch's `meta` device, where tensors have shapes and no memory). `start` makes what chapter 13's `generate` begins with, the empty caches of all blocks:
+# For each token this block keeps 16 numbers, where the one before kept 48.
+#
+# Back to the card with 24 gigabytes: the cache of Llama 2 7B, as it is and with fewer key heads, its bytes counted (on torch's `meta` device, where tensors have shapes and no memory). `start` makes what chapter 13's `generate` begins with, the empty caches of all blocks:
 
 
 # %%
@@ -610,9 +619,9 @@ show_source(GroupedQueryAttention.__init__, LlamaBlock)
 # Is your block the same? It gets the library's weights:
 
 # %% tags=["nbval-ignore-output"]
-heads = {"num_heads": 6, "num_kv_heads": 2}
 small = LlamaConfig(
-    vocab_size=11, max_len=64, d_model=24, num_layers=3, dim_feedforward=64, **heads
+    vocab_size=11, max_len=64, d_model=24, num_layers=3,
+    num_heads=6, num_kv_heads=2, dim_feedforward=64,
 )
 block, K = Llama(small).double().blocks[0], small.key_width
 x, turns = torch.randn(2, 5, 24).double(), rotations(torch.arange(5).double(), K)
@@ -629,25 +638,50 @@ try:
 except NotImplementedError:
     print("Not yet: this needs exercise 14.3.")
 
+# %% [markdown]
+# And now the whole model: a table of tokens, the rotations, `N` blocks, one more norm, and the output layer. Nothing else runs:
+
+
+# %%
+def new_block():
+    attn = GroupedQueryAttention(d_model=D, num_heads=6, num_kv_heads=2, head_dim=4)
+    return Block(norm=RMSNorm, attn=attn, mlp=SwiGLU(d_model=D, dim_feedforward=64))
+
+
+class SmallLlama(nn.Module):
+    def __init__(self, vocab_size, num_layers):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, D)
+        self.blocks = nn.ModuleList(new_block() for _ in range(num_layers))
+        self.norm, self.head = RMSNorm(D), nn.Linear(D, vocab_size, bias=False)
+
+    def forward(self, ids):
+        x = self.embedding(ids)  # (B, T, D)
+        rotation = rotations(torch.arange(ids.shape[1]), head_dim=4)  # (T, K/2)
+        for block in self.blocks:
+            x = block(x, rotation=rotation)
+        return self.head(self.norm(x))  # (B, T, V)
+
+
 # %% tags=["fold"]
-# @title Checked: step 4's block is the library's
-from_config = LlamaBlock(small)
-from_config.load_state_dict(step_4.state_dict())
+# @title Checked: the small Llama is the library's
+by_hand, by_config = SmallLlama(vocab_size=11, num_layers=3), Llama(small)
+by_hand.load_state_dict(by_config.state_dict())
+text_of_five = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 with torch.no_grad():
-    five, places = torch.randn(2, 5, D), rotations(torch.arange(5.0), head_dim=4)
     claim(
-        "The library's block takes the weights of step 4 by their names, and gives its numbers.",
-        torch.allclose(from_config(five, places), step_4(five, rotation=places), atol=1e-6),
+        "The small Llama takes the weights of the library's by their names, and gives its logits.",
+        torch.allclose(by_hand(text_of_five), by_config(text_of_five), atol=1e-6),
     )
 
 # %% [markdown]
-# And now the whole model: a table of tokens, the rotations, `N` blocks, one more norm, and the output layer. Nothing else runs, and all of it stands in one file, `course_lib/llama.py`.
+# The library's is the same with sizes from a config and caches, all in one file, `course_lib/llama.py`:
 
 # %%
-show_source(Llama.__init__, Llama.forward, Llama.features)
+show_source(Llama.forward, Llama.features)
 
 # %% [markdown]
-# `tie` makes the output layer and the table of tokens one matrix, where the config says so, as small models do (the line with `hook` repeats it after loading). Weights start as in chapter 13's GPT, smaller by $\sqrt{2N}$ where they write into the stream. `kv_caches` is `None` in training, else one `KVCache` a block; `past` counts the tokens in it, and positions go on from there. `embed` looks up the table.
+# `kv_caches` is `None` in training, else one `KVCache` a block; `past` counts the tokens in it, and positions go on from there. `embed` looks up the table, which is the output layer too if the config says `tied`, as in small models. Weights start as in chapter 13's GPT.
 
 # %% [markdown]
 # ### It trains as GPT did
@@ -692,9 +726,10 @@ def write(model, beginning, length=75):
 
 
 set_seed(0)
-sizes = {"vocab_size": V, "max_len": 256, "d_model": 64, "num_layers": 2}
-sizes |= {"num_heads": 4, "num_kv_heads": 2, "dim_feedforward": 168}
-config = LlamaConfig(**sizes, tied=True)
+config = LlamaConfig(
+    vocab_size=V, max_len=256, d_model=64, num_layers=2,
+    num_heads=4, num_kv_heads=2, dim_feedforward=168, tied=True,
+)
 llama = Llama(config)
 before = valid_loss(llama, ids)
 train(llama, list(llama.parameters()), ids, rate=1e-2, steps=run_size.pick(600, 5000))
@@ -728,7 +763,7 @@ claim(
 #
 # ### Load a published one
 #
-# A real one writes in three lines; SmolLM2 with 135 million parameters is small enough for a laptop. (This needs internet; the page was made without, so they were not run here.)
+# A real one writes in three lines; SmolLM2 with 135 million parameters is small enough for a laptop. (This needs internet; the page was made without, so these lines were not run here.)
 #
 # ```python
 # name = "HuggingFaceTB/SmolLM2-135M"
@@ -748,6 +783,7 @@ print(files)
 for name, tensor in tensors.items():
     if "layers.1." not in name:  # the second block's names are like the first's
         print(f"{name:46}", tuple(tensor.shape))
+forty = ids[None, cut : cut + 40]  # (1, 40) tokens that it was not trained on
 with torch.no_grad():
     print("equal logits:", torch.allclose(loaded(forty), llama(forty), atol=1e-4))
 stored = tensors["model.layers.0.self_attn.q_proj.weight"]
@@ -784,7 +820,7 @@ claim("Our counter gives the parameters of four published models exactly.", coun
 # - **QK-norm** (Henry et al. 2020): queries and keys are normed before their product;
 # - **rescaled RoPE**: the slow hands are slowed further, for longer texts (`rope_scaling`, as in Llama 3.1).
 #
-# **Here the first sitting ends.** In the second you change such a model cheaply, make it smaller, and see what might come instead of attention.
+# **Here the first sitting ends.** In the second you change such a model cheaply, make it smaller, and do without attention.
 #
 # ---
 
@@ -988,12 +1024,10 @@ show_source(dequantize, Int8Linear.forward)
 # Rounding 89,000 weights of our trained model to 255 values each: **by what percentage does the validation loss rise?**
 
 # %%
-guess_2 = predict("the rise of the loss, in %", ...)
-
-# %%
 eight = quantize_model(copy.deepcopy(llama))
 rise = 100 * (valid_loss(eight, ids) / after - 1)
 bytes_of = {"32": size_in_bytes(llama.blocks), "8": size_in_bytes(eight.blocks)}
+guess_2 = predict("the rise of the loss, in %", ...)
 
 # %% tags=["fold", "reveal"]
 # @title What eight bits cost, and save
@@ -1124,10 +1158,11 @@ for distance in (1, 2):
     print(f"joined with the step {distance} before: b =", b)
 
 a, b = torch.rand(3, 50, 7).double(), torch.randn(3, 50, 7).double()  # (B, T, D)
-print("loop equals scan:", torch.allclose(linear_loop(a, b), linear_scan(a, b)))
+same = torch.allclose(linear_loop(a, b), linear_scan(a, b))
+print("the library's loop equals its scan:", same)
 
 # %% [markdown]
-# The last line compares the library's loop and scan on 50 steps. A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. This is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait. (The longer, *work-efficient* scans of Blelloch 1990 need only $O(T)$.)
+# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. This is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait. (The longer, *work-efficient* scans of Blelloch 1990 need only $O(T)$.)
 #
 # Where do $a$ and $b$ come from? In a plain **state-space model** $a$ is learned and the same for all tokens. In the **minGRU** (Feng et al. 2024) a gate decides, as in chapter 05's GRU, but it looks at the token alone, not at the state: $h_t = (1 - z_t) \odot h_{t-1} + z_t \odot x_t W^\top$ with $z_t = \sigma(x_t W_z^\top + b_z)$. This is linear in $h$, so it can be scanned. Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token.
 
@@ -1307,7 +1342,7 @@ claim(
 )
 
 # %% [markdown]
-# In 1,000 steps the states of fixed size fail at recall, each in its degree: it seems to matter how things are *written*. Linear attention stores products of key and value; the others, with about three and twenty times the parameters, have nothing of the kind. Newer layers work on just that: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) corrects what a key brought before. And many models for long texts mix in softmax attention every few layers.
+# In 1,000 steps the states of fixed size fail at recall, each in its degree: it seems to matter how things are *written*. Linear attention stores products of key and value; the others, with about three and twenty times the parameters, have nothing of the kind. Newer layers work on just that: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. And many models for long texts mix in softmax attention every few layers.
 #
 # So much for the network. What makes it answer?
 
@@ -1343,8 +1378,8 @@ six = torch.randn(1, 6, 24).double()
 angles = rotations(torch.arange(6).double(), K)
 with torch.no_grad():
     wanted = layer(six, angles)[:, 5:]
+    room = {"batch_size": 1, "num_heads": 2, "max_len": 6, "head_dim": K}
     for name, place in (("wrong", 0), ("repaired", 5)):
-        room = {"batch_size": 1, "num_heads": 2, "max_len": 6, "head_dim": K}
         kept = KVCache(**room, dtype=torch.float64)
         layer(six[:, :5], angles[:5], kept)
         found = layer(six[:, 5:], angles[place : place + 1], kept)
