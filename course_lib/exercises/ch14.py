@@ -485,10 +485,10 @@ def _examine_lora(student, bias, inputs, outputs, rank, alpha):
         if layer.B.detach().any():
             raise Wrong("B is not zero at the start, so the layer begins with random changes to what was learned")
         mistakes = {"the bias is missing": plain - offset, "the bias is added twice": plain + offset}
-        for message, wrong in ({"W x + b is missing": 0 * plain} | (mistakes if bias else {})).items():
+        for message, wrong in ({"x W^T + b is missing": 0 * plain} | (mistakes if bias else {})).items():
             if close(got, wrong):
                 raise Wrong(f"with B = 0 the output must be that of the linear layer: {message}")
-        raise Wrong("with B = 0 the output is not that of the linear layer, W x + b")
+        raise Wrong("with B = 0 the output is not that of the linear layer, x W^T + b")
     _expect_start(layer)
     A, B = _draw(rank, inputs, seed=6).float(), _draw(outputs, rank, seed=7).float()
     with torch.no_grad():
@@ -916,7 +916,7 @@ def _explain_linear(got, q, k, v, states):
 
 what_a_state_holds = Written(
     hints=(
-        "(a) Put the sum of k v^T into the product with k_i, and take out of the sum the one term that you want. (b) "
+        "(a) Put the sum of k^T v into the product with k_i, and take out of the sum the one term that you want. (b) "
         "What sign has the product of two vectors whose entries are all positive? (c) What does the softmax keep "
         "that the state does not? (d) Think of a translator.",
         "(a) How large is k_i . k_i for random keys of width K, how large k_i . k_s, and how do n of these add up? "
