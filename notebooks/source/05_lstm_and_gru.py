@@ -13,8 +13,8 @@
 # # 05 · LSTM and GRU
 #
 # Thirty-three tokens. The first is the answer, the next 31 are noise, and at the end comes a question: *what was the first?* Two
-# recurrent networks with 32 units each get the same 250 batches, the same optimizer and the same learning rate. Guessing is right one
-# time in five. **What will each of them score?**
+# recurrent networks with 32 units each get the same 250 batches, the same optimizer and the same learning rate. One, the LSTM, also
+# starts with a setting chosen for this task; section 4 shows how much hangs on it. Guessing is right one time in five. **What will each of them score?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -57,36 +57,48 @@ print("read:  ", *("?abcde"[k] for k in shown[0]))
 print("answer:", "?abcde"[its_answer[0]])
 
 # %% [markdown]
-# Now the experiment. `recall` trains either network on 250 new batches and tests it on 1,000 new sequences. (Section 3 writes this loop out.)
+# Each network is an embedding, a recurrent layer, and a linear layer after its last state: `reader` puts them together. `RNN` and `LSTM` are the course's; they compute what `nn.RNN` and `nn.LSTM` compute. `recall` trains such a network on 250 new batches and tests it on 1,000 new sequences.
 
 
 # %% tags=["fold"]
-# @title recall: train, then test; reader: the model
-def recall(make_model, lag, steps=250, seed=0):
-    """Train to recall the token `lag` steps back; the accuracy from 0 to 1."""
-    train.set_seed(seed)
-    data = torch.Generator().manual_seed(seed)
-    model = make_model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+# @title fit, recall: train and test; reader: model
+def fit(model, draw, steps):
+    """Train on new batches, draw(64) = (ids, answers); the loss of each step. Section 3 writes such a loop out."""
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.01), []
     for _ in tqdm(range(steps), leave=False):
-        ids, answers = synthetic.recall_task(64, lag, vocab_size=6, generator=data)
+        ids, answers = draw(64)
         loss = F.cross_entropy(model(ids), answers)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    ids, answers = synthetic.recall_task(1000, lag, vocab_size=6, generator=data)
-    with torch.no_grad():
-        return (model(ids).argmax(1) == answers).float().mean().item()
+        losses.append(loss.item())
+    return losses
+
+
+@torch.no_grad()
+def accuracy_on(model, ids, answers):
+    """How many of the answers are right, from 0 to 1."""
+    return (model(ids).argmax(1) == answers).float().mean().item()
+
+
+def recall(make_model, lag, steps=250, seed=0):
+    """Train to recall the token `lag` steps back; the accuracy on 1,000 new sequences."""
+    train.set_seed(seed)
+    data = torch.Generator().manual_seed(seed)
+
+    def draw(count):
+        return synthetic.recall_task(count, lag, vocab_size=6, generator=data)
+
+    model = make_model()
+    fit(model, draw, steps)
+    return accuracy_on(model, *draw(1000))
 
 
 def reader(layer):
     """Embedding -> recurrent layer -> the last state -> logits of the 6 tokens."""
     return SequenceClassifier(6, layer, num_classes=6, embedding_std=1.0)
 
-
-# %% [markdown]
-# `reader` puts an embedding before a recurrent layer, and a linear layer after its last state. `RNN` and `LSTM` are the course's: they compute what `nn.RNN` and `nn.LSTM` compute. (The LSTM starts with one setting changed, its forget bias; section 4 explains why.)
 
 # %%
 rnn_guess = predict("the plain RNN's accuracy, from 0 to 1", ...)
@@ -99,7 +111,7 @@ def plain_rnn():
 
 def open_lstm():
     lstm = LSTM(32, 32)
-    set_forget_bias(lstm, 5.0)  # section 4 tells why
+    set_forget_bias(lstm, 5.0)  # the chosen setting: section 4
     return reader(lstm)
 
 
@@ -110,7 +122,7 @@ lstm_recalls = recall(open_lstm, lag=32)
 # @title What they score
 rnn_near = recall(plain_rnn, lag=4)
 claim(
-    "After 32 steps the plain RNN only guesses; the LSTM recalls the first token nearly every time. Over 4 steps the same kind of RNN recalls it too.",
+    "After 32 steps the plain RNN only guesses; an LSTM whose forget gates start open recalls the first token nearly every time. Over 4 steps the same kind of RNN recalls it too.",
     rnn_recalls < 0.35 and min(lstm_recalls, rnn_near) > 0.95,
     rnn=rnn_recalls,
     lstm=lstm_recalls,
@@ -119,8 +131,7 @@ claim(
 rnn_guess.compare(rnn_recalls)
 
 # %% [markdown]
-# The RNN's 32 numbers *could* hold one of five letters: over 4 steps they do. Over 32 steps the network does not learn to hold it, at least not in 250 batches. (This LSTM has four times as many weights. A wider RNN with as many stays behind it too: *Going deeper*.) Chapter 04 gives a likely reason: the gradient that would
-# teach it must pass through 32 matrices and 32 tanhs, and hardly any of it arrives.
+# The RNN's 32 numbers *could* hold one of five letters: over 4 steps they do. Over 32 steps the network does not learn to hold it, at least not in 250 batches. Chapter 04 gives a likely reason: the gradient that would teach it must pass through 32 matrices and 32 tanhs, and hardly any of it arrives.
 #
 # You now build the network that learns it, one gate at a time. *Sections 1 to 4 with exercises 5.1 and 5.2 take about an hour and a half; the rest can wait.*
 #
@@ -203,7 +214,7 @@ print("forget gate f_1", tuple(f_1.shape), f_1, sep="\n")
 print("what is kept, f_1 * c_0", f_1 * c_0, sep="\n")
 
 # %% [markdown]
-# One row for each review, one column for each unit. The gate's name misleads: at $f = 1$ everything is **kept**, at $f = 0$ everything is forgotten.
+# One row for each review, one column for each unit. The name is misleading: at $f = 1$ everything is **kept**, at $f = 0$ everything is forgotten.
 #
 # ### Write: the input gate and the candidate
 #
@@ -261,7 +272,7 @@ for t in range(T):
     print(f"after {tiny[1][t]!r:6} the second review's cell is", c[1])
 
 # %% [markdown]
-# The first line repeats the second row of $c_1$ above. This is a whole LSTM in nine lines; all it lacks is training.
+# The first line repeats the second row of $c_1$ above. One step of an LSTM is six lines; what is missing is training.
 
 # %% [markdown]
 # ## 3 · A layer, a classifier, a training loop
@@ -337,7 +348,7 @@ for step in range(1, 251):
 # ### The library's version: the same, fast and tested
 #
 # `nn.LSTM` stacks your four layers: its matrices have four blocks of D rows, in the order **i, f, g, o**, so that one product computes all four. It
-# has one such matrix for $x$ and one for $h$, and a bias for each; only the sum of the two biases matters.
+# has one such matrix for $x$ and one for $h$, and a bias for each. What the layer computes depends only on the sum of the two biases.
 
 # %%
 theirs = nn.LSTM(input_size=32, hidden_size=32, batch_first=True)
@@ -398,15 +409,12 @@ output, _ = time_first(torch.randn(5, 3, 10))  # the same texts: 5 steps of 3
 print("output", tuple(output.shape), "without batch_first: time comes first")
 
 # %% [markdown]
-# `nn.GRU` gives the same without `c_n`. The course's `LSTM` and `GRU` are as fast, and let you inspect their gates.
-
-# %% [markdown]
 # ### Exercise 5.1 · One step, one product
 #
 # Difficulty ●●○○○ · 20 minutes · needs sections 2 and 3
 #
-# Write the same step for weights as torch stores them: one matrix for $x$ and one for $h$, each with four blocks of rows in the order i, f, g, o. Use tensors only, without `nn.LSTM` and without the library; the two
-# biases are already added into one. Inputs are float64, and five digits are compared.
+# Write the same step for weights as torch stores them: one matrix for $x$ and one for $h$, each with four blocks of rows in the order i, f, g, o. Use tensors only, without torch's LSTMs and without the library; the two
+# biases are already added into one. Five digits are compared, of the gradients too: cut nothing off.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex05-1-lstm-cell", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -491,7 +499,16 @@ opened_at_32 = recall(plain_lstm_with_open_gates, lag=32)
 print(f"your LSTM, with open gates, at lag 32: {opened_at_32:.1f}")
 
 # %% [markdown]
-# Now it remembers. How large must the bias be? Move the slider: each increase of the bias by 1 makes the time until half is left two to three times as long.
+# Now it remembers. In `nn.LSTM` the forget gates are the second of the four blocks, and each gate has two biases, which are added:
+
+# %%
+open_lstm_of_torch = nn.LSTM(input_size=32, hidden_size=32, batch_first=True)
+with torch.no_grad():
+    open_lstm_of_torch.bias_ih_l0[32:64] = 5.0  # rows D to 2 D: the forget gates
+    open_lstm_of_torch.bias_hh_l0[32:64] = 0.0  # the sum of the two is now 5
+
+# %% [markdown]
+# The library's `set_forget_bias` does this for `nn.LSTM` and for the course's `LSTM`; it was the setting of the first screen. How large must the bias be? Move the slider: each increase of the bias by 1 makes the time until half is left two to three times as long.
 
 # %% tags=["fold"]
 # @title Interactive: what a forget gate leaves
@@ -500,7 +517,7 @@ from course_lib.notebook import interactive
 interactive.forget_gate(bias=1.0, steps=32)
 
 # %% [markdown]
-# Does the accuracy follow? Here is the opening experiment with seven biases and five seeds each. (These runs were made beforehand; the figure reads them from the course's *ledger*.)
+# Does the accuracy follow? Here is the opening experiment with seven biases and five seeds each. (These runs were made beforehand. They are kept in the course's *ledger*, and the figure reads them there.)
 
 # %%
 figures.recall_by_bias()
@@ -517,9 +534,13 @@ claim(
 )
 
 # %% [markdown]
-# "Set the forget bias to 1" is common advice (Jozefowicz et al. 2015); that leaves 8 % after 8 steps and next to nothing after 32. If you know the lag, and all that is asked is to keep, choose $b$ so that $\sigma(b)^{\text{lag}}$ is a half or more. (Many tasks ask for more than keeping: section 7 tries this recipe on one.)
+# "Set the forget bias to 1" is common advice (Jozefowicz et al. 2015); that leaves 8 % after 8 steps and next to nothing after 32. These runs suggest another rule:
 #
-# (The product describes one path of the gradient. Others lead through $h$ and the later gates, so it can also explode, and we clip it as before.)
+# **If something must be kept over a known lag, start with a bias $b$ for which $\sigma(b)^{\text{lag}}$ is a half or more.**
+#
+# It is a starting value, found at lag 32 on this one task, and not a guarantee: over longer lags some runs fail with it (*Going deeper*). Nor do all tasks ask for keeping alone; section 7 tries the rule on one that does not.
+#
+# Is it only the number of weights, then? At 32 units an LSTM's layer has four times as many as the RNN's. An RNN with 76 units has equally many. It does better than guessing, but in each of five seeds it also falls short of the LSTM with open gates.
 
 # %% [markdown]
 # ### Exercise 5.2 · Derive: what is left of an old cell
@@ -614,11 +635,11 @@ print("state", after[0])
 diagrams.show("gru_cell")
 
 # %% [markdown]
-# Now with biases. Torch adds one to every product:
+# Torch adds a bias to every product:
 #
 # $$ \begin{aligned} r_t &= \sigma\big( x_t W_{ir}^\top + b_{ir} + h_{t-1} W_{hr}^\top + b_{hr} \big) \\ z_t &= \sigma\big( x_t W_{iz}^\top + b_{iz} + h_{t-1} W_{hz}^\top + b_{hz} \big) \\ n_t &= \tanh\big( x_t W_{in}^\top + b_{in} + r_t \odot (h_{t-1} W_{hn}^\top + b_{hn}) \big) \\ h_t &= (1 - z_t) \odot n_t + z_t \odot h_{t-1}. \end{aligned} $$
 #
-# Now the layer. The LSTM read $x$ and $h$ side by side. Here $r$ scales the state's part alone, so there is one linear map for $x$ and one for $h$:
+# Now the layer. The LSTM read $x$ and $h$ side by side. Here $r$ scales the state's part alone, so there is one linear map for $x$ and one for $h$. A gate or a candidate with its matrices and biases is a *block*: a plain RNN has one block, a GRU three, an LSTM four.
 
 # %%
 class PlainGRU(nn.Module):
@@ -680,15 +701,18 @@ gru_recalls = recall(default_gru, lag=32)
 # @title How the GRU does at lag 32
 recorded_grus = ledger.values("recall-32", "GRU, default", "accuracy")
 claim(
-    "With its gates half open, the GRU recalls more than 95 % at lag 32, here and in four of five recorded seeds.",
-    gru_recalls > 0.95 and sum(value > 0.95 for value in recorded_grus) == 4,
+    "With its gates half open, the GRU recalls more than 95 % at lag 32 in four of five recorded seeds. (The run above repeats seed 0, one of the four.)",
+    gru_recalls > 0.95
+    and recorded_grus[0] > 0.95
+    and sum(value > 0.95 for value in recorded_grus) == 4
+    and len(recorded_grus) == 5,
     here=gru_recalls,
     recorded=recorded_grus,
 )
 gru_guess.compare(gru_recalls)
 
 # %% [markdown]
-# So half-open gates need not fail. Why most of these GRUs succeed, we have not measured; perhaps because an LSTM shows its cell only through an output gate, which starts half closed, while the whole state of a GRU is visible. There is a limit: at lag 40, with more letters, this GRU fails too (*Going deeper*). In `PlainGRU`, one line opens the gates: `nn.init.constant_(gru.x_z.bias, 5.0)`.
+# So half-open gates need not fail. Why most of these GRUs succeed, we have not measured; perhaps because an LSTM shows its cell only through an output gate, which starts half closed, while the whole state of a GRU is visible. There is a limit: in another recording, with eight letters, narrower embeddings and up to 600 steps, half-open GRUs failed at lag 40 (*Going deeper*). In `PlainGRU`, one line opens the gates: `nn.init.constant_(gru.x_z.bias, 5.0)`.
 
 # %% [markdown]
 # ### Exercise 5.3 · One step of the GRU
@@ -727,16 +751,11 @@ def gru_cell(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
 ch05.gru_cell(gru_cell)
 
 # %% [markdown]
-# ### Count the parts
-#
-# A *block* is a gate or a candidate: one matrix for the input, one for the state, and in torch two biases. A plain RNN has one block, a GRU three, an LSTM four.
-
-# %% [markdown]
 # ### Exercise 5.4 · Derive: count the parameters
 #
 # Difficulty ●●○○○ · 15 minutes · needs sections 3 and 5
 #
-# By hand: (a) `nn.LSTM(10, 20)`, (b) `nn.GRU(10, 20)`, (c) `nn.LSTM(10, 20, num_layers=2, bidirectional=True)` (two directions: chapter 03).
+# How many parameters have these layers? In torch each block has a matrix for the input, one for the state, and two biases. By hand: (a) `nn.LSTM(10, 20)`, (b) `nn.GRU(10, 20)`, (c) `nn.LSTM(10, 20, num_layers=2, bidirectional=True)` (two directions: chapter 03).
 # (d) Where two biases are only added, one is enough. How many parameters does this save in (a), and how many in (b)? Replace `...` by the five numbers.
 
 # %% nbgrader={"grade": false, "grade_id": "ex05-4-parameter-counts", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -813,17 +832,13 @@ def marked_recall(batch, length, generator):
 def train_marked_recall(layer, steps=400, length=16):
     """A classifier trained on marked recall, and its accuracy on 500 new sequences."""
     data = torch.Generator().manual_seed(0)
+
+    def draw(count):
+        return marked_recall(count, length, data)[:2]
+
     model = SequenceClassifier(len(LETTERS), layer, len(LETTERS), embedding_std=1.0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in tqdm(range(steps), leave=False):
-        ids, letters, _ = marked_recall(64, length, data)
-        loss = F.cross_entropy(model(ids), letters)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    ids, letters, _ = marked_recall(500, length, data)
-    return model, (model(ids).argmax(1) == letters).float().mean().item()
+    fit(model, draw, steps)
+    return model, accuracy_on(model, *draw(500))
 
 
 marked_ids, marked_letters, marked_step = marked_recall(500, 16, torch.Generator().manual_seed(7))
@@ -853,11 +868,13 @@ claim(
 )
 
 # %% [markdown]
-# Remember this picture. Each weight is a product, so an old step keeps its weight only if *all* later update gates stay near 1. Chapter 07 drops this restriction: there each weight is computed directly, and the result is called attention.
+# In this GRU they do: among all tokens before the `?`, the letter that is asked for has the largest weight in more than nine sequences of ten. But a weight follows a candidate along the straight line only. Later candidates are computed from the state, so they can carry the letter too, and a small weight does not prove that a token is forgotten.
+#
+# Each weight is a product, so an old step keeps its weight only if *all* later update gates stay near 1. Chapter 07 drops this restriction: there each weight is computed directly, and the result is called attention.
 #
 # (The LSTM's cell is such a sum too: candidate $g_s$ has the weight $\big( \prod_{j=s+1}^{t} f_j \big) \odot i_s$. Its weights need not add up to 1.)
 #
-# So is it the gates that bridge a long lag? Or would a careful initialisation do, without any gate? *Going deeper* tries it.
+# Does a long lag need gates, then? At lag 40 two kinds of RNN without gates, but with a careful initialisation, recall the token too; at lag 100 they do not, with 600 training steps (*Going deeper*).
 
 # %% [markdown]
 # ### Exercise 5.5 · The GRU's state as a weighted sum
@@ -921,7 +938,6 @@ review_tokens = [text.tokenize(review) for review, _ in reviews]
 labels = [label for _, label in reviews]
 vocab = text.build_vocab(review_tokens[:1400])
 review_ids = [text.numericalize(tokens, vocab) for tokens in review_tokens]
-test_labels = torch.tensor(labels[1600:])
 
 
 @torch.no_grad()
@@ -991,8 +1007,8 @@ for sentence in pair:
 
 figures.verdicts(pair, verdicts)
 claim(
-    "Up to *not* the two reviews are the same to the LSTM; at the end it calls the first positive and its mirror negative.",
-    verdicts[0][:4] == verdicts[1][:4] and verdicts[0][-1] > 0 > verdicts[1][-1],
+    "At the end the LSTM calls the first review positive and its mirror negative.",
+    verdicts[0][-1] > 0 > verdicts[1][-1],
     first=verdicts[0][-1],
     mirror=verdicts[1][-1],
 )
@@ -1012,7 +1028,7 @@ print("words it does not know:", [token for token in tokens if token not in voca
 # %% [markdown]
 # ### Now open the gates
 #
-# This LSTM started with torch's half-open gates, and the reviews have up to 61 tokens. Section 4's recipe was to open them. The ledger has the same training with forget biases of 1, 3 and 5. What does a bias of 5 score after five epochs?
+# This LSTM started with torch's half-open gates, and the reviews have up to 61 tokens. Section 4's rule says to open them. The ledger has the same training with forget biases of 1, 3 and 5. What does a bias of 5 score after five epochs?
 
 # %%
 open_guess = predict("the test accuracy with a forget bias of 5, from 0 to 1", ...)
@@ -1050,7 +1066,7 @@ claim(
 open_guess.compare(sum(after_five["bias 5"]) / 5)
 
 # %% [markdown]
-# Four of five runs only guess. They do learn the task, but they need about three times as many epochs as with torch's default. So wide open gates can have a price, here in time; a bias of 1 cost almost nothing.
+# With a bias of 5, four of five runs are still guessing after five epochs. Later all of them learn the task, but that takes about three times as many epochs as with torch's default. So wide-open gates can have a price, here in time; a bias of 1 cost almost nothing.
 #
 # Why? Half-open gates are enough, probably because the words that decide stand near the end: at most 12 tokens follow the last of them. And a likely reason against open ones, not tested here: a cell that drops nothing adds up what every word has written. As far as the writes depend on the words alone, that sum is the same in any order: a bag of words, right half of the time.
 #
@@ -1079,30 +1095,20 @@ def latest_mark(batch, generator, length=41, marks=10):
 def forget_bias_experiment(task, bias, lag=32, seed=0, steps=250):
     """Accuracy on 1,000 new sequences, the mean cross-entropy of the last 50 steps, and what sigmoid(bias) leaves."""
     train.set_seed(seed)
-    data, losses = torch.Generator().manual_seed(seed), []
+    data = torch.Generator().manual_seed(seed)
     size = {"first": 32, "latest": 16}[task]
     vocab_size = {"first": 6, "latest": len(LETTERS)}[task]
     layer = set_forget_bias(LSTM(size if task == "first" else 8, size), bias)
     model = SequenceClassifier(vocab_size, layer, vocab_size, embedding_std=1.0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
     def draw(batch):
         if task == "latest":
             return latest_mark(batch, data)
         return synthetic.recall_task(batch, lag, vocab_size, generator=data)
 
-    for _ in tqdm(range(steps), leave=False):
-        ids, answers = draw(64)
-        loss = F.cross_entropy(model(ids), answers)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    ids, answers = draw(1000)
-    accuracy = (model(ids).argmax(1) == answers).float().mean().item()
+    losses = fit(model, draw, steps)
     left_over = torch.tensor(bias).sigmoid().item() ** lag if task == "first" else math.nan
-    return accuracy, sum(losses[-50:]) / 50, left_over
+    return accuracy_on(model, *draw(1000)), sum(losses[-50:]) / 50, left_over
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1113,7 +1119,7 @@ for bias in (0.0, 5.0):
     print(f"{loss_at_end:.2f}, left after the lag {left_over:.1g}")
 
 # %% [markdown]
-# Then explain briefly. (a) In `"first"`: what must not be too small, the bias alone, or a quantity made of bias and lag? Where is the border in your runs, and is it enough to be above it?
+# Then explain briefly. (a) In `"first"`: what has to be large enough, the bias alone, or a quantity made of bias and lag? Where is the border in your runs, and is it enough to be above it?
 # (b) In `"first"`, at which value does the loss stay in the runs whose accuracy stays at chance, and why does it not fall, although an LSTM that solves the task exists? (c) What do biases of 8 and 20 spoil in `"latest"`, and why does training not repair it in 250 steps?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex05-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
@@ -1177,14 +1183,14 @@ print(f"repaired: off by {(in_order - whole[:, 4:]).abs().max():.2f}")
 
 # %%
 def read_in_pieces(cut):
-    """Two training steps on two pieces of one text, with the state carried over."""
+    """Two backward passes, for two pieces of one text, with the state carried over."""
     lstm, state = nn.LSTM(3, 5, batch_first=True), None
     for piece in halves.split(4, dim=1):
         output, state = lstm(piece, state)
         output.square().mean().backward()
         if cut:
             state = tuple(part.detach() for part in state)
-    return "trained"
+    return "two backward passes"
 
 
 try:
@@ -1198,7 +1204,7 @@ print("detached:", read_in_pieces(cut=True))
 #
 # Difficulty ●●●●○ · 40 minutes · needs sections 3, 7 and 8
 #
-# Build a complete classifier from your own parts, without `nn.LSTM` and without the library. It differs from section 3's in two ways. One layer, `gates`, does the work of four: it reads $[x_t, h_{t-1}]$ and gives 4 D numbers in the order i, f, g, o. And the
+# Build a complete classifier from your own parts, without torch's LSTMs and without the library. It differs from section 3's in two ways. One layer, `gates`, does the work of four: it reads $[x_t, h_{t-1}]$ and gives 4 D numbers in the order i, f, g, o. And the
 # rows have different lengths; ids after a row's end are padding, and must not matter. The constructor makes three layers: `embedding` (`nn.Embedding`, V by I), `gates` (`nn.Linear`) and `output` (`nn.Linear`, from D to C). Five
 # digits are compared, the gradients too. The check runs your model in float64, so make new tensors with `x.new_zeros(...)`, which keeps the dtype.
 #
@@ -1208,22 +1214,11 @@ print("detached:", read_in_pieces(cut=True))
 # %% tags=["fold"]
 # @title judge_reviews: train and test your classifier
 def judge_reviews(kind, epochs=5):
-    """Train a classifier that takes (ids, lengths) on 1,600 reviews; its accuracy on 400 others, in percent."""
+    """Train a classifier that takes (ids, lengths) as section 7 does; its accuracy on the 400 test reviews, in percent."""
     train.set_seed(0)
     model = kind(len(vocab), 16, 32, 2)
-    optimizer, order = torch.optim.Adam(model.parameters(), lr=0.005), torch.Generator().manual_seed(0)
-    for _ in tqdm(range(epochs), leave=False):
-        for ids, real, answers in text.batches(
-            review_ids[:1600], labels[:1600], 32, generator=order
-        ):
-            loss = F.cross_entropy(model(ids, real.sum(1)), answers)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-    ids, real = text.pad_batch(review_ids[1600:])
-    with torch.no_grad():
-        return 100 * (model(ids, real.sum(1)).argmax(1) == test_labels).float().mean().item()
+    fit_and_keep_the_best(model, epochs)
+    return 100 * review_accuracy(model, 1600, 2000)
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex05-7-review-classifier", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1261,7 +1256,7 @@ ch05.review_classifier(ReviewClassifier)
 # %% [markdown]
 # ## 9 · Which one should you take?
 #
-# On the toy reviews order decides everything. And on real ones? An RNN, an LSTM and a GRU read the last 200 tokens of each IMDB review. All were trained alike for two epochs, without tuning. *Last* takes the state after the last word; *max*, for each unit, its largest value over all words.
+# On the toy reviews order decides everything. And on real ones? An RNN, an LSTM and a GRU read the last 200 tokens of each IMDB review. All were trained for two epochs with the same settings, without tuning; the LSTM starts with a forget bias of 1, RNN and GRU as torch starts them. *Last* takes the state after the last word; *max*, for each unit, its largest value over all words.
 
 # %%
 figures.imdb()
@@ -1314,8 +1309,8 @@ claim(
 # So which one?
 #
 # 1. **Begin with a bag of words.** If it is as good, you are done.
-# 2. **Then take a GRU.** It has one state, and three blocks instead of four. In our short trainings it was ahead of the LSTM here and on characters (*Going deeper*), and on recall with open gates level up to lag 60, ahead at 100.
-# 3. **Take an LSTM** if something must be counted, or if your project already uses one.
+# 2. **Then take a GRU.** It has one state, and three blocks instead of four. In our short trainings, where the two do not start alike, it was ahead of the LSTM here and on characters (*Going deeper*); on recall with open gates it was level up to lag 60, ahead at 100.
+# 3. **Take an LSTM** if something must be counted, which a GRU's bounded state makes hard (*Going deeper*), or if your project already uses one.
 # 4. **With either,** clip the gradient, and treat the gates' initial bias as a setting to compare on validation data: open gates for a long lag, torch's own or 1 as a start on text.
 
 # %% [markdown]
@@ -1324,12 +1319,12 @@ claim(
 # 1. An LSTM's gates decide what its cell keeps, what is added and what is shown. A GRU manages with one state and two gates.
 # 2. Along the cell line the gradient is a product of gates, not of matrices. Torch's initial gates roughly halve it at every step; open gates keep it. But they can have a price: with a bias of 5 the reviews took about three times as many epochs.
 # 3. The LSTM's cell and the GRU's state are weighted sums of all candidates and of the first state; in the GRU the weights add up to 1.
-# 4. To take `c` for `h`, or to read on into the padding, raises no error. Two tests catch it: read in two halves, or pad further, and nothing should change.
-# 5. Which one? First a bag of words, then a GRU; an LSTM where something must be counted.
+# 4. Taking `c` for `h`, or reading on into the padding, raises no error. Two tests catch it: read in two halves, or pad further, and nothing should change.
+# 5. Which one? First a bag of words, then a GRU; an LSTM, whose cell is unbounded, where something must be counted.
 #
 # ## Where next
 #
-# *Chapter 06* translates with two of these networks, one that reads and one that writes. Google Translate did so from 2016 (Wu et al. 2016). *Chapter 07* takes up the weighted sum of section 6. As in a plain RNN, each step must wait for the one before it (chapter 10).
+# *Chapter 06* translates with two of these networks, one that reads and one that writes. Google Translate was built so from 2016, with stacked LSTMs and attention between them (Wu et al. 2016). *Chapter 07* takes up the weighted sum of section 6. As in a plain RNN, each step must wait for the one before it (chapter 10).
 #
 # ## References
 #
@@ -1340,6 +1335,7 @@ claim(
 # - R. Jozefowicz, W. Zaremba, I. Sutskever, *An empirical exploration of recurrent network architectures*, ICML 2015: section 2.2 (forget bias of 1).
 # - K. Greff et al., *LSTM: a search space odyssey*, 2017, arXiv 1503.04069: section 5 (which parts matter).
 # - Q. Le, N. Jaitly, G. Hinton, *A simple way to initialize recurrent networks of rectified linear units*, 2015, arXiv 1504.00941.
+# - G. Weiss, Y. Goldberg, E. Yahav, *On the practical computational power of finite precision RNNs for language recognition*, ACL 2018, arXiv 1805.04908.
 # - Y. Wu et al., *Google's neural machine translation system*, 2016, arXiv 1609.08144: section 3 (the layers).
 # - C. Olah, *Understanding LSTM networks*, 2015, https://colah.github.io/posts/2015-08-Understanding-LSTMs/: the cell drawn step by step.
 # - Video: *Illustrated guide to LSTM's and GRU's*, https://www.youtube.com/watch?v=8HyCNIVRbSU.
@@ -1520,7 +1516,7 @@ claim(
 )
 
 # %% [markdown]
-# So do LSTMs solve it? Only half of the problem, the half along time. Open gates stop the gradient from vanishing in time. In depth it must still pass a layer's gates and tanh on every step down, and what arrives below is then summed over many paths, so it is very unevenly spread, and can grow. Clipping, careful initialisation and, in deep stacks, shortcuts between the layers remain necessary (chapter 11).
+# So do LSTMs solve it? Only half of the problem, the half along time. Open gates stop the gradient from vanishing in time. In depth it must still pass through a layer's gates and tanh on every step down, and what arrives below is then summed over many paths, so it is very unevenly spread, and can grow. Clipping, careful initialisation and, in deep stacks, shortcuts between the layers remain necessary (chapter 11).
 
 # %% [markdown] tags=["deeper"]
 # ### How do you load an LSTM's weights from elsewhere?
@@ -1664,31 +1660,36 @@ claim(
 )
 
 # %% [markdown]
-# The task that asks for nothing but keeping needs only the gate that keeps. On text the reset gate helped a little; but at equal width the cell with two gates also has half as many weights again in its layer, so part of that may be size.
+# The task that asks for nothing but keeping needs only the gate that keeps. On text the reset gate helped a little; but at equal width the layer with two gates also has 50 % more weights, so part of that may be size.
 
 # %% [markdown] tags=["deeper"]
 # ### What did the GRU give up?
 #
-# Its state is a mean of the old one and of a candidate between -1 and 1, so **it can never leave the interval from -1 to 1** (if $h_0$ is in it). The LSTM's cell can: with $f = i = g = 1$ it counts. What do the two hold after 50 steps, if each step proposes a 1 and no gate hinders it?
+# Its state is a mean of the old one and of a candidate between -1 and 1, so **it can never leave the interval from -1 to 1** (if $h_0$ is in it). The LSTM's cell can. Let every step write the same small number, 0.01, with the gates set by hand: $f = i = o = 1$ in the LSTM, $z = 0.95$ in the GRU. What do the two show after 50 steps, and after 100?
 
 # %% tags=["fold", "reveal"]
-# @title Count to 50
+# @title Count to 100
 counter, bounded = LSTM(1, 1), GRU(1, 1)
 with torch.no_grad():
     for counting_layer in (counter, bounded):
         for parameter in counting_layer.parameters():
             parameter.zero_()
-    counter.bias_ih_l0.fill_(20.0)  # every gate at 1, the candidate at 1
-    bounded.bias_ih_l0[:] = torch.tensor([20.0, -3.0, 20.0])  # z = 0.05: 95 % of the candidate enters
-    ones = torch.ones(1, 50, 1)
-    counted = counter.gate_values(ones)["c"][0, -1, 0]
-    limited = bounded.gate_values(ones)["h"][0, -1, 0]
+    counter.bias_ih_l0[:] = torch.tensor([20.0, 20.0, 0.01, 20.0])  # i, f, g, o
+    bounded.bias_ih_l0[:] = torch.tensor([20.0, 3.0, 0.01])  # r, z, n
+    ones = torch.ones(1, 100, 1)
+    counted = counter.gate_values(ones)["h"][0, [49, 99], 0]
+    limited = bounded.gate_values(ones)["h"][0, [49, 99], 0]
 claim(
-    "After 50 steps the LSTM's cell is 50; the GRU's state has stopped at 1.",
-    abs(counted - 50) < 0.01 and abs(limited - 1) < 1e-4,
-    lstm_cell=counted,
-    gru_state=limited,
+    "The LSTM shows tanh(0.5) after 50 steps and tanh(1) after 100, so the count can be read off. The GRU's state stays below the candidate, 0.01, and hardly differs between the two: by less than 0.001.",
+    torch.allclose(counted, torch.tensor([0.5, 1.0]).tanh(), atol=1e-3)
+    and limited.max() < 0.01
+    and abs(limited[1] - limited[0]) < 1e-3,
+    lstm=counted,
+    gru=limited,
 )
+
+# %% [markdown]
+# So an LSTM can count in principle; with these gates the GRU cannot. We have trained neither to do it. Weiss, Goldberg and Yahav (2018) prove that at finite precision the LSTM is strictly more powerful than the GRU, because it can count, and find that trained LSTMs do use this.
 
 # %% [markdown] tags=["deeper"]
 # ### What do the gates of a trained LSTM do?
@@ -1837,12 +1838,9 @@ table(
 # For comparison we train an LSTM and a GRU, each once with torch's initialisation and once with open gates. There are eight letters, so guessing is right 12.5 % of the time.
 
 # %%
-relu_guess = predict("the ReLU identity RNN's accuracy at lag 40", ...)
-
-# %% tags=["reveal"]
 figures.recall_by_start()
 
-# %% tags=["fold", "reveal"]
+# %% tags=["fold"]
 # @title The same in numbers
 LAGS = ledger.values("recall-by-start", "GRU", "lags")[0]
 
@@ -1856,17 +1854,28 @@ def recalled(model, lag):
 ungated = ("RNN, ReLU identity", "RNN, orthogonal")
 half_open = ("LSTM, default", "GRU, default")
 claim(
-    "At lag 40 two RNNs without gates recall more than 95 % in each of three seeds, as LSTM and GRU with open gates do; the tanh identity and half-open gates recall less than 30 %. At lag 100 only open gates recall more than 80 % in each of three seeds; no other run does.",
+    "At lag 40 two RNNs without gates recall more than 95 % in each of three seeds, as LSTM and GRU with open gates do; the tanh identity and half-open gates recall less than 30 %.",
     min(min(recalled(name, 40)) for name in (*ungated, "LSTM", "GRU")) > 0.95
-    and max(max(recalled(name, 40)) for name in ("RNN, identity", *half_open)) < 0.3
-    and min(*recalled("LSTM", 100), *recalled("GRU", 100)) > 0.8
-    and max(max(recalled(name, 100)) for name in (*ungated, "RNN, identity", *half_open)) < 0.8,
-    **{f"{name} at 100": recalled(name, 100) for name in (*ungated, "LSTM", "GRU")},
+    and max(max(recalled(name, 40)) for name in ("RNN, identity", *half_open)) < 0.3,
+    **{name: recalled(name, 40) for name in (*ungated, "LSTM", "GRU")},
 )
-relu_guess.compare(recalled("RNN, ReLU identity", 40))
+two_rates = {
+    name: [run[-1] for run in ledger.values("memory-by-lag", f"recall, {name}", "accuracy")]
+    for name in ("LSTM", "GRU")
+}
+claim(
+    "At lag 100, with three learning rates to choose from, LSTM and GRU with open gates recall more than 80 % in each of three seeds, and no other run does. In another recording, with two rates, one of three open LSTMs recalls less than 60 %, and each open GRU more than 95 %.",
+    min(*recalled("LSTM", 100), *recalled("GRU", 100)) > 0.8
+    and max(max(recalled(name, 100)) for name in (*ungated, "RNN, identity", *half_open)) < 0.8
+    and sum(value < 0.6 for value in two_rates["LSTM"]) == 1
+    and len(two_rates["LSTM"]) == 3
+    and min(two_rates["GRU"]) > 0.95,
+    **{f"{name} at 100": recalled(name, 100) for name in (*ungated, "LSTM", "GRU")},
+    **{f"{name}, two rates": values for name, values in two_rates.items()},
+)
 
 # %% [markdown]
-# Up to lag 40 two good initialisations do without any gate. At lag 100 the best run without gates has 75 %, and only open gates recall more than 80 % in every run. So gates are not the only way to bridge a lag; on this task, with 600 training steps, open gates were the more robust way.
+# Up to lag 40 two good initialisations do without any gate. At lag 100 no run without gates recalls more than 80 %. So gates are not the only way to bridge a lag. On this task, with 600 training steps, the open GRU was the most robust; the open LSTM came second, and not every run of it succeeded, although $\sigma(5)^{100}$ is a half.
 
 # %% [markdown]
 # All seven models have 32 units and three seeds. Up to three learning rates are tried, until one solves the task, and otherwise the best by validation counts. Open gates have a bias of 5. Near 0, $\tanh(a) \approx a$, so with tanh and the identity a small state is copied; ReLU copies a positive one exactly. ReLU identity and orthogonal also start with small input weights; for the orthogonal one this keeps tanh near its straight part. So they differ from the tanh identity RNN in several ways at once, and these runs do not tell which of them matters.
@@ -1899,7 +1908,7 @@ claim(
 # %% tags=["fold"]
 # @title Train with the mistake
 def fit_reviews(kind, epochs=5):
-    """Train a classifier on 1,600 reviews, in padded batches of 32."""
+    """Train a classifier on 1,600 reviews, in padded batches of 32: no validation, so a smaller rate than section 7's."""
     train.set_seed(0)
     layer, order = set_forget_bias(LSTM(16, 32), 1.0), torch.Generator().manual_seed(0)
     model = kind(len(vocab), layer, embedding_std=1.0)

@@ -95,7 +95,7 @@ def recall_by_bias():
         alt="Accuracy at lag 32 against the forget bias, five dots for each of seven biases. At 0 and 1 all lie at "
         "guessing, 20 %; at 2 one of five is at 100 %, at 3 three, from 4 on all. A curve of what is left after 32 "
         "steps rises from 0 at bias 1 over 21 % at 3 to 92 % at 6.",
-        caption="How large must the bias be? Where next to nothing is left of the cell after 32 steps, every run "
+        caption="How large must the bias be at lag 32? Where next to nothing is left of the cell, every run "
         "guesses; where half or more is left, every run recalls. In between, the seed decides.",
     )
 
@@ -168,8 +168,8 @@ def what_the_state_consists_of(weights, tokens):
         ax,
         alt=f"Heat map, triangular: rows are states, columns candidates, tokens {' '.join(tokens)}. The column of the "
         "letter after the mark stays dark down to the last row; from there on all columns left of the mark are white.",
-        caption="What does each state consist of? Once the letter after the `!` is read, all that came before the `!` "
-        f"is gone. This letter's weight falls from {weights[place - 1, place]:.1f} to {weights[-1, place]:.1f} and "
+        caption="What does each state consist of? Once the letter after the `!` is read, the candidates from before the "
+        f"`!` have next to no weight. This letter's weight falls from {weights[place - 1, place]:.1f} to {weights[-1, place]:.1f} and "
         "stays there; other letters fade within a few steps.",
     )
 
@@ -210,8 +210,8 @@ def recall_by_start():
         "at 60; the tanh identity falls to guessing at 40. Right: open LSTM and GRU stay near 100 %, the LSTM a little "
         "lower at 100; the default GRU falls to guessing at 40, the default LSTM is there at 20.",
         caption="Is it the gates? At lag 40 a good initialisation does as well without them, and gates that start half "
-        "open fail. At 100 only open gates recall more than 80 % in every run. (Lines: mean of three seeds; bands: "
-        "lowest to highest.)",
+        "open fail. At 100 only open gates recall more than 80 % in every run. (Best of up to three learning rates. "
+        "Lines: mean of three seeds; bands: lowest to highest.)",
     )
 
 
@@ -258,7 +258,8 @@ def imdb():
         + ".",
         caption="What do gates gain on real reviews? LSTM and GRU lie above the RNN, the more so when only the last "
         "state is "
-        f"read. The bag that also counts pairs is ahead of all. (Small dots: {seeds} seeds; large: their mean.)",
+        "read. The bag that also counts pairs is ahead of all. (LSTM: forget bias 1; RNN and GRU: torch's start. Small "
+        f"dots: {seeds} seeds; large: their mean.)",
     )
 
 
