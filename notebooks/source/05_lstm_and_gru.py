@@ -414,7 +414,7 @@ print("output", tuple(output.shape), "without batch_first: time comes first")
 # Difficulty ●●○○○ · 20 minutes · needs sections 2 and 3
 #
 # Write the same step for weights as torch stores them: one matrix for $x$ and one for $h$, each with four blocks of rows in the order i, f, g, o. Use tensors only, without torch's LSTMs and without the library; the two
-# biases are already added into one. Five digits are compared, of the gradients too: cut nothing off.
+# biases are already added into one. Five digits are compared, of the new states and of the gradients that flow back through them.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex05-1-lstm-cell", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -540,7 +540,7 @@ claim(
 #
 # It is a starting value, found at lag 32 on this one task, and not a guarantee: over longer lags some runs fail with it (*Going deeper*). Nor do all tasks ask for keeping alone; section 7 tries the rule on one that does not.
 #
-# Is it only the number of weights, then? At 32 units an LSTM's layer has four times as many as the RNN's. An RNN with 76 units has equally many. It does better than guessing, but in each of five seeds it also falls short of the LSTM with open gates.
+# Is it only the number of weights, then? At 32 units an LSTM's layer has four times as many as the RNN's. An RNN with 76 units has equally many. It does better than guessing, but in each of five seeds it falls short of the LSTM with open gates (*Going deeper*).
 
 # %% [markdown]
 # ### Exercise 5.2 · Derive: what is left of an old cell
@@ -874,7 +874,7 @@ claim(
 #
 # (The LSTM's cell is such a sum too: candidate $g_s$ has the weight $\big( \prod_{j=s+1}^{t} f_j \big) \odot i_s$. Its weights need not add up to 1.)
 #
-# Does a long lag need gates, then? At lag 40 two kinds of RNN without gates, but with a careful initialisation, recall the token too; at lag 100 they do not, with 600 training steps (*Going deeper*).
+# Does a long lag need gates, then? At lag 40 two kinds of RNN without gates, but with a careful initialisation, recall the token too; at lag 100, after 600 training steps, no run of theirs recalls it more than eight times in ten (*Going deeper*).
 
 # %% [markdown]
 # ### Exercise 5.5 · The GRU's state as a weighted sum
@@ -1120,7 +1120,7 @@ for bias in (0.0, 5.0):
 
 # %% [markdown]
 # Then explain briefly. (a) In `"first"`: what has to be large enough, the bias alone, or a quantity made of bias and lag? Where is the border in your runs, and is it enough to be above it?
-# (b) In `"first"`, at which value does the loss stay in the runs whose accuracy stays at chance, and why does it not fall, although an LSTM that solves the task exists? (c) What do biases of 8 and 20 spoil in `"latest"`, and why does training not repair it in 250 steps?
+# (b) In `"first"`, at which value does the loss stay in the runs that only guess? Why does it not fall further, although weights that solve the task exist? (c) What do biases of 8 and 20 spoil in `"latest"`, and why does training not repair it in 250 steps?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex05-6-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION
@@ -1309,7 +1309,7 @@ claim(
 # So which one?
 #
 # 1. **Begin with a bag of words.** If it is as good, you are done.
-# 2. **Then take a GRU.** It has one state, and three blocks instead of four. In our short trainings, where the two do not start alike, it was ahead of the LSTM here and on characters (*Going deeper*); on recall with open gates it was level up to lag 60, ahead at 100.
+# 2. **Then take a GRU.** It has one state, and three blocks instead of four. In our short trainings it was ahead of the LSTM here, where the two do not start alike, and on characters (*Going deeper*); on recall with open gates it was level up to lag 60, ahead at 100.
 # 3. **Take an LSTM** if something must be counted, which a GRU's bounded state makes hard (*Going deeper*), or if your project already uses one.
 # 4. **With either,** clip the gradient, and treat the gates' initial bias as a setting to compare on validation data: open gates for a long lag, torch's own or 1 as a start on text.
 

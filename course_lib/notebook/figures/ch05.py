@@ -168,9 +168,10 @@ def what_the_state_consists_of(weights, tokens):
         ax,
         alt=f"Heat map, triangular: rows are states, columns candidates, tokens {' '.join(tokens)}. The column of the "
         "letter after the mark stays dark down to the last row; from there on all columns left of the mark are white.",
-        caption="What does each state consist of? Once the letter after the `!` is read, the candidates from before the "
-        f"`!` have next to no weight. This letter's weight falls from {weights[place - 1, place]:.1f} to {weights[-1, place]:.1f} and "
-        "stays there; other letters fade within a few steps.",
+        caption="What does each state consist of? Once the letter after the `!` is read, the candidates from before "
+        "the `!` have next to no weight. This letter's weight falls from "
+        f"{weights[place - 1, place]:.1f} to {weights[-1, place]:.1f} and stays there; other letters fade within a few "
+        "steps.",
     )
 
 
