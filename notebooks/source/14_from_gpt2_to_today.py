@@ -1100,17 +1100,16 @@ claim(
 # %% nbgrader={"grade": false, "grade_id": "ex14-6-llama-numbers", "locked": false, "schema_version": 3, "solution": true, "task": false}
 llama_numbers = ...  # six numbers: (a) billions, (b), (c), (d), (e) gigabytes, (f) percent
 ### BEGIN SOLUTION
-vocab, d, N = 128256, 4096, 32
-kv, hidden = 8 * 128, 14336  # the width of all keys of a token; F
-matrices = N * (2 * d * d + 2 * d * kv + 3 * d * hidden)
+vocab, d, N, heads, kv_heads, width, hidden = 128256, 4096, 32, 32, 8, 128, 14336
+matrices = N * (2 * d * d + 2 * d * kv_heads * width + 3 * d * hidden)
 tables = 2 * vocab * d
 all_numbers = matrices + tables  # the norms, 0.27 million, do not show in three digits
-cache = 2 * N * 8192 * kv * 2  # keys and values, 2 bytes a number
-A_and_B = N * 16 * ((d + d) + (d + kv))  # for queries and for values
+cache = 2 * N * 8192 * kv_heads * width * 2  # keys and values, 2 bytes a number
+A_and_B = N * 16 * ((d + d) + (d + kv_heads * width))  # for queries, for values
 llama_numbers = (
     all_numbers / 1e9,
     cache / 1e9,
-    cache / 1e9 * 32 / 8,
+    cache / 1e9 * heads / kv_heads,
     2 * all_numbers / 1e9,
     (matrices + 2 * tables) / 1e9,
     100 * A_and_B / all_numbers,
@@ -1342,7 +1341,7 @@ claim(
 )
 
 # %% [markdown]
-# In 1,000 steps the states of fixed size fail at recall, each in its degree: it seems to matter how things are *written*. Linear attention stores products of key and value; the others, with about three and twenty times the parameters, have nothing of the kind. Newer layers work on just that: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. And many models for long texts mix in softmax attention every few layers.
+# In 1,000 steps the states of fixed size fail at recall, each in its degree: it seems to matter how things are *written*. Linear attention stores products of key and value; the others, with about three and twenty times the parameters, have nothing of the kind. Newer layers work on just that: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. And many models for long texts mix in softmax attention every few layers (*Going deeper* shows how it looks things up).
 #
 # So much for the network. What makes it answer?
 
