@@ -712,7 +712,7 @@ claim(
 gru_guess.compare(gru_recalls)
 
 # %% [markdown]
-# So half-open gates need not fail. Why most of these GRUs succeed, we have not measured; perhaps because an LSTM shows its cell only through an output gate, which starts half closed, while the whole state of a GRU is visible. There is a limit: in another recording, with eight letters, narrower embeddings and up to 600 steps, half-open GRUs failed at lag 40 (*Going deeper*). In `PlainGRU`, one line opens the gates: `nn.init.constant_(gru.x_z.bias, 5.0)`.
+# So half-open gates need not fail; why most of these GRUs succeed, we have not measured. There is a limit: in another recording, with eight letters, narrower embeddings and up to 600 steps, half-open GRUs failed at lag 40 (*Going deeper*). In `PlainGRU`, one line opens the gates: `nn.init.constant_(gru.x_z.bias, 5.0)`.
 
 # %% [markdown]
 # ### Exercise 5.3 · One step of the GRU
@@ -1068,7 +1068,7 @@ open_guess.compare(sum(after_five["bias 5"]) / 5)
 # %% [markdown]
 # With a bias of 5, four of five runs are still guessing after five epochs. Later all of them learn the task, but that takes about three times as many epochs as with torch's default. So wide-open gates can have a price, here in time; a bias of 1 cost almost nothing.
 #
-# Why? Half-open gates are enough, probably because the words that decide stand near the end: at most 12 tokens follow the last of them. And a likely reason against open ones, not tested here: a cell that drops nothing adds up what every word has written. As far as the writes depend on the words alone, that sum is the same in any order: a bag of words, right half of the time.
+# Why? Half-open gates are enough, probably because the words that decide stand near the end: at most 12 tokens follow the last of them. Wide-open gates have a likely drawback, not tested here: a cell that drops nothing adds up what every word has written, much as a bag of words does, and on these reviews a bag is right half of the time.
 #
 # So treat the forget bias as a setting, like the learning rate, and compare on validation data.
 
