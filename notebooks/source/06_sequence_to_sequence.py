@@ -558,7 +558,7 @@ claim(
 )
 
 # %% [markdown]
-# (Decoder, data and the number of updates are the same. *Attention* adds 4,400 to 8,300 parameters, and a run took 1.1 to 2.5 times as long.)
+# (Decoder, data and the number of updates are the same in each pair. *Attention* adds 4,400 to 8,300 parameters, and a run took 1.1 to 2.5 times as long.)
 #
 # Attention also leaves a trace: its weights say where the decoder has read.
 
@@ -753,7 +753,7 @@ ch06.additive_weights(additive_weights)
 #
 # All three translators learn with a teacher and write alone. In training, each word is predicted after a *correct* beginning. Alone, the decoder continues what it has written itself, mistakes included, and such beginnings it has rarely seen. This mismatch is called **exposure bias** (Ranzato et al. 2016).
 #
-# Take *once*, in the library's version of the first screen, which takes padded sources. On the 500 test targets we feed it the reference, or its own predictions, and ask how probable it finds the reference's words. Its `start` reads the source; its `step` reads one word, and returns the logits and the next state. **By what factor does its perplexity grow?**
+# Take *once*, in the library's version of the first screen, which takes padded sources. On the 500 test targets we feed it the reference, or its own predictions, and ask how probable it finds the reference's words. The model's `start` reads the source; its `step` reads one word, and returns the logits and the next state. **By what factor does its perplexity grow?**
 
 # %%
 guess_factor = predict("the factor by which the perplexity grows", ...)
@@ -901,7 +901,7 @@ from course_lib.notebook import interactive
 interactive.beam_search(tree, tree.words, nothing, sizes=(1, 2, 3, 6))
 
 # %% [markdown]
-# A beam is no guarantee: it may drop the beginning of the best sentence one step too early. Sentences being ranked by probability alone, it can be sure only when the finished one is at least as probable as every beginning that it has dropped, for a beginning can only become less probable.
+# A beam is no guarantee: it may drop the beginning of the best sentence one step too early. As long as probability alone ranks the sentences, it can be sure only when the finished one is at least as probable as every beginning that it has dropped, for a beginning can only become less probable.
 #
 # ### Every additional word costs
 #

@@ -67,8 +67,8 @@ def by_length():
         ax,
         alt="BLEU by the number of source words, 6 to 14: attention with 8 units stays near 90, every step with 16 "
         "falls from above 50 to below 30.",
-        caption="Which sentences does a narrow vector lose? For *every step* with 16 units the longer ones more; "
-        "*attention* with 8 units loses little with the length (bands: three seeds).",
+        caption="Do long sentences suffer more from narrow states? With *every step* and one vector of 16 numbers they "
+        "do; *attention* with 8 units loses little with the length (bands: three seeds).",
     )
 
 
