@@ -298,6 +298,12 @@ def _explain_top_p(got, probs, p):
             _normalised(by_count)
         ),
         "this is the nucleus for 1 - p": _nucleus(probs, 1 - p),
+        "a softmax over the new probabilities gives each token that was cut a share again, since exp(0) is 1; "
+        "divide each row by its sum instead": _nucleus(probs, p, renormalise=False).softmax(-1),
+        "after the division by the sum comes a softmax: it gives each token that was cut a share again, since exp(0) "
+        "is 1": kept.softmax(-1),
+        "the right tokens are kept, but a softmax over their probabilities brings these nearer to one another; divide "
+        "by the sum": _nucleus(probs, p, renormalise=False).masked_fill(kept == 0, -math.inf).softmax(-1),
     }  # fmt: skip
     for message, wrong in mistakes.items():
         if close(got, wrong):
@@ -407,8 +413,12 @@ def cached_step(student):
         raise Wrong(f"after each of 4 tokens cache.length is {lengths}; it must count them: 1, 2, 3, 4")
     if not close(got, _by_steps(x, table)):
         _explain_step(got, x, table)
-    if cache.keys[:, T:].any() or cache.values[:, T:].any():
-        raise Wrong("the outputs are right, but rows of the cache beyond its length were written")
+    for name, row in (("keys", 1), ("values", 2)):
+        kept = expect_tensor(getattr(cache, name), (B, LONGEST, D), name=f"cache.{name}, after {T} tokens,")
+        if kept[:, T:].any():
+            raise Wrong("the outputs are right, but rows of the cache beyond its length were written")
+        if not close(kept[:, :T].double(), _project(x + table[:T])[row]):
+            raise Wrong(f"the outputs are right, but the first {T} rows of cache.{name} do not hold the tokens' {name}")
     x = _draw(B, LONGEST, D, seed=5)
     cache = SimpleNamespace(keys=_draw(B, LONGEST, D, seed=6), values=_draw(B, LONGEST, D, seed=7), length=0)
     got = torch.stack([student(x[:, t], cache, _project, table) for t in range(LONGEST)], 1).double()
@@ -489,9 +499,9 @@ def training_memory(student):
 def _explain_parameters(got, sizes):
     """Say which part is missing or counted twice."""
     mistakes = {
-        "the table is counted twice: embedding and output layer are one tensor": {"table": 2},
-        "the table of tokens is missing": {"table": 0},
-        "the table of positions is missing: L vectors of D numbers": {"positions": False},
+        "the token table is counted twice: embedding and output layer are one tensor": {"table": 2},
+        "the token table is missing": {"table": 0},
+        "the position table is missing: L vectors of D numbers": {"positions": False},
         "the biases are missing: 4 D in the attention, 4 D + D in the feed-forward network of a layer": {
             "biases": False
         },
@@ -508,10 +518,12 @@ def _explain_parameters(got, sizes):
         if got == _parameters(*sizes, **change):
             raise Wrong(message)
     V, L, D, N = sizes
+    if got == _parameters(*sizes) - 3 * D * N:
+        raise Wrong("3 D numbers a layer are missing: the biases of queries, keys and values, D each")
     much = "many" if got > _parameters(*sizes) else "few"
     raise Wrong(
-        f"V = {V}, L = {L}, D = {D}, N = {N}: {got:,.0f} parameters are too {much}. Count part by part: two tables, "
-        "the layers (matrices, biases, norms), the last norm"
+        f"V = {V}, L = {L}, D = {D}, N = {N}: {got:,.0f} parameters are too {much}. Count part by part: the token "
+        "table, the position table, the layers (matrices, biases, norms), the last norm"
     )
 
 
@@ -531,18 +543,18 @@ def _explain_bytes(each):
 
 # --- exercise 13.7: a training run on paper -------------------------------------------------
 
-RUN = ("tokens", "operations", "days", "gigabytes")
+RUN = ("tokens", "FLOPs", "days", "gigabytes")
 
 
 @check(
     hints=(
-        "Tokens from Hoffmann's rule, operations from 6 P M, seconds from what eight processors do. Then the cache.",
-        "operations = 6 parameters * tokens; seconds = operations / (8 * 0.4 * 4e14); cache = 2 layers B S D * 2 bytes",
-        "1.55e10 tokens, 7.2e19 operations; a day has 86,400 seconds; 2 * 36 * 32 * 1024 * 1280 numbers",
+        "Tokens from Hoffmann's rule, FLOPs from 6 P M, seconds from what eight GPUs do. Then the cache.",
+        "FLOPs = 6 parameters * tokens; seconds = FLOPs / (8 * 0.4 * 4e14); cache = 2 layers B S D * 2 bytes",
+        "1.55e10 tokens, 7.2e19 FLOPs; a day has 86,400 seconds; 2 * 36 * 32 * 1024 * 1280 numbers",
     )
 )
 def training_run(answer):
-    """Exercise 13.7: tokens, operations, days, and the gigabytes of a cache."""
+    """Exercise 13.7: tokens, FLOPs, days, and the gigabytes of a cache."""
     tokens, operations, days, gigabytes = expect_numbers(answer, RUN)
     N = 774e6
     D = 20 * N
@@ -551,20 +563,20 @@ def training_run(answer):
         raise Wrong("tokens: Hoffmann's rule is 20 tokens for each parameter")
     if not near(tokens / D, 1.0):
         raise Wrong(f"tokens: {tokens:.4g}; wanted 20 for each of 774 million parameters")
-    _rounded_too_far("operations:", operations, 6 * N * D)
+    _rounded_too_far("FLOPs:", operations, 6 * N * D)
     for factor, message in {
-        2: "operations: 2 P M is the forward pass alone; the backward pass takes twice as many again",
-        4: "operations: 4 P M is the backward pass alone; the forward pass takes 2 P M",
-        6 / 20: "operations: that is 6 P^2; P times the number of tokens is wanted",
+        2: "FLOPs: 2 P M is the forward pass alone; the backward pass takes twice as many again",
+        4: "FLOPs: 4 P M is the backward pass alone; the forward pass takes 2 P M",
+        6 / 20: "FLOPs: that is 6 P^2; P times the number of tokens is wanted",
     }.items():
         if near(operations / (factor * N * D), 1.0):
             raise Wrong(message)
     if not near(operations / (6 * N * D), 1.0):
-        raise Wrong(f"operations: {operations:.4g}; wanted 6 for each parameter and token")
+        raise Wrong(f"FLOPs: {operations:.4g}; wanted 6 for each parameter and token")
     right = 6 * N * D / (8 * 0.4 * 4e14) / 86400
     _rounded_too_far("days:", days, right)
     for factor, message in {
-        8: "days: that is for one processor; there are eight",
+        8: "days: that is for one GPU; there are eight",
         0.4: "days: no program runs at the peak; this one reaches 40 % of it",
         0.4**2: "days: divide by the share that is reached; multiplying makes a slow program fast",
         24: "days: these are hours",
@@ -573,7 +585,7 @@ def training_run(answer):
         if near(days / (factor * right), 1.0):
             raise Wrong(message)
     if not near(days / right, 1.0):
-        raise Wrong(f"days: {days:.4g}; operations over (processors x share x peak), and 86,400 seconds a day")
+        raise Wrong(f"days: {days:.4g}; FLOPs over (GPUs x share x peak), and 86,400 seconds a day")
     cache = 2 * 36 * 32 * 1024 * 1280 * 2 / 1e9
     _rounded_too_far("gigabytes:", gigabytes, cache)
     for factor, message in {

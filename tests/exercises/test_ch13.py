@@ -176,6 +176,11 @@ def by_loop(probs, p):
     return found / found.sum(-1, keepdim=True)
 
 
+def softmax_of_the_kept(probs, p):
+    kept = nucleus(right, normalise=False)(probs, p)
+    return kept.masked_fill(kept == 0, -math.inf).softmax(-1)
+
+
 def flattened(probs, p):
     kept = (nucleus(right)(probs, p) > 0).double()
     return kept / kept.sum(-1, keepdim=True)
@@ -218,6 +223,26 @@ def two_rows(x, cache, project, table):
     after = found.clone()
     cache.keys[:, cache.length :] = 1.0
     return after
+
+
+def grown(x, cache, project, table):
+    """The filled rows and the new one take the place of the whole cache."""
+    t = cache.length
+    q, k, v = project(x + table[t])
+    cache.keys = torch.cat([cache.keys[:, :t], k[:, None]], 1)
+    cache.values = torch.cat([cache.values[:, :t], v[:, None]], 1)
+    cache.length = t + 1
+    weights = ((cache.keys @ q[:, :, None])[..., 0] / math.sqrt(x.shape[-1])).softmax(-1)
+    return (weights[..., None] * cache.values).sum(1)
+
+
+def elsewhere(x, cache, project, table):
+    """The tokens are kept, and read again, beside the cache's rows."""
+    cache.read = [*getattr(cache, "read", []), x + table[cache.length]]
+    cache.length += 1
+    q, k, v = project(torch.stack(cache.read, 1))
+    weights = ((k @ q[:, -1, :, None])[..., 0] / math.sqrt(x.shape[-1])).softmax(-1)
+    return (weights[..., None] * v).sum(1)
 
 
 def memory(each=16, table=1, L=1, bias=9, norm=4, last=2):
@@ -415,6 +440,9 @@ PLANTED = {
         ("same tokens are kept in every row", one_set),
         ("which is top-k", nucleus(share_of_tokens)),
         ("for 1 - p", lambda probs, p: nucleus(right)(probs, 1 - p)),
+        ("a softmax over the new probabilities", lambda *row: nucleus(right, normalise=False)(*row).softmax(-1)),
+        ("after the division by the sum comes a softmax", lambda *row: nucleus(right)(*row).softmax(-1)),
+        ("nearer to one another", softmax_of_the_kept),
         ("tokens are left; the smallest set", by_threshold),
         ("wrong tokens: put each back at its own token", gathered),
         ("not the likeliest", any_as_many),
@@ -444,16 +472,19 @@ PLANTED = {
         ("position of the first", first_position),
         ("cache.length is [0, 0, 0, 0]", step(advance=0)),
         ("beyond its length were written", two_rows),
+        ("cache.keys, after 4 tokens, has shape (2, 4, 3)", grown),
+        ("rows of cache.keys do not hold", elsewhere),
         ("has shape (2, 1, 3)", lambda *inputs: step()(*inputs)[:, None]),
     ],
     "training_memory": [
         ("counted twice", memory(table=2)),
-        ("table of tokens is missing", memory(table=0)),
-        ("table of positions is missing", memory(L=0)),
+        ("token table is missing", memory(table=0)),
+        ("position table is missing", memory(L=0)),
         ("biases are missing", memory(bias=0)),
         ("norms of the layers are missing", memory(norm=0)),
         ("last norm is missing", memory(last=0)),
         ("matrices alone", memory(bias=0, norm=0, last=0)),
+        ("biases of queries, keys and values", memory(bias=6)),
         ("are too few", memory(norm=3)),
         ("are too many", memory(norm=6)),
         ("the weights alone", memory(each=4)),
@@ -470,8 +501,8 @@ PLANTED = {
         ("forward pass alone", run(_1=OPERATIONS / 3)),
         ("backward pass alone", run(_1=OPERATIONS * 2 / 3)),
         ("6 P^2", run(_1=6 * 774e6**2)),
-        ("operations: 1e+20", run(_1=1e20)),
-        ("one processor", run(_2=8 * DAYS)),
+        ("FLOPs: 1e+20", run(_1=1e20)),
+        ("one GPU", run(_2=8 * DAYS)),
         ("at the peak", run(_2=0.4 * DAYS)),
         ("makes a slow program fast", run(_2=OPERATIONS / 8 / 4e14 * 0.4 / 86400)),
         ("hours", run(_2=24 * DAYS)),
