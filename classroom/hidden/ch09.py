@@ -82,7 +82,9 @@ def right_encoder_block(x, mask, p, num_heads):
 
 
 def draw_cross_attention(draw):
+    """Target and source of different lengths, or, now and then, of one."""
     B, T, S, D = draw.sizes(4)
+    T = draw.choice((T, T, S))
     mask = draw.share(B, S) < 0.6
     mask[:, draw.randrange(S)] = True
     mask[0], mask[1] = True, torch.arange(S) == draw.randrange(S)

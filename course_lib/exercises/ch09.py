@@ -147,6 +147,8 @@ def layer_norm(student):
         "the gain is applied, the bias is missing": _normalise(x, weight, zero, eps),
         "the bias is added, the gain (weight) is missing": _normalise(x, one, bias, eps),
         "the mean is not subtracted: that is nearly RMSNorm, another norm": weight * x / (variance + eps).sqrt() + bias,
+        "that is RMSNorm and a bias: x is divided by the root of the mean of its squares, and its mean is subtracted "
+        "nowhere. Subtract it first": weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt() + bias,
         "the squares are added up; the variance is their mean, the sum divided by D":
             weight * (x - x.mean(-1, keepdim=True)) / (5 * variance + eps).sqrt() + bias,
         "the gain multiplies the bias too: the bias is added last": weight * _normalise(x, one, bias, eps),
@@ -218,7 +220,7 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True, project=True, H=_H):
+def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True, project=True, H=_H, causal=False):
     """Self-attention with the parameters of a block, or a mistaken form of it."""
     B, T, D = x.shape
     parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
@@ -233,6 +235,8 @@ def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True
     scores = q @ k.transpose(-2, -1) / (D // H if width is None else width) ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None, None], -math.inf)
+    if causal:
+        scores = scores.masked_fill(torch.ones(T, T).triu(1) > 0, -math.inf)
     heads = scores.softmax(axis) @ v
     if merge == "interleaved":
         heads = heads.permute(0, 2, 3, 1)
@@ -255,11 +259,16 @@ def _block(x, mask, p, attend=_attend, feed=_feed_forward, add="post", norms=(1,
     if add == "norm first":
         x = x + norm1(attend(x, mask, p, **options))
         return x + norm2(feed(x, p))
-    keep = 0 if add in ("none", "second only") else x
+    keep, start = 0 if add in ("none", "second only") else x, x
     x = norm1(keep + attend(x, mask, p, **options))
     if add == "first only":
         return norm2(feed(x, p))
-    return norm2((0 if add == "none" else x) + feed(x, p))
+    return norm2({"none": 0, "the start": start}.get(add, x) + feed(x, p))
+
+
+def _without_biases(p, *names):
+    """The parameters of a block, some biases 0."""
+    return {name: 0 * tensor if name in names else tensor for name, tensor in p.items()}
 
 
 def _other_block(student, x, p):
@@ -344,6 +353,19 @@ def encoder_block(student):
         "the order of the projections is off: the rows of in_proj_weight are those of q, then k, then v":
             _block(x, mask, p, order="kqv"),
         "the two norms have changed places: gain1 and offset1 belong to the first": _block(x, mask, p, norms=(2, 1)),
+        "the first norm is used twice; the second sum has its own, gain2 and offset2": _block(x, mask, p, norms=(1, 1)),
+        "the second residual is the block's input; what the feed-forward read, norm1's result, is added to what it "
+        "gives": _block(x, mask, p, add="the start"),
+        "a causal mask in an encoder: the text is there as a whole, every token may look at all the real ones":
+            _block(x, mask, p, causal=True),
+        "none of the four biases is added: each of the linear maps has one": _block(x, mask, _without_biases(
+            p, "in_proj_bias", "out_bias", "bias1", "bias2")),
+        "the biases of the attention, in_proj_bias and out_bias, are not added": _block(x, mask, _without_biases(
+            p, "in_proj_bias", "out_bias")),
+        "the biases of the feed-forward network, bias1 and bias2, are not added": _block(x, mask, _without_biases(
+            p, "bias1", "bias2")),
+        **{f"{name} is not added": _block(x, mask, _without_biases(p, name))
+           for name in ("in_proj_bias", "out_bias", "bias1", "bias2")},
     }  # fmt: skip
     _recognise(got[mask], {message: value[mask] for message, value in wrong.items()})
     K = _D // _H
@@ -424,6 +446,10 @@ def cross_attention(student):
         parts = [vectors @ weight.T for vectors, weight in zip((small[0], small[1], small[1]), W, strict=True)]
         if not close(student(*small, mask, *W), _cross(*parts, mask), precision(got)):
             raise Wrong("right for D = 5, wrong for D = 3: is the width written in your code?")
+        equal = torch.cat([x, -x[:, :1]], dim=1)  # T = S
+        if not close(student(equal, memory, mask, W_q, W_k, W_v), _cross(equal @ W_q.T, k, v, mask), precision(got)):
+            raise Wrong("right for T = 3 and S = 4, wrong for T = S = 4: is there a causal mask, or another way, where "
+                        "both are equal? The target may see all of the source, whatever the lengths")  # fmt: skip
         alone = torch.tensor([[1, 0, 0, 0], [0, 0, 1, 0]]).bool()
         for factor, size in ((300, "hundreds"), (1500, "thousands")):
             if not close(student(factor * x, memory, alone, W_q, W_k, W_v), _cross(factor * q, k, v, alone), 1e-3):
@@ -896,6 +922,9 @@ def _expect_update(student, weights, H, source, real):
         ):
             if close(got[0], ours(rule)[0][0]):
                 raise Wrong(message)
+        if close(got[0], right[1]):
+            raise Wrong("learn: that is the loss after the update; the loss *before* it, the one whose gradient is "
+                        "used, is asked for")  # fmt: skip
         raise Wrong("learn: encode and decode are right, the loss is not the mean cross-entropy of the real words of "
                     "target_out")  # fmt: skip
     if close(got[1], got[0], 1e-9):

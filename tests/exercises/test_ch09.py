@@ -54,9 +54,11 @@ def block(
     split=True,
     project=True,
     exchange=False,
+    unbiased=(),
 ):
     def encoder_block(x, mask, p, num_heads):
         B, T, D = x.shape
+        start, p = x, p | {name: 0 * p[name] for name in unbiased}
 
         def attend(x):
             parts = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).chunk(3, -1)
@@ -68,7 +70,9 @@ def block(
                 for i in order
             )
             scores = q @ k.mT / {"K": D // num_heads, "H": num_heads, "D": D, "1": 1}[width] ** 0.5
-            keys = {"mask": mask, "all": mask | True, "padding": ~mask}[see]
+            keys = {"mask": mask, "all": mask | True, "padding": ~mask}.get(see, mask)
+            if see == "causal":
+                scores = scores + torch.full((T, T), -math.inf).triu(1)
             heads = scores.masked_fill(~keys[:, None, None], -math.inf).softmax(dim) @ v
             heads = heads.permute(0, 2, 3, 1) if merge == "interleaved" else heads.transpose(1, 2) if merge else heads
             heads = heads.reshape(B, T, D)
@@ -98,7 +102,7 @@ def block(
         x = norm1(attend(x) + (0 if form in ("none", "last") else x))
         if not second:
             return norm2(x)
-        return norm2(feed(x) + (0 if form in ("none", "first") else x))
+        return norm2(feed(x) + (0 if form in ("none", "first") else start if form == "start" else x))
 
     return encoder_block
 
@@ -224,7 +228,7 @@ def own(
     norms=(2, 3), first=False, scale=1.0, ids_tell=False, heads=None, depth=None, pad_counts=False, reduction="mean",
     shift=False, zero=True, move=True, keep_eos=False, keep_sos=False, stop=True, short=0, half=False, train=True,
     score="K", in_order=False, divide=False, clone=False, detach=False,
-    again=False, exchange=False, all_places=False,
+    again=False, exchange=False, all_places=False, loss_after=False,
 ):  # fmt: skip
     """A whole model, or one with a mistake in it."""
 
@@ -299,6 +303,9 @@ def own(
             if not train:
                 with torch.no_grad():
                     self.w["encoder"][0]["bias1"] += 0.1
+            if loss_after:
+                logits = self.decode(target_in, self.encode(source, real), real)
+                loss = F.cross_entropy(logits.transpose(1, 2), wanted, **options)
             return loss.item()
 
         def translate(self, source, sos, eos, max_new_tokens):
@@ -335,6 +342,7 @@ PLANTED = {
         ("the bias is missing", norm(offset=False)),
         ("gain (weight) is missing", norm(gain=False)),
         ("mean is not subtracted", norm(centre=False)),
+        ("RMSNorm and a bias", lambda x, w, b, eps: w * x / (x.square().mean(-1, keepdim=True) + eps).sqrt() + b),
         ("divide by its root", norm(place="no root")),
         ("the squares are added up", lambda x, w, b, eps: (
             lambda c: w * c / ((c**2).sum(-1, keepdim=True) + eps).sqrt() + b)(x - x.mean(-1, keepdim=True))),
@@ -387,6 +395,16 @@ PLANTED = {
         ("order of the projections", block(order=(1, 0, 2))),
         ("softmax runs over the queries", block(dim=-2)),
         ("the two norms have changed places", block(norms=(2, 1))),
+        ("the first norm is used twice", block(norms=(1, 1))),
+        ("the second residual is the block's input", block(form="start")),
+        ("a causal mask in an encoder", block(see="causal")),
+        ("none of the four biases", block(unbiased=("in_proj_bias", "out_bias", "bias1", "bias2"))),
+        ("the biases of the attention", block(unbiased=("in_proj_bias", "out_bias"))),
+        ("the biases of the feed-forward network", block(unbiased=("bias1", "bias2"))),
+        ("yet: in_proj_bias is not added", block(unbiased=("in_proj_bias",))),
+        ("yet: out_bias is not added", block(unbiased=("out_bias",))),
+        ("yet: bias1 is not added", block(unbiased=("bias1",))),
+        ("yet: bias2 is not added", block(unbiased=("bias2",))),
         ("the result holds nan", queries_hidden),
         ("right for 2 heads", lambda x, mask, p, H: block()(x, mask, p, 2)),
         ("in front or between", lambda x, mask, p, H: block()(
@@ -400,6 +418,8 @@ PLANTED = {
         ("`real` is not used", cross(see="all")),
         ("the wrong way round", cross(see="padding")),
         ("a causal mask", cross(see="causal")),
+        ("wrong for T = S = 4", lambda x, memory, *rest: cross(
+            see="causal" if x.shape == memory.shape else "mask")(x, memory, *rest)),
         ("runs over the target positions", cross(dim=1)),
         ("not divided by sqrt(D)", cross(scale=False)),
         ("W_k and W_v are exchanged", cross(swap=(0, 2, 1))),
@@ -446,6 +466,7 @@ PLANTED = {
         ("learn: padding counts in the loss", own(pad_counts=True)),
         ("learn: padding adds nothing to the loss, but is counted", own(all_places=True)),
         ("learn: the loss is a sum", own(reduction="sum")),
+        ("learn: that is the loss after the update", own(loss_after=True)),
         ("learn: the loss compares with target_in", own(shift=True)),
         ("is there a backward, and a step", own(move=False)),
         ("has your model copied them", own(clone=True)),
