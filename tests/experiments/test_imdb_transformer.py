@@ -155,7 +155,9 @@ def test_one_change_leaves_the_others_in_place(small_imdb, monkeypatch):
     rows = [parts["train"][0] for _, parts in seen]
     assert all(torch.equal(a, b) for a, b in zip(rows[0], rows[3], strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(rows[0], rows[2], strict=True))
-    assert cuts == [tokenize, imdb_transformer._between_spaces] + [tokenize] * 5
+    assert cuts == [tokenize, imdb_transformer._between_spaces, tokenize]  # each way of reading once
+    read_alike = [parts is seen[0][1] for _, parts in seen]
+    assert read_alike == [True, False, False] + [True] * 4  # but for "tokens" and "end"
 
 
 def test_without_mask_padding_is_read():
