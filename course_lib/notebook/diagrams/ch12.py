@@ -87,36 +87,42 @@ def pretraining_directions():
 
 
 @diagram(
-    alt="Two frames. Left, 1, pre-train, on unlabelled texts: the tokens 'the plot was [MASK]' go into BERT, "
-    "which says 'dull?' over the mask. A thick line, the weights are kept, leads to the right frame. Right, 2, "
-    "fine-tune, on a few labelled texts: '[CLS] slow dull film' goes into the same BERT; its first position goes "
-    "into a new linear layer, which says 'negative'.",
+    alt="Two frames. Left, 1, pre-train, on unlabelled texts: the tokens '[CLS] the plot was [MASK] [SEP]' go into "
+    "BERT, which says 'dull?' over the mask. A thick line, the weights are kept, leads to the right frame. Right, 2, "
+    "fine-tune, on a few labelled texts: '[CLS] the film was dull [SEP]' goes into the same BERT; the mean of its six "
+    "vectors goes into a new linear layer, which says 'negative'.",
     caption="First the model fills in words that were hidden in plain text, of which there is plenty; then the same "
-    "weights, with one new layer, learn from the few texts that somebody has labelled. It reads one vector, here "
-    "that of [CLS], as in the paper; this chapter's small BERT reads the mean of all (section 5 says why).",
+    "weights, with one new layer, learn from the few texts that somebody has labelled. The new layer reads the mean "
+    "of all vectors; in the paper it reads that of [CLS] (section 5).",
 )
 def pretrain_finetune():
     """Draw the two stages, with one BERT in both."""
-    ax = canvas(16, 7.4)
-    stages = ((0.3, "1  pre-train", "unlabelled texts: plenty", ("the", "plot", "was", "[MASK]")),
-              (8.9, "2  fine-tune", "labelled texts: few", ("[CLS]", "slow", "dull", "film")))  # fmt: skip
+    ax = canvas(16, 8.2)
+    stages = (
+        (0.3, "1  pre-train", "unlabelled texts: plenty", "[CLS] the plot was [MASK] [SEP]"),
+        (8.9, "2  fine-tune", "labelled texts: few", "[CLS] the film was dull [SEP]"),
+    )
     for left, title, texts, words in stages:
-        frame(ax, left, 0.3, 6.8, 6.2)
-        label(ax, left + 0.1, 6.95, title, size=12, weight="bold", align="left")
+        frame(ax, left, 0.3, 6.8, 7.0)
+        label(ax, left + 0.1, 7.75, title, size=12, weight="bold", align="left")
         label(ax, left + 3.4, 0.75, texts, size=9.5)
         box(ax, left + 3.4, 3.25, "BERT", "BERT", w=6.2, h=1.0, size=13)
-        for t, word in enumerate(words):
-            x = left + 1.0 + 1.6 * t
-            box(ax, x, 1.65, word, "muted" if word.startswith("[") else "token", w=1.4, h=0.66, size=9.5)
+        for t, word in enumerate(words.split()):
+            x = left + 0.7 + 1.08 * t
+            box(ax, x, 1.65, word, "muted" if word.startswith("[") else "token", w=1.03, h=0.66, size=8)
             wire(ax, [(x, 1.98), (x, 2.75)])
     wire(ax, [(6.8, 3.25), (9.2, 3.25)], "BERT", lw=4)
     label(ax, 8.0, 4.15, "weights\nare kept", "BERT", size=10)
-    wire(ax, [(6.1, 3.75), (6.1, 5.45)], "output")
-    box(ax, 6.1, 5.8, "dull ?", "output", w=1.5, h=0.7)
-    wire(ax, [(9.9, 3.75), (9.9, 4.4)])
-    box(ax, 10.5, 4.75, "new linear layer", "projections", w=2.7, h=0.7, size=9.5)
-    wire(ax, [(11.85, 4.75), (12.6, 4.75), (12.6, 5.45)], "output")
-    box(ax, 12.6, 5.8, "negative", "output", w=2.0, h=0.7)
+    mask = 0.3 + 0.7 + 1.08 * 4
+    wire(ax, [(mask, 3.75), (mask, 6.25)], "output")
+    box(ax, mask, 6.6, "dull ?", "output", w=1.5, h=0.66)
+    for t in range(6):
+        wire(ax, [(8.9 + 0.7 + 1.08 * t, 3.75), (8.9 + 0.7 + 1.08 * t, 4.22)])
+    box(ax, 12.3, 4.5, "mean of the six vectors", "hidden", w=6.2, h=0.56, size=9.5)
+    wire(ax, [(12.3, 4.78), (12.3, 5.25)])
+    box(ax, 12.3, 5.55, "new linear layer", "projections", w=2.7, h=0.6, size=9.5)
+    wire(ax, [(12.3, 5.85), (12.3, 6.27)], "output")
+    box(ax, 12.3, 6.6, "negative", "output", w=2.0, h=0.66)
     return ax
 
 
