@@ -89,7 +89,7 @@ def draw_pretraining_step(draw):
 
 
 def probe_pretraining_step(answer, ids, real, choose, fate, others, table, out, rate):
-    """Two steps; what the loss was before each, and the weights in the end."""
+    """Two steps; what the loss was before each, whether it kept its graph, and the weights in the end."""
     import torch
 
     class Network(torch.nn.Module):
@@ -104,8 +104,10 @@ def probe_pretraining_step(answer, ids, real, choose, fate, others, table, out, 
 
     network = Network()
     optimizer = torch.optim.SGD(network.parameters(), lr=rate)
-    losses = [torch.as_tensor(answer(network, optimizer, ids, real, choose, fate, others)).item() for _ in range(2)]
-    return losses, network.table.detach(), network.out.detach()
+    answers = [answer(network, optimizer, ids, real, choose, fate, others) for _ in range(2)]
+    losses = [torch.as_tensor(loss).item() for loss in answers]
+    graphs = [getattr(loss, "requires_grad", False) for loss in answers]
+    return losses, graphs, network.table.detach(), network.out.detach()
 
 
 def right_pretraining_step(ids, real, choose, fate, others, table, out, rate):
@@ -125,7 +127,7 @@ def right_pretraining_step(ids, real, choose, fate, others, table, out, rate):
         slopes = torch.autograd.grad(loss, (table, out))
         losses.append(loss.item())
         table, out = (weight.detach() - rate * slope for weight, slope in zip((table, out), slopes, strict=True))
-    return losses, table, out
+    return losses, [False, False], table, out  # a float was asked for
 
 
 def draw_wordpiece(draw):
@@ -168,11 +170,16 @@ def draw_bert_parameters(draw):
     return V, L, D, draw.randint(1, 5), F
 
 
+def probe_bert_parameters(answer, *sizes):
+    number = answer(*sizes)
+    return isinstance(number, float), int(number)  # an int was asked for
+
+
 def right_bert_parameters(V, L, D, N, F):
     layers = [nn.TransformerEncoderLayer(D, 1, F) for _ in range(N)]
     tables = [nn.Embedding(size, D) for size in (V, L, 2)]
     model = nn.ModuleList([*tables, nn.LayerNorm(D), *layers, nn.Linear(D, D)])
-    return sum(parameter.numel() for parameter in model.parameters())
+    return False, sum(parameter.numel() for parameter in model.parameters())
 
 
 def draw_similarities(draw):
@@ -209,6 +216,6 @@ TESTS = [
     Hidden("ex12-4-wordpiece-check", "wordpiece", draw_wordpiece, right_wordpiece, probe_wordpiece,
            without=("tokenizers", "transformers", "tokenizer", "WordPiece", "WordpieceTokenizer")),
     Hidden("ex12-6-bert-parameters-check", "bert_parameters", draw_bert_parameters, right_bert_parameters,
-           without=(*BY_BUILDING, "BERT", "BERTConfig", "BERTEmbedding")),
+           probe_bert_parameters, without=(*BY_BUILDING, "BERT", "BERTConfig", "BERTEmbedding")),
     Hidden("ex12-7-similarities-check", "similarities", draw_similarities, right_similarities),
 ]  # fmt: skip

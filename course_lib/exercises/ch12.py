@@ -179,6 +179,9 @@ def blank_loss(student):
         ),
         "that is the sum; wanted is the mean over the chosen positions": each[chosen].sum(),
         "the mean of the rows' means: a row with one blank counts as much as one with four": rows.mean(),
+        "a softmax was applied before F.cross_entropy, which applies its own: it wants logits, not probabilities": (
+            F.cross_entropy(logits[chosen].softmax(-1), targets[chosen])
+        ),
         "the sign is wrong: the loss is minus the log-probability": -each[chosen].mean(),
         "that is the mean of the logits at the targets, not of log-probabilities: a softmax is missing": (
             -logits[chosen].gather(1, targets[chosen][:, None]).mean()
@@ -291,6 +294,9 @@ def pretraining_step(student):
             _explain_loss(got, logits.detach(), targets, ids, network, inputs, real)
         loss.backward()
         _has_stepped(network, twin)
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            raise Wrong("all is right, but the loss is returned with its graph; wanted is a float, which keeps nothing "
+                        "of the step in memory")  # fmt: skip
 
 
 def _has_read(read, ids, real, inputs):
@@ -422,8 +428,11 @@ def _parameters(V, L, D, N, F, S=2, embeddings=True, norms=True, biases=True, po
 def bert_parameters(student):
     """Exercise 12.6: the formula, checked on both published sizes and on odd ones."""
     sizes = {"V": 11, "L": 13, "D": 8, "N": 5, "F": 14}
-    got, wanted = expect_number(student(*sizes.values()), "the number"), _parameters(**sizes)
+    answer = student(*sizes.values())
+    got, wanted = expect_number(answer, "the number"), _parameters(**sizes)
     if got == wanted:
+        if isinstance(answer, float):
+            raise Wrong("the number is right, but it is a float; a count is an int (does a / or a 0.5 stand in it?)")
         base = expect_number(student(30522, 512, 768, 12, 3072), "the number for BERT-base")
         if base != _parameters(30522, 512, 768, 12, 3072):
             raise Wrong("right for a small BERT, wrong for BERT-base: F need not be 4 D, or a size is in the code")
@@ -446,11 +455,15 @@ def bert_parameters(student):
         "only one layer is counted": wanted - (N - 1) * (4 * D * D + 4 * D + 2 * D * F_ + F_ + D + 4 * D),
         "the embeddings are missing": _parameters(**sizes, embeddings=False),
         "the output layer is counted: it is the table of embeddings, and the heads are not asked for": wanted + 11 * D,
+        "V too many: the bias of the output layer is counted, and it belongs to a head of pre-training": wanted + 11,
+        "both heads of pre-training are counted; wanted is BERT with its pooler and no heads": (
+            wanted + D * D + 5 * D + 11 + 2
+        ),
     }
     for message, wrong in mistakes.items():
         if got == wrong:
             raise Wrong(message)
-    raise Wrong(f"for V = 11, L = 13, D = 8, N = 5, F = 14 you count {got:,.0f}; there are {wanted}")
+    raise Wrong(f"for V = 11, L = 13, D = 8, N = 5, F = 14 you count {got:,.0f}; there are {wanted:,}")
 
 
 # --- exercise 12.4: WordPiece ---------------------------------------------------------------

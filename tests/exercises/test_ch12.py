@@ -186,6 +186,7 @@ PLANTED = {
         ("rows' means", loss("rows")),
         ("sign is wrong", loss(sign=-1)),
         ("softmax is missing", loss("logits")),
+        ("which applies its own", lambda logits, targets: loss()(logits.softmax(-1), targets)),
         ("number of rows", loss(divide="rows")),
         ("token 0 is left out", lambda logits, targets: F.cross_entropy(logits[targets > 0], targets[targets > 0])),
         ("it is a float", lambda logits, targets: loss()(logits, targets).item()),
@@ -217,6 +218,10 @@ PLANTED = {
         ("nothing is clipped", clipped()),
         ("did not make one step", clipped(each=True)),
         ("the loss is a str", lambda *given: str(step()(*given))),
+        (
+            "returned with its graph",
+            lambda *given: torch.tensor(step()(*given), dtype=torch.float64, requires_grad=True),
+        ),
     ],
     "wordpiece": [
         ("shortest", pieces(longest=False)),
@@ -249,7 +254,11 @@ PLANTED = {
         ("fourth matrix", counted(qkv=3)),
         ("one layer", lambda V, L, D, N, F: ch12._parameters(V, L, D, 1, F)),
         ("embeddings are missing", counted(embeddings=False)),
-        ("output layer", less(lambda V, L, D, N, F: -V * D)),
+        ("output layer is counted", less(lambda V, L, D, N, F: -V * D)),
+        ("bias of the output layer", less(lambda V, L, D, N, F: -V)),
+        ("both heads", less(lambda V, L, D, N, F: -(D * D + 5 * D + V + 2))),
+        ("is a float", less(lambda V, L, D, N, F: 0.0)),
+        ("you count 3,125; there are 3,126", less(lambda V, L, D, N, F: 1)),
         ("wrong for BERT-base", lambda V, L, D, N, F: ch12._parameters(V, 13, D, N, F)),
         ("you count 1;", lambda V, L, D, N, F: 1),
     ],
@@ -318,7 +327,7 @@ def test_other_right_ways_are_welcome():
         for parameter in network.parameters():
             (parameter.grad,) = torch.autograd.grad(mean, parameter, retain_graph=True)
         optimizer.step()
-        return mean
+        return mean.detach()
 
     assert verdict(ch12.similarities, cosine_of_means) == "passed: similarities"
     assert verdict(ch12.pretraining_step, step()) == "passed: pretraining_step"
