@@ -486,7 +486,7 @@ def start_small(model, std=0.02):
 # %% [markdown]
 # (With the division, what all branches add at the start does not depend on the depth; *Going deeper* derives it.)
 #
-# Which loss should we now expect? If all logits are equal, the sum is $V e^{z}$, and $\ell = \ln V$. But each is a dot product with a row of normal random numbers, so they are roughly normal, too. With mean 0 and variance $s^2$, the mean of $e^z$ is then $e^{s^2/2}$, and the sum about $V e^{s^2/2}$. And $z_r$ is 0 on average, over many starts, so $\ell \approx \ln V + s^2/2$. We also try a larger start, with two seeds:
+# Which loss should we now expect? If all logits are equal, the sum is $V e^{z}$, and $\ell = \ln V$. But each is a dot product with a row of normal random numbers, so they are roughly normal, too. With mean 0 and variance $s^2$, the mean of $e^z$ is then $e^{s^2/2}$, and the sum about $V e^{s^2/2}$. And $z_r$ is about 0 on average, over many starts, so $\ell \approx \ln V + s^2/2$. We also try a larger start, with two seeds:
 
 # %%
 first_losses = {}
@@ -517,7 +517,7 @@ claim(
 )
 
 # %% [markdown]
-# At GPT's 0.02 plain $\ln V$ will do. At 0.16 the variance explains most of the surplus. What is left is mostly the mean of $z_r$, whose sign changes with the seed. So look first at the first loss of any run from random weights: near $\ln V$ the model knows nothing; far above it, look for a fault in start or data.
+# At GPT's 0.02 plain $\ln V$ will do. At 0.16 the variance explains most of the surplus. What is left is, with both seeds, mostly the mean of $z_r$: above 0 with one, below 0 with the other. So look first at the first loss of any run from random weights: near $\ln V$ the model knows nothing; far above it, look for a fault in start or data.
 
 # %% [markdown]
 # ### Which way does it push?
@@ -1231,7 +1231,7 @@ def cached_step(x, cache, project, table):
 
     Args:
         x: (B, D) vectors of the new token, without position.
-        cache: object with `.keys` and `.values` (B, L, D), of which the first `.length` rows are filled. It is changed.
+        cache: object with `.keys` and `.values` (B, L, D), of which the first `.length` rows are filled. It is changed; its shape stays.
         project: function from (B, D) to queries, keys and values, (B, D) each.
         table: (L, D) learned positions, the first token's in row 0.
 
