@@ -253,8 +253,8 @@ def block_with_numbers():
         (rows["found"], "what it found"),
         (rows["added"], "$x$ + what it found"),
         (rows["x1"], "normalised"),
-        (rows["hidden"], "feed-forward: 2nd + 3rd entry,\n1st − 3rd, where positive"),
-        (rows["thought"], "what it makes of these two:\nnew entries 4 and 1"),
+        (rows["hidden"], "hidden units: relu(2nd + 3rd),\nrelu(1st − 3rd)"),
+        (rows["thought"], "what feed-forward gives:\nwritten to entries 4 and 1"),
         (rows["added again"], "what it was + what it made"),
         (rows["x2"], "normalised: the output"),
     ):
@@ -279,12 +279,12 @@ def decoder_block():
     """Draw one decoder block, Post-LN."""
     ax = canvas(14.6, 11.0)
     x, y = 7.0, 5.65
-    box(ax, x, 0.6, "$y$, shifted", kind="token", w=2.6, h=0.66, size=10.5)
+    box(ax, x, 0.6, "$y$", kind="token", w=2.2, h=0.66, size=11)
     box(ax, 1.8, y, "memory $m$", kind=CROSS, w=2.6, h=0.8, size=10.5)
     label(ax, 1.8, y - 0.75, "(B, S, D)", size=9.5)
     top = _decoder_block(ax, x, y, 0.93, 3.1)
     wire(ax, [(x, top), (x, 10.0)])
-    box(ax, x, 10.35, "$h$", kind="output", w=2.2, h=0.66, size=11)
+    box(ax, x, 10.35, "$y$", kind="output", w=2.2, h=0.66, size=11)
     for at, text in (
         (0.6, "(B, T, D)"),
         (3.0, "the target looks back,\nnever ahead"),
@@ -420,7 +420,7 @@ WORDS = ["la", "kata", "vidis", "<eos>"]
     "Frame 1: input <sos>, output la. Frame 2: inputs <sos> la, output kata. Frame 3: <sos> la kata, output vidis. "
     "Frame 4: <sos> la kata vidis, output <eos>. A dashed arrow leads from each output to the next frame's input.",
     caption="Generating: each output is appended to the input, and the decoder runs again on all of it, until it says "
-    "`<eos>`. Three words and `<eos>` take four runs, each waiting for the one before.",
+    "`<eos>`. Three words and `<eos>` take four passes, each waiting for the one before.",
 )
 def autoregressive_decoding():
     """Draw four steps of decoding as a strip of frames."""
@@ -457,13 +457,13 @@ def autoregressive_decoding():
     "outputs to be said are la kata vidis <eos>, each compared with the truth. Right, inference: <sos> goes in, the "
     "output la is fed back as the next input by a dashed arrow, and so on.",
     caption="Training knows the answer: the true words go in, shifted by one, and all positions are computed in one "
-    "run; the causal mask keeps each from seeing the word it must say. At inference the model's own words go in, one "
-    "run each.",
+    "pass; the causal mask keeps each from seeing the word it must say. At inference the model's own words go in, one "
+    "pass each.",
 )
 def teacher_forcing():
     """Draw what goes into the decoder in training and in use."""
     ax = canvas(17.4, 6.2)
-    for left, title in ((0.5, "training: one run"), (9.3, "inference: a run for each word")):
+    for left, title in ((0.5, "training: one pass"), (9.3, "inference: a pass for each word")):
         x = [left + 0.9 + 1.85 * t for t in range(4)]
         training = left < 5
         label(ax, left + 3.7, 5.85, title, size=10.5, weight="bold")

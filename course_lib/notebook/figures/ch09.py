@@ -157,13 +157,13 @@ def passes(experiment):
         runs = [[100 * value for value in run] for run in ledger.curves(experiment, name, "exact")]
         plots.band(ax, range(1, len(runs[0]) + 1), runs, name, marker="o", markersize=4)
     plots.direct_labels(ax)
-    ax.set(xlabel="passes over the 4,000 pairs", ylabel="exact translations (%)", ylim=(-3, 103))
+    ax.set(xlabel="epoch (each 4,000 pairs)", ylabel="exact translations (%)", ylim=(-3, 103))
     show(
         ax,
-        alt="Exact translations by number of passes: the GRU with attention rises first and is at 100 percent "
-        "at the second pass; the Transformer with the lower rate is above 99 at the fourth to sixth, with the higher "
+        alt="Exact translations by epoch: the GRU with attention rises first and is at 100 percent "
+        "after the second; the Transformer with the lower rate is above 99 at the fourth to sixth, with the higher "
         "rate it stays below.",
-        caption="Does a Transformer need fewer passes than a GRU with attention? No: on this small task the GRU is "
+        caption="Does a Transformer need fewer epochs than a GRU with attention? No: on this small task the GRU is "
         "right on 99 of 100 after two, the Transformer after four to six, at the better of its two rates. "
         "(Bands: the range of three seeds.)",
     )
@@ -205,21 +205,22 @@ def imdb(accuracy):
     )
 
 
-def one_change(lost):
-    """Draw the accuracy lost on IMDB when one fix is taken back: {what is done instead: points, one value a seed}."""
+def one_change(taken_back, with_all):
+    """Draw the accuracy on IMDB with one fix taken back, {what is done instead: one value a seed}, and with all."""
+    percent = {name: [100 * value for value in values] for name, values in taken_back.items()}
+    low, high = 100 * min(with_all), 100 * max(with_all)
     ax = plots.dots(
-        plots.axes(height=3.1), lost, "accuracy lost (points), small dots: seeds", dict.fromkeys(lost, "ink"), 2
+        plots.axes(height=3.1), percent, "test accuracy (%), small dots: seeds", dict.fromkeys(percent, "ink")
     )
-    ax.axvline(0, color=plots.COLORS["muted"], linewidth=1, zorder=0)
-    for written in ax.texts:
-        written.set_text(f"{round(float(written.get_text()), 1) + 0:.1f}")  # tenths of a point, and no -0.0
-    most, least = (choose(lost, key=lambda name: sum(lost[name])) for choose in (max, min))
+    ax.axvspan(low, high, color=plots.COLORS["muted"], alpha=0.2, linewidth=0, zorder=0)
+    ax.set_xlim(right=max(high, ax.get_xlim()[1]) + 0.1)
+    apart = [name for name, values in percent.items() if max(values) < low]
     show(
         ax,
-        alt="Points of accuracy lost on IMDB when one of seven fixes is taken back, sorted by the mean of the seeds: "
-        f"most at the top, for {most}; least at the bottom, for {least}. A line marks 0.",
-        caption=f"What is worst to take back? With “{most}” in a fix's place most accuracy is lost on average, with "
-        f"“{least}” least. To the left of the line the model is better without the fix.",
+        alt="Accuracy on IMDB when one of seven fixes is taken back, sorted by the mean of the seeds, over a grey "
+        f"band, the range of all fixes. Left of the band in every seed: {', '.join(apart)}. The others reach into it.",
+        caption="With which change is every seed below every seed of all fixes (the grey band)? Only with "
+        f"{' and with '.join(f'“{name}”' for name in apart)}.",
     )
 
 
