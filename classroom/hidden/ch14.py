@@ -176,8 +176,9 @@ def probe_low_rank(answer, weight, bias, A, B, alpha, x):
     with torch.no_grad():
         layer.A.copy_(A)
         layer.B.copy_(B)
+    x = x.requires_grad_()
     output = layer(x)
-    gradients = torch.autograd.grad(output.sum(), (layer.A, layer.B))
+    gradients = torch.autograd.grad(output.sum(), (layer.A, layer.B, x))
     merged = torch.as_tensor(layer.merged()).detach()
     return [start, random, trained, output, *gradients, merged, linear.weight, layer(x)]
 
@@ -191,7 +192,8 @@ def right_low_rank(weight, bias, A, B, alpha, x):
     along = x.sum(0)
     of_A = alpha / rank * torch.outer(B.sum(0), along)
     of_B = alpha / rank * (A @ along).expand(len(B), rank)
-    return [start, [True, False], ["A", "B"], output, of_A, of_B, weight + correction, weight, output]
+    of_x = (weight + correction).sum(0).expand_as(x)  # it passes through the frozen weight, too
+    return [start, [True, False], ["A", "B"], output, of_A, of_B, of_x, weight + correction, weight, output]
 
 
 def judge_low_rank(got, wanted):

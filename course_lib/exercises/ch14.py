@@ -436,6 +436,11 @@ def _explain_block(got, x, p, H, G, eps):
     for message, change in steps.items():
         if close(got, _block(x, p, H, G, eps, **change)):
             raise Wrong(message)
+    if any(close(got, _block(x, p, H, G, fixed)) for fixed in (1e-5, 1e-6, 1e-8, 0.0)):
+        raise Wrong("the norms have a fixed small number in place of the eps that is given, or none")
+    if close(got, x + _block(x, p, H, G, eps, residuals=(1, 0))):
+        raise Wrong("the feed-forward network's result is added to what the block was given; it is added to the stream "
+                    "after the attention")  # fmt: skip
     if close(got, _block(x, p | {"down": 0 * p["down"]}, H, G, eps)):
         raise Wrong("the feed-forward network is missing: this is the stream after the attention")
     if close(got, _block(x, p | {"o": 0 * p["o"]}, H, G, eps)):
@@ -498,6 +503,7 @@ def _examine_lora(student, bias, inputs, outputs, rank, alpha):
     if not close(got, plain + alpha / rank * update, 1e-4):
         _explain_update(got, plain, update, alpha, rank, "the output")
     _expect_lora_gradients(forward, layer, x)
+    _expect_gradient_of_x(forward, x, weight, alpha / rank * B @ A)
     whole = expect_tensor(merged(), None, name="what merged returns")
     if whole.shape == (inputs, outputs):
         raise Wrong(f"merged returns {(inputs, outputs)}; a linear layer's weight is (outputs, inputs)")
@@ -576,6 +582,26 @@ def _expect_lora_gradients(forward, layer, x):
     for name, grad in zip("AB", grads, strict=True):
         if grad is None or not grad.any():
             raise Wrong(f"{name} gets no gradient: is it detached on its way to the output?")
+
+
+def _expect_gradient_of_x(forward, x, weight, update):
+    """What comes back to the layers before is what the merged layer would give."""
+    x = x.clone().requires_grad_()
+    result = forward(x)
+    (got,) = torch.autograd.grad(result.sum(), x, allow_unused=True)
+    got = torch.zeros_like(x) if got is None else got
+    by_weight, by_update = (matrix.sum(0).expand_as(x) for matrix in (weight, update))
+    if close(got, by_weight + by_update, 1e-4):
+        return
+    if close(got, by_update, 1e-4):
+        raise Wrong("the frozen layer passes no gradient on to x (no_grad or detach around it), so layers before it "
+                    "would learn from the correction alone. Frozen means that W does not change; the gradient goes "
+                    "through")  # fmt: skip
+    if close(got, by_weight, 1e-4):
+        raise Wrong("the correction passes no gradient on to x (x is detached there), so layers before it would not "
+                    "learn what the correction does with x")  # fmt: skip
+    raise Wrong("the output is right, but its gradient for x is not that of one layer with the merged weight: is x "
+                "detached on its way?")  # fmt: skip
 
 
 # --- exercise 14.5: eight bits ----------------------------------------------------------------
@@ -661,7 +687,7 @@ def _expect_scales(scales, largest, weight):
     if not close(scales / (largest / 127), torch.ones(3)):
         row = (scales / largest * 127 - 1).abs().argmax().item()
         raise Wrong(f"row {(0, 1, 3)[row]} has the scale {scales[row]:.4g}; its largest absolute value is "
-                    f"{largest[row]:.4g}, which becomes 127 steps")  # fmt: skip
+                    f"{largest[row]:.4g}; expected largest / 127, here {largest[row] / 127:.4g}")  # fmt: skip
 
 
 def _expect_ints(ints, rows, scales):
@@ -778,6 +804,8 @@ def _expect_value(letter, got, wanted, mistakes, plan):
     for wrong, message in mistakes.items():
         if near(got / wrong, 1.0):
             raise Wrong(message)
+    if any(math.isclose(got, round(wanted, places), rel_tol=1e-9) for places in range(3)):
+        raise Wrong(f"{letter} {got:.4g} is rounded too far: three digits are wanted (0.0123 has three)")
     if math.isclose(got, wanted, rel_tol=0.03):
         raise Wrong(f"{letter} {got:.4g} is close, but not right to three digits: give three")
     raise Wrong(f"{letter} {got:.4g} is not right; {plan}")

@@ -176,6 +176,10 @@ def without(name):
     return whole
 
 
+def onto_the_input(x, weights, *more):
+    return x + block(residuals=(1, 0))(x, weights, *more)
+
+
 def wrong_later(x, weights, *more):
     found = block()(x, weights, *more)
     return found * torch.linspace(1, 2, x.shape[1])[:, None]
@@ -242,6 +246,20 @@ def cut(self, x):
 
 def only_B(self, x):
     return self.linear(x) + self.scale * (x @ self.A.detach().T @ self.B.T)
+
+
+def frozen_by_no_grad(self, x):
+    with torch.no_grad():
+        plain = self.linear(x)
+    return plain + self.scale * (x @ self.A.T @ self.B.T)
+
+
+def from_detached(self, x):
+    return self.linear(x) + self.scale * (x.detach() @ self.A.T @ self.B.T)
+
+
+def no_gradient_for_x(self, x):
+    return frozen_by_no_grad(self, x.detach())
 
 
 def nearly(self, x):
@@ -499,6 +517,8 @@ PLANTED = {
         ("the attention is missing", without("o")),
         ("first position is right", wrong_later),
         ("first position is wrong already", block(network=glu(F.relu))),
+        ("a fixed small number in place of the eps", block(eps=1e-5)),
+        ("added to what the block was given", onto_the_input),
         ("wrong for H = G = 3", block(eps=0.1)),
         ("has shape (3, 5, 24)", lambda x, w, *more: x @ w["q"].T),
     ],
@@ -528,6 +548,9 @@ PLANTED = {
         ("is not that of the linear layer", lora(forward=lambda self, x: 2 * self.linear(x))),
         ("cut off from A and B", lora(forward=cut)),
         ("A gets no gradient", lora(forward=only_B)),
+        ("the frozen layer passes no gradient on", lora(forward=frozen_by_no_grad)),
+        ("the correction passes no gradient on", lora(forward=from_detached)),
+        ("its gradient for x is not that", lora(forward=no_gradient_for_x)),
         ("wrong with other A and B", lora(forward=nearly)),
         ("merged weight: alpha / r is missing", lora(merged=lambda self: self.linear.weight + self.B @ self.A)),
         ("merged weight: the correction is missing", lora(merged=lambda self: self.linear.weight)),
@@ -547,7 +570,7 @@ PLANTED = {
         ("upside down", rows(finish=lambda ints, scales: (ints, 1 / scales))),
         ("mean absolute value", rows(largest=lambda w: w.abs().mean(1))),
         ("the same scale for every row", one_for_all),
-        ("has the scale", rows(steps=100)),
+        ("expected largest / 127", rows(steps=100)),
         ("of size 1e-8", rows(largest=lambda w: w.abs().amax(1).clamp(min=127e-5) * (w.abs().amax(1) > 0))),
         ("is something added to it", lambda w: rows(largest=lambda w: w.abs().amax(1) + 1e-8)(w)),
         ("cut off, not rounded", rows(rounded=torch.trunc)),
@@ -619,6 +642,7 @@ PLANTED = {
         ("the two matrices themselves", paper(f=100 * 32 * (SQUARE + NARROW) / ALL)),
         ("share of the two matrices", paper(f=100 * TRAINED / (32 * (SQUARE + NARROW)))),
         ("(f) 0.5 is not right", paper(f=0.5)),
+        ("(f) 0.08 is rounded too far", paper(f=0.08)),
         ("(f) is inf", paper(f=math.inf)),
         ("(e) is nan", paper(e=math.nan)),
         ("(f) is -0.08", paper(f=-0.08)),
