@@ -38,7 +38,7 @@ from course_lib import datasets
 from course_lib.attention import KVCache, MultiHeadAttention, attention
 from course_lib.cost import measure
 from course_lib.exercises import ch14
-from course_lib.experiments import kv_cache
+from course_lib.experiments import kv_cache, linear_recurrences
 from course_lib.generate import generate
 from course_lib.linear_attention import (
     MinGRU,
@@ -86,7 +86,7 @@ from course_lib.quantization import (
 )
 from course_lib.text import random_windows
 from course_lib.train import set_seed
-from course_lib.utils import huggingface, number_of_parameters
+from course_lib.utils import huggingface, llama_checkpoint, number_of_parameters
 
 torch.set_printoptions(precision=2, sci_mode=False)
 set_seed(0)
@@ -122,11 +122,15 @@ claim(
     "The weights take 13.5 gigabytes and each chat 2.1; with 8 heads of keys and values and the blocks in 8 bits the same card holds more than eight times as many chats.",
     [round(size, 1) for size in gigabytes(32, 16)] == [13.5, 2.1] and fit["both"] > 8 * fit["as it is"],
 )
+claim(
+    "With 8 heads of keys and values the model itself is 1.6 gigabytes smaller.",
+    round(gigabytes(32, 16)[0] - gigabytes(8, 16)[0], 1) == 1.6,
+)
 
 # %% [markdown]
-# Four chats. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; only weights and caches are counted.) So the years since GPT-2 went: the network is still chapter 13's GPT, and its parts were exchanged one by one: some to save bytes or steps, others to lower the loss.
+# Four chats, by the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; fewer heads also make the model 1.6 gigabytes smaller.) That is how the years since GPT-2 went: the network is still chapter 13's GPT, and its parts were exchanged one by one: some to save bytes or steps, others to lower the loss.
 #
-# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time and the block run after each exchange, until a Llama trains, loads a checkpoint and writes. **Second sitting** (sections 6 to 11, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
+# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until a Llama trains, loads a checkpoint and writes. **Second sitting** (sections 6 to 11, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
 #
 # ### You will be able to
 #
@@ -136,7 +140,7 @@ claim(
 # 4. say which loops can be trained in parallel, and what a state of fixed size forgets (14.7);
 # 5. say where a chat model begins, and run an ablation of your own (14.8).
 #
-# **Letters.** As in chapter 13; besides, `F` is the width of the feed-forward network, and $G$ the number of heads of keys and values (`num_kv_heads` in code). Vectors are rows, in formulas as in code: a weight $W$ has the shape (outputs, inputs), and its layer computes $x W^\top$.
+# **Letters.** As in chapter 13; besides, `F` is the width of the feed-forward network (`F.` with a dot is torch's `functional`), and $G$ the number of heads of keys and values (`num_kv_heads` in code). Vectors are rows, in formulas as in code: a weight $W$ has the shape (outputs, inputs), and its layer computes $x W^\top$.
 
 # %% [markdown]
 # ## The block to start from
@@ -215,7 +219,7 @@ print("ten times x", F.rms_norm(10 * x, (4,)))
 print("x + 100:   ", F.rms_norm(x + 100, (4,)))
 
 # %% [markdown]
-# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The argument for doing without: training has no reason to shift all entries of a vector together, so little should be lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block.
+# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The argument for leaving it out: training has no reason to shift all entries of a vector together, so little should be lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block.
 
 # %% tags=["fold"]
 # @title Checked: LayerNorm, RMSNorm and the mean
@@ -255,7 +259,7 @@ print("silu(gate)", F.silu(gate))
 print("passed on ", F.silu(gate) * content)
 
 # %% [markdown]
-# Nearly closed at −4, closed at 0, slightly negative between (lowest at −1.28), partly open at 1, wide open at 4. What is new is the *product* of two linear functions of $x$, which GPT has only in attention.
+# Nearly closed at −4, closed at 0, slightly negative between, partly open at 1, wide open at 4. What is new is the *product* of two functions of $x$, one of them linear, which GPT has only in attention.
 #
 # **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$, the next multiple of 256 after $10{,}923$.
 #
@@ -266,7 +270,7 @@ print("passed on ", F.silu(gate) * content)
 #
 # Difficulty ●●○○○ · 20 minutes · needs sections 1 and 2
 #
-# The norm and the feed-forward network of a Llama, as functions of tensors, without the ready-made ones of torch or of the library. Weights are kept as in `nn.Linear`, (outputs, inputs), and used as `x @ W.T`. Half precision is the norm's trap: the square of 400 is more than the largest number of `float16`, so go to `float32` or wider before you square; the result may stay there.
+# The norm and the feed-forward network of a Llama, as functions of tensors, without the ready-made ones of torch or of the library (`F.silu` is allowed). Weights are kept as in `nn.Linear`, (outputs, inputs), and used as `x @ W.T`. Half precision is the norm's trap: the square of 400 is more than the largest number of `float16`, so go to `float32` or wider before you square; the result may stay there.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex14-1-rms-norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -370,7 +374,7 @@ print("rotations", tuple(turns.shape), turns.dtype)
 print("rows: position of the query; columns: of the key", scores, sep="\n")
 
 # %% [markdown]
-# Along each diagonal stands one number: the same distance, the same score. Distance is told by all hands together, as on a clock; the slowest comes round last. With the usual base of 10,000 and heads of width 128 it needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000 for longer texts.
+# Along each diagonal the number is the same: the same distance, the same score. All hands together tell the distance; the slowest comes round last. With the usual base of 10,000 and heads of width 128 it needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000 for longer texts.
 
 # %% tags=["fold"]
 # @title Checked: chapter 08's RoPE, equal diagonals
@@ -408,13 +412,13 @@ try_out(step_3, causal=True)
 # %% [markdown]
 # ## 4 · Heads that share
 #
-# In the first screen the chats ran out of room, not the model. Think of a library in which each of 32 readers (query heads) has a card catalogue of their own (keys and values): they fill the building. So let readers share. In **grouped-query attention** (Ainslie et al. 2023) there are still `H` heads of queries, but only $G$ heads of keys and values, each used by $H/G$ neighbours:
+# On the first screen the chats ran out of room, not the model. Think of a library in which each of 32 readers (query heads) has a card catalogue of their own (keys and values): they fill the building. Let them share. In **grouped-query attention** (Ainslie et al. 2023) there are still `H` heads of queries, but only $G$ heads of keys and values, each used by $H/G$ neighbours:
 
 # %%
 diagrams.show("grouped_queries")
 
 # %% [markdown]
-# With $G = H$ this is the attention that you know; with $G = 1$ it is *multi-query attention* (Shazeer 2019), the extreme case. Query head $h$, counted from 0, uses key head
+# With $G = H$ this is the attention that you know; with $G = 1$ it is *multi-query attention* (Shazeer 2019). Query head $h$, counted from 0, uses key head
 #
 # $$ g(h) = \left\lfloor h\,G / H \right\rfloor , \qquad \text{cache: } 2\,N B S\,G K \text{ numbers in place of } 2\,N B S\,H K , $$
 #
@@ -502,8 +506,8 @@ def cache_of(name, G, tokens):
 cache_by_G = {}
 for G in tqdm((32, 8, 1), leave=False):
     cache_by_G[G] = cache_of("llama-2-7b", G, 4096)
-for G, gigabytes in cache_by_G.items():
-    print(f"G = {G:2}: {gigabytes:.2f} GB for 4,096 tokens")
+for G, size in cache_by_G.items():
+    print(f"G = {G:2}: {size:.2f} GB for 4,096 tokens")
 
 # %% tags=["fold"]
 # @title Checked: the formula
@@ -515,7 +519,7 @@ claim(
 # %% [markdown]
 # ### What is each part worth?
 #
-# Four exchanges, each with a good reason. What do they bring? The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all. Each row has as many parameters as GPT-2's to within 1 %, by its choice of `F` (except the row that keeps `F`), and the best of three learning rates, chosen on other text.
+# What do the four exchanges gain? The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all. Each row has as many parameters as GPT-2's to within 1 %, because `F` was adjusted (except in the last grouped row), and the best of three learning rates, chosen on other text.
 
 # %%
 guess_5 = predict("the fall of the loss with all four parts, in nats", ...)
@@ -556,12 +560,12 @@ claim(
 )
 
 # %% [markdown]
-# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is, probably. (A learned table may catch up.) The norm helps in some seeds and hurts in others. The gate loses a few hundredths, in every seed; Shazeer's models, far larger and trained for half a million steps, gained a little from it. So a small run can mislead. Shared keys were meant to cost little. Here they cost nothing that three seeds could show.
+# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is, probably. (A learned table may catch up.) The norm helps in some seeds and hurts in others. The gate loses a few hundredths, in every seed; Shazeer's models, far larger and trained for half a million steps, gained a little from it. So a small run need not carry over. Shared keys were meant to cost little. Here they cost nothing that three seeds could show.
 
 # %% [markdown]
 # ## 5 · The Llama on one page
 #
-# You have run all four exchanges. Now write the block from your own parts, down to its matrices, before you see the library's.
+# Now write the block from your own parts, down to its matrices, before you see the library's.
 
 # %% [markdown]
 # ### Exercise 14.3 · Assemble: a block of a Llama
@@ -759,11 +763,11 @@ claim(
 )
 
 # %% [markdown]
-# A short training, and syllables with the shape of a docstring.
+# Syllables with the shape of a docstring.
 #
 # ### Load a published one
 #
-# A real one writes in three lines; SmolLM2 with 135 million parameters is small enough for a laptop. (This needs internet; the page was made without, so these lines were not run here.)
+# A real one writes in three lines; SmolLM2 with 135 million parameters is small enough for a laptop. (This needs internet, so these lines were not run here.)
 #
 # ```python
 # name = "HuggingFaceTB/SmolLM2-135M"
@@ -771,7 +775,18 @@ claim(
 # print(tokenizer.decode(generate(smol, [tokenizer.encode("Gravity is").ids], 30)[0]))
 # ```
 #
-# The folder holds the sizes (`config.json`), the tensors (`model.safetensors`), and chapter 02's BPE (`tokenizer.json`; with another model's the text is nonsense, and no error says so). What does run here is the other way round: we publish *our* model as such a folder, and load it again:
+# The folder holds the sizes (`config.json`), the tensors (`model.safetensors`), and chapter 02's BPE (`tokenizer.json`; with another model's tokenizer, the text is nonsense, and no error says so).
+#
+# How does such a file become our model? The loader gives each tensor our name, and puts the rows of $W_q$ and $W_k$ into another order: in these files RoPE turns entry $j$ together with entry $j + K/2$, ours turns neighbours (*Going deeper* shows why that is harmless). Our names, and the file's:
+
+# %%
+for ours in llama.state_dict():
+    if "blocks.1." not in ours:  # the second block's names are like the first's
+        print(f"{ours:30}{huggingface.rename_key(ours, llama_checkpoint.NAMES)}")
+show_source(llama_checkpoint.paired)
+
+# %% [markdown]
+# What runs here is the reverse: we save *our* model as such a folder, and load it again (a tied output layer, the last line, is not stored):
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -779,10 +794,7 @@ with tempfile.TemporaryDirectory() as folder:
     files = sorted(path.name for path in Path(folder).iterdir())
     _, tensors = huggingface.read(folder)
     loaded = Llama.from_pretrained(folder)
-print(files)
-for name, tensor in tensors.items():
-    if "layers.1." not in name:  # the second block's names are like the first's
-        print(f"{name:46}", tuple(tensor.shape))
+print(files, "tensors:", len(tensors))
 forty = ids[None, cut : cut + 40]  # (1, 40) tokens that it was not trained on
 with torch.no_grad():
     print("equal logits:", torch.allclose(loaded(forty), llama(forty), atol=1e-4))
@@ -795,7 +807,7 @@ print(repr(write(loaded, "Return the ")))
 print("the same text:", write(loaded, "Return the ") == write(llama, "Return the "))
 
 # %% [markdown]
-# The loaded model writes what ours did. It has equal logits, and yet the file holds other weights: there, RoPE turns entry $j$ together with entry $j + K/2$, while ours turns neighbours. So the rows of these matrices stand in another order (*Going deeper* shows why that is harmless). As with GPT-2, **right shapes prove nothing; compare logits.** Here our own code wrote and read the file, so a mistake made in both directions would not show. So the course's tests compare with Hugging Face's own Llama. And the sizes alone must give the published numbers of parameters:
+# The loaded model writes what ours did. It has equal logits, and yet the file holds other weights, by the order of their rows. As with GPT-2, **right shapes prove nothing; compare logits.** Here our own code wrote and read the file, so a mistake made in both directions would not show. The course's tests therefore compare with Hugging Face's own Llama (`tests/library/test_llama_huggingface.py`). And the sizes alone must give the published numbers of parameters:
 
 # %% tags=["fold"]
 # @title Checked: the parameters of published models
@@ -813,13 +825,6 @@ table(["model", "parameters"], [[name, count] for name, count in counted.items()
 claim("Our counter gives the parameters of four published models exactly.", counted == published)
 
 # %% [markdown]
-# Newer models often have some of these besides:
-#
-# - **mixture of experts** (Jiang et al. 2024): many feed-forward networks, of which each token is sent to a few, so a model has far more parameters than it uses for a token;
-# - **sliding windows**: some blocks look only at the last few thousand tokens, and keep no more in their cache;
-# - **QK-norm** (Henry et al. 2020): queries and keys are normed before their product;
-# - **rescaled RoPE**: the slow hands are slowed further, for longer texts (`rope_scaling`, as in Llama 3.1).
-#
 # **Here the first sitting ends.** In the second you change such a model cheaply, make it smaller, and do without attention.
 #
 # ---
@@ -835,7 +840,7 @@ diagrams.show("low_rank_update")
 # %% [markdown]
 # $$ y = x W^\top + \frac{\alpha}{r}\, x A^\top B^\top, \qquad A: (r, \text{in}), \quad B: (\text{out}, r) . $$
 #
-# Only $A$ and $B$ are trained. The **rank** $r$ is how many numbers the input is squeezed into on its way: 1, 8, 64. The smallest case, with $r = 1$, a weight of 3 × 4:
+# Only $A$ and $B$ (here a matrix) are trained. The **rank** $r$ is how many numbers the input is squeezed into on its way: 1, 8, 64. The smallest case, with $r = 1$, a weight of 3 × 4:
 
 # %%
 A = torch.tensor([[1.0, 0.0, 2.0, 0.0]])  # (r, in): what it looks at
@@ -846,7 +851,7 @@ print("in two steps", x @ A.T, "->", x @ A.T @ B.T)
 print("by the matrix       ", x @ (B @ A).T)
 
 # %% [markdown]
-# Seven numbers give a matrix of twelve. The larger the matrix, the larger the gain: for 4,096 × 4,096 and $r = 8$ it is 65,536 numbers in place of 16.8 million, 0.4 %. The factor $\alpha / r$ is meant to keep the size of the correction about the same when you try another rank (Kalajdzievski 2023 argues for $\alpha / \sqrt r$). $B$ begins with zeros, so at first the model is what it was. $A$ begins with random numbers around 0. (If both were zero, nothing would ever move: *Going deeper*.)
+# Seven numbers give a matrix of twelve. Larger matrices gain more: for 4,096 × 4,096 and $r = 8$ it is 65,536 numbers in place of 16.8 million, 0.4 %. The factor $\alpha / r$ is meant to keep the size of the correction about the same when you try another rank (Kalajdzievski 2023 argues for $\alpha / \sqrt r$). $B$ begins with zeros, so at first the model is what it was. $A$ begins with random numbers around 0. (If both were zero, nothing would ever move: *Going deeper*.)
 
 # %% [markdown]
 # ### Exercise 14.4 · Implement: LoRA, start, train and merge
@@ -893,7 +898,7 @@ ch14.low_rank(LowRank)
 show_source(LowRankUpdate.forward, LoRALinear)
 
 # %% [markdown]
-# Our small Llama has hardly seen capitals in a row. WE WANT IT TO WRITE LIKE THIS. The text is the same, in capitals. As in the paper, the matrices of queries and of values get a correction, here of rank 2; everything else is frozen:
+# Our small Llama has hardly seen capitals in a row. WE WANT IT TO WRITE LIKE THIS. The text is the same, in capitals. As in the paper, queries and values get a correction, here of rank 2; all else is frozen:
 
 # %%
 set_seed(0)
@@ -948,7 +953,7 @@ for name, old in llama.named_parameters():
 claim("The weights that were there are untouched: without its correction the adapted model is the old one.", all(untouched))
 
 # %% [markdown]
-# One toy, one seed: a tiny correction does about half of it, with two learning rates that nobody tuned. (In models of up to 175 billion parameters Hu et al. found results on a par with full fine-tuning.) Several corrections can share one model: for one of 7 billion parameters each takes some 10 megabytes (rank 8 to 16, queries and values), and can be exchanged between two requests.
+# One toy, one seed: a tiny correction does about half of it, with two learning rates that nobody tuned. (Hu et al., with up to 175 billion parameters, found results on a par with full fine-tuning.) Several corrections can share one model: for one of 7 billion parameters each takes 8 to 17 megabytes (rank 8 to 16, queries and values, 16 bits), and can be exchanged between two requests.
 #
 # **Merging.** The correction is linear, so it can be added to the weight, $W + \frac{\alpha}{r} B A$. Then the model has its old shape and its old speed:
 
@@ -1015,13 +1020,13 @@ def quantize(weight):
 ch14.quantize(quantize)
 
 # %% [markdown]
-# A layer computes $y_o = s_o \sum_i x_i\,q_{oi}$: the scale stands outside the sum. The library's version:
+# A layer computes $y_o = s_o \sum_i x_i\,q_{oi}$: the scale stands outside the sum. In the library's version the incoming vectors may get 8 bits too (`activations`): each has its own scale (`to_int8`); whole numbers are multiplied, then both scales.
 
 # %%
-show_source(dequantize, Int8Linear.forward)
+show_source(dequantize, Int8Linear.forward, Int8Linear.integer_sums)
 
 # %% [markdown]
-# Rounding 89,000 weights of our trained model to 255 values each: **by what percentage does the validation loss rise?**
+# Rounding 89,000 weights of our trained model to 255 values each (its table, also the output layer, stays in `float32`): **by what percentage does the validation loss rise?**
 
 # %%
 eight = quantize_model(copy.deepcopy(llama))
@@ -1058,7 +1063,7 @@ for bits in (16, 8, 4):
     print(f"read in {bits:2} bits {1e3 * fetching:.2f} ms a token")
 
 # %% [markdown]
-# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. Measured on one processor core, with GPT-2's sizes for the time, and chapter 13's Shakespeare model for the loss:
+# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. Measured on one processor core, with GPT-2's sizes for the time, and chapter 13's Shakespeare model for the loss. (*Of memory's speed*: the share of the speed at which this core reads these bytes.)
 
 # %% tags=["fold"]
 # @title The ledger: speed and loss in eight bits
@@ -1075,7 +1080,7 @@ def span(values, form):
 
 
 table(
-    ["GPT, one text", "speed, float32 = 1", "of what memory allows", "validation loss"],
+    ["GPT, one text", "speed, float32 = 1", "of memory's speed", "validation loss"],
     [[name, span(faster[name], ".2f"), span(of_memory[name], ".0%"), f"{eight_loss[name]:.4f}"] for name in FORMS],
 )
 claim(
@@ -1086,7 +1091,7 @@ claim(
 )
 
 # %% [markdown]
-# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. Here only whole numbers on both sides are multiplied as they are. QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits and trains a LoRA beside them.
+# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. Only in the last row are whole numbers multiplied as they are. QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits and trains a LoRA beside them.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1176,7 +1181,7 @@ show_source(MinGRU.coefficients)
 # $$ y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}
 #    = \frac{\phi(q_t) \sum_{s \le t} \phi(k_s)^\top v_s}{\phi(q_t) \cdot \sum_{s \le t} \phi(k_s)} . $$
 #
-# The second form has $\phi(q_t)$ taken out of the sums, which the exponential does not allow. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector: $a_t = 1$, $b_t = \phi(k_t)^\top v_t$. **Linear attention is a recurrent network.** For training there is the first form, all positions at once. Written as below, it costs $T^2$, as attention does; in practice it is computed in chunks, all pairs within a chunk and the state between chunks:
+# The second form has $\phi(q_t)$ taken out of the sums, which the exponential does not allow. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector: $a_t = 1$, $b_t = \phi(k_t)^\top v_t$. **Linear attention is a recurrent network.** For training there is the first form, all positions at once. Written as below, it costs $T^2$, as attention does:
 
 # %%
 show_source(linear_attention)
@@ -1271,7 +1276,10 @@ claim(
 # %% [markdown]
 # ### Time, and memory
 #
-# How does the time grow with the text? On one processor core, which has no 10,000 units to keep busy, and with linear attention in chunks of 64:
+# How does the time grow with the text? On one processor core, and with linear attention in chunks of 64, all pairs within a chunk and the state between chunks:
+
+# %%
+show_source(linear_attention_chunked, linear_scan)
 
 # %% tags=["nbval-ignore-output"]
 rows = []
@@ -1295,7 +1303,7 @@ claim(
 )
 
 # %% [markdown]
-# For twice as long a text the loop and linear attention take about twice as long, attention more than that. The scan promises no such thing: one core does all its $T \log_2 T$ work in turn (its factor is in the small type, beside attention's). At 2,048 tokens it is ahead of the loop, for a plain reason: the loop is 2,048 steps of Python, the scan 11 rounds of large operations. So why is not every model such a loop?
+# For twice as long a text the loop and linear attention take about twice as long, attention more than that. The scan promises no such thing: one core does all its $T \log_2 T$ work in turn. At 2,048 tokens it is ahead of the loop, for a plain reason: the loop is 2,048 steps of Python, the scan 11 rounds of large operations. So why is not every model such a loop?
 
 # %% tags=["fold"]
 # @title Checked: exercise 14.7's pairs, 200 draws
@@ -1317,13 +1325,13 @@ claim(
 )
 
 # %% [markdown]
-# In 14.7 nothing was trained. Now two blocks learn which digit came with a letter, among 4 to 32 pairs, at the best of six learning rates; the three states hold 288 numbers a block. **How many of 32 pairs does linear attention find?**
+# In 14.7 nothing was trained. Now two blocks learn which digit came with a letter, among 4 to 32 pairs, at the best of six learning rates (chosen in shorter runs); the three states hold 288 numbers a block. Dashed: naming the commonest digit, whatever the letter. **How many of 32 pairs does linear attention find?**
 
 # %%
 guess_3 = predict("right answers to 100 questions about 32 pairs", ...)
 
 # %% tags=["reveal"]
-figures.linear_recall()
+figures.linear_recall(linear_recurrences.commonest_digit)
 
 # %% tags=["fold", "reveal"]
 # @title The ledger: recall after training
@@ -1332,27 +1340,45 @@ found = {row: ledger.values("linear-recall", row, "by_pairs") for row in ("softm
 of_32 = {row: [run[-1] for run in runs] for row, runs in found.items()}
 guess_3.compare(f"{100 * min(of_32['linear attention']):.0f} to {100 * max(of_32['linear attention']):.0f} (three seeds)")
 claim(
-    "In each of three seeds softmax attention answers more than 99 in 100 at every number of pairs; linear attention more than 97 with 4 pairs and fewer than 80 with 32; gated recurrence and GRU fewer than 45 and 25.",
+    "In each of three seeds softmax attention answers more than 99 in 100 at every number of pairs; linear attention more than 97 with 4 pairs, fewer than 80 with 32, and each time fewer with more pairs.",
     min(min(run) for run in found["softmax attention"]) > 0.99
     and min(run[0] for run in found["linear attention"]) > 0.97
     and max(of_32["linear attention"]) < 0.8
-    and max(run[0] for row in STATES[1:] for run in found[row]) < 0.45
-    and max(share for row in STATES[1:] for share in of_32[row]) < 0.25,
+    and all(run == sorted(run, reverse=True) for run in found["linear attention"]),
+)
+by_digit = [linear_recurrences.commonest_digit(count) for count in ledger.values("linear-recall", "GRU", "pairs")[0]]
+means = {row: [sum(shares) / len(shares) for shares in zip(*found[row], strict=True)] for row in STATES}
+apart = {row: [mean - line for mean, line in zip(means[row], by_digit, strict=True)] for row in STATES}
+claim(
+    "At every number of pairs the means of gated recurrence and GRU lie within two points of what naming the commonest digit scores; that of linear attention lies more than 40 points above it.",
+    max(abs(gap) for row in STATES[1:] for gap in apart[row]) < 0.02 and min(apart["linear attention"]) > 0.4,
+    **{f"{row}, above it by": gaps for row, gaps in apart.items()},
 )
 
 # %% [markdown]
-# In 1,000 steps the states of fixed size fail at recall, each in its degree: it seems to matter how things are *written*. Linear attention stores products of key and value; the others, with about three and twenty times the parameters, have nothing of the kind. Newer layers work on just that: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. And many models for long texts mix in softmax attention every few layers (*Going deeper* shows how it looks things up).
+# GRU and gated recurrence (22 and 2.7 times as many parameters) score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. Linear attention, which stores products of key and value, did learn to look up; that it fails by degrees as pairs are added suggests a limit. (14.7, with nothing to learn, shows one.) Newer layers change what is stored: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. And many models for long texts mix in softmax attention every few layers (*Going deeper* shows how it looks things up).
 #
 # So much for the network. What makes it answer?
 
 # %% [markdown]
 # ## 9 · Where a chat model begins
 #
-# Everything up to here predicts the next token of a text. What you talk to elsewhere is the same network, trained further, in three common ways.
+# Everything up to here predicts the next token of a text. What you talk to elsewhere is the same network, trained further in three common ways.
 #
-# **Instruction tuning** shows it requests with good answers, in a fixed form with special tokens for who speaks. The loss is chapter 13's, counted on the answers alone. Then a question is continued with an answer, not with more questions.
+# **Instruction tuning** shows it requests with good answers, in a fixed form with special tokens for who speaks. This is Llama 3's:
 #
-# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), relies on the fact that people can say which of two answers is better far more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
+# ```text
+# <|begin_of_text|><|start_header_id|>user<|end_header_id|>
+#
+# Name a prime number.<|eot_id|><|start_header_id|>assistant<|end_header_id|>
+#
+# Seven is one.<|eot_id|>
+# ^^^^^^^^^^^^^^^^^^^^^^^
+# ```
+#
+# The loss is chapter 13's, counted on the answers alone: here on the tokens above the `^`, of which the last, `<|eot_id|>`, teaches the model to stop. So a question is continued with an answer, not with more questions.
+#
+# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), builds on a fact: people can say which of two answers is better far more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
 #
 # **DPO** (Rafailov et al. 2023) learns from the comparisons directly, without a reward model; *Going deeper* has its loss.
 
@@ -1399,7 +1425,7 @@ with torch.no_grad():
 # %% [markdown]
 # ## 11 · Design and run an ablation
 #
-# Section 4 exchanged one part at a time. Now it is your turn: a change, a guess, three seeds, and a sentence that says no more than they do.
+# Now it is your turn: a change, a guess, three seeds, and a sentence that says no more than they do.
 
 # %% [markdown]
 # ### Exercise 14.8 · Explore: an ablation of your own
@@ -1410,7 +1436,7 @@ with torch.no_grad():
 #
 # (a) Run it. What else differs between the two models of the example? Repair it.
 #
-# (b) Choose *one* other change: a size in the config, or a part replaced in the model, such as `model.norm = nn.Identity()`. Before you run it, write down which loss you expect to be lower, by how much, and why.
+# (b) Choose *one* other change: a size in the config, or a part replaced in the model, such as `model.norm = nn.Identity()`. Begin with one that you expect to be large: in 120 steps a small effect is lost in the spread between seeds. Before you run it, write down which loss you expect to be lower, by how much, and why.
 #
 # (c) Run it on the three seeds. Give the three differences. Are they larger than those between seeds?
 #
@@ -1462,8 +1488,8 @@ ch14.an_ablation.compare(...)
 #
 # 1. A Llama is GPT-2 with four parts exchanged: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$.
 # 2. Right shapes prove nothing about loaded weights: compare logits with those of another program.
-# 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and halve what must be fetched at 16 bits.
-# 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is memory for detail.
+# 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and one byte in place of two.
+# 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is detail: of 64 random pairs a state of width 16 gave back about a quarter, or fewer (14.7).
 # 5. A chat model is such a network, trained on answers and on preferences.
 #
 # ## Where next
@@ -1516,7 +1542,17 @@ print("rows exchanged: equal scores", torch.allclose(neighbours, halves))
 print("left as they are:           ", torch.allclose(neighbours, careless))
 
 # %% [markdown]
-# The values are not turned, so their matrix stays as it is. A loader that forgets the exchange raises no error. But the fastest pair turns by a whole radian a token, so from the second position on the scores are wrong.
+# The values are not turned, so their matrix stays as it is. A loader that forgets the exchange raises no error. But the fastest pair turns by a whole radian a token, so scores between different positions are wrong.
+
+# %% [markdown] tags=["deeper"]
+# ### What else do newer models change?
+#
+# Often some of these:
+#
+# - **mixture of experts** (Jiang et al. 2024): many feed-forward networks, of which each token is sent to a few, so a model has far more parameters than it uses for a token;
+# - **sliding windows**: some blocks look only at the last few thousand tokens, and keep no more in their cache;
+# - **QK-norm** (Henry et al. 2020): queries and keys are normed before their product;
+# - **rescaled RoPE**: the slow hands are slowed further, for longer texts (`rope_scaling`, as in Llama 3.1).
 
 # %% [markdown] tags=["deeper"]
 # ### Why is one of LoRA's matrices zero, and not both?

@@ -26,6 +26,14 @@ def test_the_answer_is_the_digit_of_the_letter_asked_for():
     assert x[:, -1, 32:].sum() == 0
 
 
+def test_the_commonest_digit_scores_what_is_computed():
+    """Fails if the share that needs no letter is not that of drawn sequences, to four standard errors."""
+    for pairs in (4, 32):
+        x, digit = linear.draw(20000, pairs, torch.Generator().manual_seed(1))
+        named = x[:, :-1, 32:].sum(1).argmax(1)
+        assert abs((named == digit).double().mean().item() - linear.commonest_digit(pairs)) < 0.014
+
+
 def test_states_are_of_equal_size():
     """Fails if a layer keeps more or fewer numbers for a text than the record says."""
     wanted = linear.state_size(12, 3)
