@@ -23,7 +23,7 @@ def peak():
     """The most bytes held since `reset_peak`; None where the system does not tell.
 
     >>> before = reset_peak()
-    >>> x = torch.ones(10_000_000); del x
+    >>> x = torch.ones(30_000_000); del x
     >>> before is None or peak() - before > 30e6
     True
     """

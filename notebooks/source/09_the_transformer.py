@@ -345,7 +345,7 @@ last_word_only = without(("decoder", "self-attention"), ("decoder", "positions")
 both_off = sum(map(kept, whole, last_word_only)) / len(whole)
 print(f"without both: {both_off:.0%} of the words the same")
 claim(
-    "Without either of the two the decoder keeps more than 8 of 10 words, without both fewer than 3 of 4.",
+    "Without one of the two the decoder keeps more than 8 of 10 words, without both fewer than 3 of 4.",
     min(words_kept["decoder's self-attention"], words_kept["decoder's positions"]) > 0.8 and both_off < 0.75,
 )
 
