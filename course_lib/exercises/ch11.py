@@ -453,6 +453,9 @@ def decaying_names(student):
         raise Wrong("the norms' gains are in it: they are called weight, but have one axis")
     if "alpha" in found:
         raise Wrong("alpha, a single number, is in it; it has no axis at all")
+    if found & tables == {"output.weight"} and "layer.self_attn.in_proj_weight" not in found:
+        raise Wrong("attention's in_proj_weight is missing: it is a matrix, though outside every nn.Linear. And "
+                    "output.weight is in it, though the same tensor is also the table of an embedding")  # fmt: skip
     if found & tables == {"output.weight"}:
         raise Wrong("output.weight is also the table of an embedding: compare the tensors, not their names")
     if "layer.self_attn.in_proj_weight" not in found:
@@ -541,6 +544,9 @@ def _loop(
                 p.grad /= total if divide == "total" else 1
             if clip == "step":
                 nn.utils.clip_grad_norm_(model.parameters(), norm)
+            if clip == "alone":
+                for p in model.parameters():
+                    nn.utils.clip_grad_norm_(p, norm)
             if clip == "value":
                 nn.utils.clip_grad_value_(model.parameters(), norm)
             if schedule == "step" and order == "before":
@@ -695,10 +701,13 @@ def train_steps(student):
                         "call backward() before the next micro-batch is computed")  # fmt: skip
         model, optimizer, scheduler = _training(bias=True)
         student(model, micro, _squares, optimizer, scheduler, 1, 0.7)
+        if close(model.weight.detach(), _loop(micro, 1, 0.7, clip="alone", bias=True)[0], 1e-5):
+            raise Wrong("right for one parameter; with two, a gradient is clipped by its own length alone: wanted is "
+                        "that of all parameters together")  # fmt: skip
         if not close(model.weight.detach(), _loop(micro, 1, 0.7, bias=True)[0], 1e-5):
             raise Wrong("right for one parameter and 2 micro-batches a step; wrong for two parameters and 1 a step: is "
-                        "every micro-batch used, and is the length that is clipped that of all parameters "
-                        "together?")  # fmt: skip
+                        "every micro-batch used, and is every parameter's gradient divided before the length of all "
+                        "of them is clipped?")  # fmt: skip
         return
     weights, steps, left = found[0]
     if like(clip="never") and left is not None and close(left.norm(), 0.7, 1e-5):

@@ -151,6 +151,10 @@ def equal_to_a_table(model):
     return {name for name, p in model.named_parameters() if p.ndim >= 2 and not any(p == table for table in tables)}
 
 
+def in_every_linear(model):
+    return {f"{name}.weight" for name, m in model.named_modules() if type(m) is nn.Linear}
+
+
 def in_linear(model):
     return {f"{name}.weight" for name, m in model.named_modules() if type(m) is nn.Linear and name != "output"}
 
@@ -220,6 +224,20 @@ def loop(
 def one_by_one(weights, max_norm):
     for weight in weights:
         torch.nn.utils.clip_grad_norm_(weight, max_norm)
+
+
+def only_the_weight_divided(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
+    for first in range(0, len(micro_batches), accumulate):
+        optimizer.zero_grad()
+        total = 0
+        for batch in micro_batches[first : first + accumulate]:
+            loss, count = loss_fn(model, batch)
+            loss.backward()
+            total += count
+        model.weight.grad /= total
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+        scheduler.step()
 
 
 def shortened(weights, max_norm):
@@ -409,6 +427,7 @@ PLANTED = {
         ("use `is`", in_a_list_of_tables),
         ("use `is`", equal_to_a_table),
         ("belongs to no nn.Linear", in_linear),
+        ("And output.weight is in it", in_every_linear),
         ("Ask each module what it is", names(lambda name, p: name.startswith("layer") and p.ndim >= 2)),
         ("strings", lambda model: {1, 2}),
         ("there is no parameter 'weight'", lambda model: {"weight"}),
@@ -417,7 +436,8 @@ PLANTED = {
     ],
     "train_steps": [
         ("the gradients of the step before are still", loop(zero=False)),
-        ("that of all parameters together", loop(clipped=one_by_one)),
+        ("by its own length alone", loop(clipped=one_by_one)),
+        ("is every parameter's gradient divided", only_the_weight_divided),
         ("neither the gradients nor the count", loop(zero=False, recount=False)),
         ("not emptied: the sum is divided by a running total", loop(recount=False)),
         ("which is complete only at the last one", loop(divide="running")),
