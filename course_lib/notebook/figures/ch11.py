@@ -36,7 +36,7 @@ def hook_losses(losses, blind):
     ax.plot([1, steps], [blind, blind], "--", color=plots.COLORS["muted"], linewidth=1)
     series = {name: (range(1, len(curve) + 1), curve) for name, curve in losses.items()}
     colors = dict(zip(losses, ("Post-LN", "ink", "Post-LN, warm-up", "Pre-LN"), strict=True))
-    plots.lines(ax, series, "optimizer step", "training loss (nats a letter)", colors, direct=True)
+    plots.lines(ax, series, "optimizer step", "training loss (nats per letter)", colors, direct=True)
     show(
         ax,
         alt="Four loss curves over 120 steps, all of 12 layers. Unchanged: it stays on the dashed line at ln 16. With "
@@ -273,7 +273,7 @@ def deep_start(experiment):
         "Pre-LN, Adam": "Pre-LN",
     }
     panels = plots.grid(1, 2, width=7.0, height=3.1, sharex=True)[0]
-    titles = {"loss": "training loss (nats a character)", "step_size": "length of a step over the rate"}
+    titles = {"loss": "training loss (nats per character)", "step_size": "length of a step over the rate"}
     for ax, (metric, title) in zip(panels, titles.items(), strict=True):
         for row, color in colors.items():
             steps = ledger.curves(experiment, row, "step")[0]
