@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 09 · The Transformer
 #
-# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Each half has positions, self-attention, feed-forward networks and residual connections; the decoder has cross-attention too. So nine things can be switched off. We switch off one at a time, in all layers, without training again, and let the model translate. **How many of them can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
+# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Each half has positions, self-attention, feed-forward networks and residual connections; the decoder has cross-attention too. So nine things can be switched off (the norms stay). We switch off one at a time, in all layers, without training again, and let the model translate. **How many of them can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -173,7 +173,7 @@ claim(
 )
 
 # %% [markdown]
-# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not their order: some of the right words still come, and then the translation rambles on.
+# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not their order: most of the right words still come, and then the translation rambles on, which our measure punishes.
 #
 # It needs the other five. (Half is our own line. Two different sentences share about a quarter of their words too, says the last row: so low, nothing of the sentence need be left.) Without its *feed-forward networks* the decoder finds most of the words, but stutters, and every repeat counts against it. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* hardly anything gets through. (These weights were trained with every part in place; a model *trained* without one might do better.)
 #
@@ -350,7 +350,7 @@ claim(
 )
 
 # %% [markdown]
-# So the sums stay. But why can self-attention go, the heart of the model? Without it, a position of the decoder knows the last word and its place, and nothing else of what has been written: in the last two lines it starts the same phrase again. Mostly it manages, probably because these captions are short and nearly word for word: the place says roughly how far the translation is, and cross-attention (section 5) finds the German word. Without the decoder's positions too, over a quarter of the words are lost.
+# So the sums stay. But why can self-attention go, the heart of the model? Without it, a position of the decoder knows the last word and its place, and nothing else of what has been written: in the last two lines it starts the same phrase again. Mostly it manages, probably because these captions are short and nearly word for word: the place says roughly how far the translation is, and cross-attention (section 5) finds the German word. Without the decoder's positions too, only 63 % stay the same.
 #
 # Now for the next part. A document to which everybody adds grows longer and longer. What keeps the stream in bounds?
 
@@ -377,7 +377,7 @@ claim(
 )
 
 # %% [markdown]
-# That is what *these* layers do without their norms: their weights were learned for inputs of a certain size, and these vectors no longer fit them. (Of layers that were trained without norms it says nothing.) So after each sum every vector is brought back to one size. That is **LayerNorm**: subtract the vector's mean, divide by its standard deviation. By hand, for a vector of $D = 4$ entries, and for the same vector times 10, plus 100:
+# That is what *these* layers do without their norms: their weights were learned for inputs of a certain size, and these vectors no longer fit them. (Of layers that were trained without norms it says nothing.) So after each sum every vector is brought back to about one size. That is **LayerNorm**: subtract the vector's mean, divide by its standard deviation. By hand, for a vector of $D = 4$ entries, and for the same vector times 10, plus 100:
 
 # %%
 for vector in ([8, 0, 2, 2], [180, 100, 120, 120]):
@@ -508,7 +508,7 @@ first_screen("feed-forward networks")
 # %% [markdown]
 # ### Are the sums needed?
 #
-# Now we can test the first reason for the sums. We send 20 random vectors through twelve untrained blocks, with the sums (`keep = 1.0`) and without (`keep = 0.0`); the norms stay in place:
+# Now we can test the sums, both of a block together. We send 20 random vectors through twelve untrained blocks, with the sums (`keep = 1.0`) and without (`keep = 0.0`); the norms stay in place:
 
 
 # %%
@@ -856,7 +856,7 @@ class PlainTransformer(nn.Module):
 
 
 # %% [markdown]
-# From `Embedding` to here that is fewer than eighty lines, and every box of the first picture is there but the softmax, which the loss will contain. The translator of the first screen, `course_lib`'s `Translator`, is the same model, fast and tested. We borrow all its weights, and compare every logit for the 12 sentences.
+# From `Embedding` to here that is fewer than eighty lines, blank ones not counted, and every box of the first picture is there but the softmax, which the loss will contain. The translator of the first screen, `course_lib`'s `Translator`, is the same model, fast and tested. We borrow all its weights, and compare every logit for the 12 sentences.
 
 # %%
 plain = PlainTransformer(len(german), len(english), D=128, H=4, F_=384, N=3)
@@ -948,7 +948,7 @@ def train(model, task, epochs=4, batch_size=32, rate=2e-3):
 
 
 # %% [markdown]
-# What difference does the causal mask make? We train twice, from the same initial weights, on the same 4,000 pairs. The second model has `causal=False`: its decoder may look ahead, at later words and at the target's padding. Its loss is much lower early on, in the second epoch; at the end both are low. **Will it also translate better?**
+# What difference does the causal mask make? We train twice, from the same initial weights, on the same 4,000 pairs. The second model has `causal=False`: its decoder may look ahead, at later words and at the target's padding. **Will it also translate better?**
 
 # %% tags=["nbval-ignore-output"]
 task = toy_translation.toy_task(pairs=4000, test=300, seed=0)
@@ -1313,8 +1313,8 @@ except NotImplementedError:
 #
 # 1. A Transformer layer is a direct function, computed at all positions at once with shared weights: attention moves information between positions, the feed-forward network works on each for itself; each is added to the residual stream, which is normalised.
 # 2. Whoever asks makes the queries; whoever answers makes the keys and values. Encoder: full self-attention. Decoder: causal self-attention, and cross-attention to the encoder's *last* output, in every layer.
-# 3. Residuals keep what a word was, and give the gradient a path of derivative 1 through every sum (in Post-LN, the norms rescale it); LayerNorm keeps the stream's vectors at one size, each by itself, so that no sentence depends on its neighbours in the batch.
-# 4. Teacher forcing with a causal mask computes in one pass what, for the same words, generation computes in a loop; without the mask a low loss proves nothing.
+# 3. Residuals keep what a word was, and give the gradient a path of derivative 1 through every sum (in Post-LN, the norms rescale it); LayerNorm keeps the stream's vectors at about one size, each by itself, so that no sentence depends on its neighbours in the batch.
+# 4. Teacher forcing with a causal mask computes in one pass what, for the same words, generation computes in a loop; without the mask a low loss says nothing about generation.
 # 5. Typically an encoder is used to understand, a decoder to generate, both for sequence to sequence; nearly any task can also be put to a decoder as a prefix. Padding must be hidden from attention *and* from pooling.
 #
 # ## Where next

@@ -130,7 +130,7 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. (That took 800 steps of its own; section 5 gives the other as many. The second line says how much one seed can mislead.)
+# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. (That took 800 steps of its own; given as many, the other sometimes catches up: section 5. `toys` is a black box for now; section 4 opens it.)
 #
 # Published networks have read far more. One of them, MiniLM, which after reading was trained on a billion pairs of texts, looks for the answer to a question among twelve notices, of which one begins with *Money*:
 
@@ -296,7 +296,7 @@ noise = torch.randint(50, (8, T), generator=torch.Generator().manual_seed(0))
 one_hot = F.one_hot(noise, 50).double()  # (B, T, V): a token's vector is its name
 to_the_right = SHARP * torch.diag(torch.ones(T - 1).double(), 1)  # (T, T) scores
 print("the scores of four tokens (row: who looks; column: at whom):")
-print(*to_the_right[:4, :4].int().tolist(), sep="\n")
+print(*to_the_right[:4, :5].int().tolist(), sep="\n")
 
 
 def loss_of_head(visible):
@@ -806,7 +806,7 @@ claim(
 # %% [markdown]
 # In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad (*Going deeper* looks for the two kinds in its table). So what it brings to the hundred labels seems to be the grammar; good and bad it must learn from them.
 #
-# Where does it look when it fills a gap? In one review below the gap comes late, in the other early. Switch heads on and off. Then press *causal mask*, the view that GPT would have: **in which of the two reviews is anything left that gives the verb away?**
+# Where does it look when it fills a gap? In one review below the gap comes late, in the other early. Switch heads on and off. Then press *causal mask*, for what GPT could see: **in which of the two reviews is anything left that gives the verb away?**
 
 # %% tags=["fold"]
 # @title Your network on any review
@@ -1013,7 +1013,7 @@ table(
     [[way, *(recorded(way, n) for n in toys.LABELS)] for way in TOY_WAYS],
 )
 claim(
-    "With 20 labels no way gets two thirds of the new reviews right in any seed, and the pre-trained network has the lowest mean of the four. After the same 150 steps on 50, 100 or 200 labels the pre-trained network is ahead of the one from scratch in each of three seeds, though that chose its rate.",
+    "With 20 labels no way gets two thirds of the new reviews right in any seed. After the same 150 steps on 50, 100 or 200 labels the pre-trained network is ahead of the one from scratch in each of three seeds, though that chose its rate.",
     all(value < 2 / 3 for way in TOY_WAYS for value in by_seed(way, 20))
     and all(recorded("pre-trained", 20) < recorded(way, 20) for way in TOY_WAYS if way != "pre-trained")
     and all(
@@ -1032,7 +1032,7 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels, nothing: the pre-trained network has the lowest mean, and all are near a coin. With more, after the same few steps on them, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and with 100 it still needs reading in two seeds of three. So pre-training can save time on each new task, since it is done once. But this language is small: 200 reviews, read again and again, hold its grammar, and the 3,608 are most of what can be said in it. In a real one neither is so. Section 8 tries one.
+# **So what is reading worth?** With 20 labels, nothing: all are near a coin. With more, after the same few steps on them, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and with 100 it still needs reading in two seeds of three. So pre-training can save time on each new task, since it is done once. But this language is small: 200 reviews, read again and again, probably hold its grammar, and the 3,608 are most of what can be said in it. In a real one neither is so. Section 8 tries one.
 
 # %% tags=["fold", "reveal"]
 # @title Frozen features, with more labels too
@@ -1213,9 +1213,9 @@ claim(
 #
 # **What is reading worth in a real language?** Suppose only 100, 400 or 1,600 of IMDB's reviews (chapter 02) have labels. Three networks learn from them:
 #
-# - **from scratch**: a BERT of two layers and width 128;
+# - **from scratch**: a small encoder, two layers of width 128;
 # - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
-# - **MiniLM**: a published network with BERT's architecture, six layers of width 384, taught to imitate a larger one that had read much, then trained once more, on a billion pairs of texts; with a new layer on the mean.
+# - **MiniLM**: a published network with BERT's architecture, six layers of width 384: every second layer of a network taught to imitate a larger one, trained once more, on a billion pairs of texts; with a new layer on the mean.
 #
 # Beside them are chapter 02's bags, which read whole reviews, not only the ends. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. At the right MiniLM and the bags get all 25,000 labels and are judged on all test reviews; MiniLM's settings differ there (*Going deeper*).
 
@@ -1282,7 +1282,7 @@ claim(
 )
 
 # %% [markdown]
-# MiniLM, five times as large as our BERT and with far more training behind it, is ahead with 100 labels and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our BERT throughout, pre-trained or not. (What our reading was worth: *Going deeper*.) Most film reviews can be judged by words and pairs of words, and a bag learns these from the labels alone: on such a task try it first, then see what a well-read network adds.
+# MiniLM, five times as large as our BERT and with far more training behind it, is ahead with 100 labels and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our small encoder throughout, pre-trained or not. (What our reading was worth: *Going deeper*.) Most film reviews can probably be judged by words and pairs of words, and a bag learns these from the labels alone: on such a task try it first, then see what a well-read network adds.
 
 # %% [markdown]
 # ## 9 · Errors you will meet
@@ -1624,7 +1624,7 @@ claim(
 # %% [markdown]
 # ## Summary
 #
-# 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone; the choice is drawn anew for each batch.
+# 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone; the choice is drawn anew for each batch, as in RoBERTa.
 # 2. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word need only copy it; so BERT hides words.
 # 3. BERT is an encoder whose input is a sum of token, position and segment; pairs are `[CLS] first [SEP] second [SEP]`, words are cut into WordPieces.
 # 4. Fine-tuning exchanges the last layer and trains everything, gently. In the toy, with 200 labels and the same 950 steps in all, a network from scratch did as well; on real reviews a network with far more training led, and a bag of words came close.
