@@ -101,7 +101,10 @@ def draw_masked_mean(draw):
     lengths[draw.randrange(B)] = 0  # a row without a real token
     vectors = draw.normal(B, T, D)
     vectors[lengths.argmax(), 0] = 0.0  # a real token whose vector is zero
-    return vectors, torch.arange(T) < lengths[:, None]
+    mask = torch.arange(T) < lengths[:, None]
+    if draw.random() < 0.5:  # the mask says where the real tokens are, at the end of a row or anywhere
+        mask = mask[:, draw.sample(range(T), T)]
+    return vectors, mask
 
 
 def probe_masked_mean(answer, vectors, mask):

@@ -146,6 +146,12 @@ def bpe_step(student):
             f"('p', 'q') and ('p', 'z') both occur 4 times and you took {pair}: compare the whole pairs, their first "
             "symbols are equal"
         )
+    pair, _ = _bpe_step(student, {"a bc": 4, "ab a": 4, "m n": 3})
+    if pair != ("a", "bc"):
+        raise Wrong(
+            f"('a', 'bc') and ('ab', 'a') both occur 4 times and you took {pair}: compare the pairs as tuples, first "
+            "symbol with first symbol, not their joined texts"
+        )
 
 
 # --- 2.3 ------------------------------------------------------------------------
@@ -329,6 +335,11 @@ def masked_mean(student):
             )
         if close(got, vectors.mean(1)):
             raise Wrong("the padding takes part in your mean: the mask is not used")
+        if close(got, vectors.sum(1) / count):
+            raise Wrong(
+                "you divide by the number of real tokens, but the sum still holds the padding's vectors: mask the "
+                "vectors too"
+            )
         if close(got, total):
             raise Wrong("this is the sum over the real tokens: long texts come out larger than short ones")
         if close(got, total / mask.sum()):
@@ -344,6 +355,12 @@ def masked_mean(student):
         raise Wrong(
             f"row 0 has two real tokens whose first features are {vectors[0, 0, 0]:.3f} and {vectors[0, 1, 0]:.3f}; "
             f"you return {got[0, 0]:.3f}, which is not their mean"
+        )
+    holes = mask[:, [4, 0, 3, 1, 2]]  # the same counts, the real tokens in other places
+    if not close(student(vectors, holes), (vectors * holes.unsqueeze(-1)).sum(1) / count):
+        raise Wrong(
+            "right while the padding stands at the end, wrong for a row whose first entry is not a token: use the mask "
+            "itself, which says where the real tokens are, not only how many True it has"
         )
     longer = torch.cat([vectors, torch.full((3, 2, 4), 50.0, dtype=torch.float64)], dim=1)
     if not close(student(longer, torch.cat([mask, torch.zeros(3, 2, dtype=torch.bool)], dim=1)), total / count):
@@ -404,6 +421,8 @@ def padding_shares(answer):
         raise Wrong("these are counts of padding: divide each by the number of cells, tokens and padding")
     if all(near(a, b / 17) for a, b in zip(got, (11, 7, 31), strict=True)):
         raise Wrong("you divided the padding by the number of tokens: the fraction is of all cells, tokens and padding")
+    if near(got[0], want[1]) and near(got[1], want[0]):
+        raise Wrong("(a) and (b) are swapped: (a) is the order as given, (b) is sorted by length")
     if near(got[0], 0.35) or near(got[1], 0.275):
         raise Wrong(
             "you averaged the two batches' fractions, as if both batches had as many cells: add up the cells first, "
@@ -500,6 +519,11 @@ def clipped_precision(student):
         if matches == 6:
             raise Wrong("you let 'a' match four times, once more than any single reference has it: take the maximum "
                         "over the references, not the sum")  # fmt: skip
+        if matches == 1:
+            raise Wrong(
+                "you count 1 of 8: you took for each word the smallest count among the references. The cap is the "
+                "maximum over the references, not the minimum"
+            )
         if matches == 3:
             raise Wrong("you counted different words (a set): 'a' occurs six times and three of them match")
         if matches == 4 and _pair_of_counts(student(list(hypothesis), [list(r) for r in references[::-1]], 1)) == got:

@@ -150,6 +150,12 @@ def mean(divide):
     return masked
 
 
+def masked_at_the_start(vectors, lengths):
+    """The mean of each row's first entries, as many as it has real tokens."""
+    real = torch.arange(vectors.shape[1]) < lengths[:, None]
+    return (vectors * real[:, :, None]).sum(1) / lengths.clamp(min=1)[:, None]
+
+
 BP, PRODUCT = math.exp(1 - 10 / 8), 6 / 8 * 2 / 7
 PLANTED = {
     "bpe_step": [
@@ -172,6 +178,7 @@ PLANTED = {
         ("not the letters of the joined word", bpe(letters_counted)),
         ("not a piece of the word's text", bpe(substrings_counted)),
         ("their first symbols are equal", bpe(lambda words: min(c := pair_counts(words), key=lambda p: (-c[p], p[0])))),
+        ("not their joined texts", bpe(lambda words: min(c := pair_counts(words), key=lambda p: (-c[p], "".join(p))))),
         ("tuple (pair, words)", lambda words: merge(words, ("n", "o"))),
         ("tuple of two strings", lambda words: ("no", words)),
         ("dictionary from tuples", lambda words: (("n", "o"), {"no a h": 9})),
@@ -218,6 +225,8 @@ PLANTED = {
         ("not by T", mean(lambda vectors, real, total: total / vectors.shape[1])),
         ("whatever its vector is", mean(lambda v, real, total: total / (v * real).ne(0).any(2).sum(1)[:, None])),
         ("the mask is not used", mean(lambda vectors, real, total: vectors.mean(1))),
+        ("the padding's vectors", mean(lambda v, real, total: v.sum(1) / real.sum(1).clamp(min=1))),
+        ("where the real tokens are", lambda v, mask: masked_at_the_start(v, mask.sum(1))),
         ("sum over the real tokens", mean(lambda vectors, real, total: total)),
         ("of the whole batch", mean(lambda vectors, real, total: total / real.sum())),
         ("averaged the padding", mean(lambda v, real, total: (v * ~real).sum(1) / (~real).sum(1).clamp(min=1))),
@@ -239,6 +248,7 @@ PLANTED = {
         ("these are counts", (11, 7, 31)),
         ("'sorted by length': 0.708 is the fraction of real tokens", (11 / 28, 17 / 24, 31 / 48)),
         ("'fixed length 12': 31 cannot be a fraction", (11 / 28, 7 / 24, 31)),
+        ("are swapped", (7 / 24, 11 / 28, 31 / 48)),
         ("add up the cells first", (0.35, 0.275, 31 / 48)),
         ("'sorted by length' is not right", (11 / 28, 11 / 28, 31 / 48)),
         ("'fixed length 12' is not right", (11 / 28, 7 / 24, 23 / 40)),
@@ -268,6 +278,7 @@ PLANTED = {
         ),
         ("kept the best", lambda h, r, n: max(precision()(h, [one], n) for one in r)),
         ("not the sum", precision(most=lambda counts: sum(counts, Counter()))),
+        ("not the minimum", precision(most=lambda counts: counts[0] & counts[-1])),
         ("only the second reference", precision(most=lambda counts: counts[0])),
         ("only the first reference", precision(most=lambda counts: counts[-1])),
         ("n is not used", lambda hypothesis, references, n: precision()(hypothesis, references, 1)),
