@@ -58,7 +58,7 @@ def two_batches(lengths_by_kind, longest):
         alt="Two masks of 32 reviews. Shuffled: ragged blue rows, nearly half of the rectangle grey. Bucketed: rows of "
         "13 to 15 tokens, hardly any grey.",
         caption="What does one batch look like? Real tokens are blue, padding is grey. In shuffled order one long "
-        "review makes 31 others wait; in a bucket the rows end together.",
+        "review forces padding onto 31 others; in a bucket the rows end together.",
     )
 
 
