@@ -763,7 +763,7 @@ claim(
 )
 
 # %% [markdown]
-# Syllables with the shape of a docstring.
+# A short training, and syllables with the shape of a docstring.
 #
 # ### Load a published one
 #
@@ -1276,7 +1276,7 @@ claim(
 # %% [markdown]
 # ### Time, and memory
 #
-# How does the time grow with the text? On one processor core, and with linear attention in chunks of 64, all pairs within a chunk and the state between chunks:
+# How does the time grow with the text? On one processor core, with linear attention in chunks of 64, all pairs within a chunk and the state between chunks:
 
 # %%
 show_source(linear_attention_chunked, linear_scan)
@@ -1356,7 +1356,7 @@ claim(
 )
 
 # %% [markdown]
-# GRU and gated recurrence (22 and 2.7 times as many parameters) score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. Linear attention, which stores products of key and value, did learn to look up; that it fails by degrees as pairs are added suggests a limit. (14.7, with nothing to learn, shows one.) Newer layers change what is stored: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. And many models for long texts mix in softmax attention every few layers (*Going deeper* shows how it looks things up).
+# GRU and gated recurrence, with 22 and 2.7 times linear attention's parameters, score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. Linear attention, which stores products of key and value, did learn to look up; that it fails by degrees as pairs are added suggests a limit. (14.7 shows one.) Newer layers change what is stored: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. And many models for long texts mix in softmax attention every few layers (*Going deeper* shows how it looks things up).
 #
 # So much for the network. What makes it answer?
 
@@ -1378,7 +1378,7 @@ claim(
 #
 # The loss is chapter 13's, counted on the answers alone: here on the tokens above the `^`, of which the last, `<|eot_id|>`, teaches the model to stop. So a question is continued with an answer, not with more questions.
 #
-# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), builds on a fact: people can say which of two answers is better far more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
+# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), builds on a fact: people can say which of two answers is better more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
 #
 # **DPO** (Rafailov et al. 2023) learns from the comparisons directly, without a reward model; *Going deeper* has its loss.
 
