@@ -8,7 +8,16 @@ import numbers
 
 import torch
 
-from course_lib.exercises import Written, Wrong, check, close, expect_number, expect_tensor, expect_type
+from course_lib.exercises import (
+    Written,
+    Wrong,
+    _StudentError,
+    check,
+    close,
+    expect_number,
+    expect_tensor,
+    expect_type,
+)
 
 
 def _pair(got, names):
@@ -370,7 +379,7 @@ def stack_sizes(answer):
     """Exercise 3.5: four sizes of a bidirectional stack, worked out by hand."""
     if hasattr(answer, "tolist"):
         answer = answer.tolist()
-    names = ("parameters", "columns of weight_ih_l2_reverse", "first size of h_n", "last size of output")
+    names = ("parameters", "columns of weight_ih_l2_reverse", "first dimension of h_n", "last dimension of output")
     if not isinstance(answer, tuple | list) or len(answer) != 4:
         raise Wrong(f"expected four numbers ({', '.join(names)}), got {answer!r}")
     parameters, columns, rows, width = (expect_number(value, name) for value, name in zip(answer, names, strict=True))
@@ -388,19 +397,21 @@ def stack_sizes(answer):
     if parameters != 530:
         raise Wrong(f"{parameters:.0f} parameters is not right: add them up for one direction of one layer first")
     if columns == 5:
-        raise Wrong("weight_ih_l2_reverse has not 5 columns: it reads both directions of layer 1")
+        raise Wrong("weight_ih_l2_reverse does not have 5 columns: it reads both directions of layer 1")
     if columns == 12:
-        raise Wrong("weight_ih_l2_reverse has not 12 columns: layer 2 does not see the input, only layer 1")
+        raise Wrong("weight_ih_l2_reverse does not have 12 columns: layer 2 does not see the input, only layer 1")
     if columns != 10:
-        raise Wrong(f"weight_ih_l2_reverse has not {columns:.0f} columns: how wide is the output of layer 1?")
+        raise Wrong(f"weight_ih_l2_reverse does not have {columns:.0f} columns: how wide is the output of layer 1?")
     if rows in (1, 2, 3):
         raise Wrong(
-            f"the first size of h_n is not {rows:.0f}: it has the last state of every layer and every direction"
+            f"the first dimension of h_n is not {rows:.0f}: it has the last state of every layer and every direction"
         )
     if rows != 6:
-        raise Wrong(f"the first size of h_n is not {rows:.0f}: count one row for each direction of each layer")
+        raise Wrong(f"the first dimension of h_n is not {rows:.0f}: count one row for each direction of each layer")
     if width != 10:
-        raise Wrong(f"the last size of output is not {width:.0f}: it has both directions of the top layer side by side")
+        raise Wrong(
+            f"the last dimension of output is not {width:.0f}: it has both directions of the top layer side by side"
+        )
 
 
 @check(
@@ -417,7 +428,13 @@ def summaries(student):
     generator = torch.Generator().manual_seed(11)
     output = _draw(generator, B, T, 2 * D)
     lengths = torch.tensor([4, 6, 1, 3])
-    got = student(output.clone(), lengths.clone())
+    late = "the forward half is read one step too late: the last real token stands at lengths - 1"
+    try:
+        got = student(output.clone(), lengths.clone())
+    except _StudentError:  # step lengths does not exist in a row without padding
+        if _reads_too_late(student):
+            raise Wrong(f"{late}, and a row without padding has no step `lengths`: hence the IndexError") from None
+        raise
     if isinstance(got, torch.Tensor) and got.shape == (B, B, 2 * D):
         raise Wrong(
             "the result has shape (B, B, 2D): output[:, lengths - 1] takes all those steps of every row. Index "
@@ -461,7 +478,7 @@ def summaries(student):
         ),
         (
             torch.cat([output[rows, lengths % T, :D], first[:, D:]], 1),
-            "the forward half is read one step too late: the last real token stands at lengths - 1",
+            late,
         ),
         (
             torch.cat([first[:, :D], end[:, D:]], 1),
@@ -479,6 +496,18 @@ def summaries(student):
     if not close(got[:, :D], want[:, :D]):
         raise Wrong("the forward half (the first D columns) is not the state at each row's own last token")
     raise Wrong("the forward half is right; the backward half is not the state that has read the whole row")
+
+
+def _reads_too_late(student):
+    """Whether an answer, where every row is padded, reads the forward half at step lengths."""
+    D = 3
+    output, lengths = _draw(torch.Generator().manual_seed(12), 2, 7, 2 * D), torch.tensor([5, 2])
+    try:
+        got = student(output.clone(), lengths.clone())
+    except _StudentError:
+        return False
+    late = output[torch.arange(2), lengths, :D]
+    return isinstance(got, torch.Tensor) and got.shape == (2, 2 * D) and close(got[:, :D], late)
 
 
 def _other_sizes(student, generator):
