@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 03 · Recurrent networks
 #
-# As you read a line of text, you know at every letter whether a quotation is open. Two networks learn to know it too, from strings of 10 symbols.
+# As you read a line of text, you know at every letter whether a quotation is open. Two networks learn to do the same, from strings of 10 symbols.
 # One sees the last 10 symbols through a window. The other reads one symbol at a time and keeps 16 numbers as its memory.
 # Then both are tested on strings of 1,000 symbols. **How often is each of them right?**
 
@@ -41,6 +41,7 @@ from tqdm import tqdm
 from course_lib import datasets, metrics, ngram, recurrent_models, text, train, utils
 from course_lib.datasets import synthetic
 from course_lib.exercises import ch03
+from course_lib.generate import generate
 from course_lib.notebook import claim, diagrams, ledger, predict, run_size, show_source, table
 from course_lib.notebook.figures import ch03 as figures
 from course_lib.rnn import RNN, rnn_loop, rnn_step, scan
@@ -114,9 +115,9 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 # This chapter builds a network that keeps such a memory up to date. First one story, then two questions:
 #
 # - **Sections 1 to 4:** from a loop to a network that writes, in bare tensors. *With exercise 3.1 this is a sitting of about an hour; exercise 3.2 may wait.*
-# - **Sections 5 to 7:** the same with torch's layer, on a text of any length, and how good it is. *Here the story ends.*
-# - **Sections 8 and 9:** which state do you use for one answer about a whole text? And for one in the middle?
-# - **Section 10** lists errors to look up, **section 11** what is hard for recurrent networks, which leads to chapter 04.
+# - **Sections 5 to 7:** the same with torch's layer, on a text of any length, and how good it is. *Then the language model is complete.*
+# - **Sections 8 and 9, other tasks:** which state do you use for one answer about a whole text? And for one in the middle?
+# - **Section 10:** what is hard for a recurrent network, which leads to chapter 04. **Section 11** lists errors to look up.
 #
 # ### You will be able to
 #
@@ -163,7 +164,7 @@ print("".join("^" if bit else "." for bit in open_at))
 # %% [markdown]
 # ## 2 · One step, and one more
 #
-# To be learned, $f$ must be made of weights. Elman (1990) chose one layer of a neural network, which sees the input *and its own previous result*:
+# To be learned, $f$ must be made of weights. Elman (1990) chose one layer of a neural network, which sees the input *and its own previous result* (his units lie between 0 and 1; with tanh, as is usual today, it is):
 #
 # $$ h_t = \tanh\big(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b\big), \qquad W_{ih}: (D, I), \quad W_{hh}: (D, D), \quad b: (D). $$
 #
@@ -252,24 +253,28 @@ ch03.rnn_forward(rnn_forward)
 # %% [markdown]
 # ## 3 · What does the state hold?
 #
-# Your layer returns D numbers for every step. What do they mean? Training tells a network what to answer, not what to keep. So let us look inside the network from the opening: we run it over a real line and draw its 16 numbers after every character.
+# Your layer returns D numbers for every step. What do they mean? Training tells a network what to answer, not what to keep. So let us look inside the network from the opening: we run it over a real line and draw its 16 numbers after every character. `carrier` is that network: its `embedding` turns each 0 or 1 into a vector, and its `layer` returns the same pair as your `rnn_forward`, the states after every step and the last one.
 
 # %%
 line = 'she said "wait" and then "go" and left'
-is_mark = torch.tensor([[c == '"' for c in line]]).long()
-states = carrier.layer(carrier.embedding(is_mark))[0][0].detach()  # (T, D)
-inside = (is_mark[0].cumsum(0) % 2).bool()
-between = is_mark[0] == 0
-agreeing = ((states > 0) == inside[:, None])[between].float().mean(0)  # (D,)
-telling = ((agreeing == 0) | (agreeing == 1)).nonzero()[:, 0].tolist()
-figures.state_over_text(states, line, inside, outlined=telling)
+is_mark = torch.tensor([[c == '"' for c in line]]).long()  # (1, T)
+output, _ = carrier.layer(carrier.embedding(is_mark))  # (1, T, D), the last state
+line_states = output[0].detach()  # (T, D)
+figures.state_over_text(line_states, line)
 
 # %% tags=["fold"]
 # @title How clear is the bit?
+telling, at_marks = (figures.telling_units(line_states, line, at_marks=m) for m in (False, True))
 claim(
     "At every character of this line but the marks, the sign of an outlined unit alone tells whether a quotation is open.",
     len(telling) > 0,
     unit=telling,
+)
+claim(
+    "At the marks other units tell it. The output layer, which reads all 16, is right at every character.",
+    len(set(at_marks) - set(telling)) > 0
+    and torch.equal(carrier.output(line_states).argmax(-1), is_mark[0].cumsum(0) % 2),
+    units=at_marks,
 )
 
 # %% [markdown]
@@ -298,7 +303,7 @@ figures.self_weight(kept)
 #
 # $$ h_t = \tanh(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b), \qquad y_t = h_t \cdot w_o + c $$
 #
-# has $y_t > 0$ exactly while a quotation is open, at every length. Let $s \in \{0, 1\}$ be the bit. The next bit is 1 if $s + x_t$ is 1; 0 (closed, no mark) and 2 (open, a mark) both give 0. One threshold cannot say *exactly 1*; two can: *at least 1*, and not *at least 2*. Mind that a unit answers -1 or 1, while $s$ is 0 or 1.
+# has $y_t > 0$ exactly while a quotation is open, at every length. Let $s \in \{0, 1\}$ be the bit. The next bit is 1 if $s + x_t$ is 1; 0 (closed, no mark) and 2 (open, a mark) both give 0. One threshold cannot say *exactly 1*; two can: *at least 1*, and not *at least 2*. Note that a unit answers -1 or 1, while $s$ is 0 or 1.
 
 # %% nbgrader={"grade": false, "grade_id": "ex03-2-quotation-weights", "locked": false, "schema_version": 3, "solution": true, "task": false}
 quotation_weights = ...  # (W_ih (2, 1), W_hh (2, 2), b (2,), w_o (2,), c): tensors, and a number
@@ -363,7 +368,7 @@ def new_parameters(V, D):
 
 
 # %% [markdown]
-# **Forward.** Section 2's line in a loop, then logits from every state at once. The last state is returned too: we need it for writing.
+# **Forward.** The loop of your exercise 3.1, with the output layer added: logits from every state at once. The last state is returned too: we need it for writing.
 
 
 # %%
@@ -385,7 +390,8 @@ def forward(ids, h, parameters):
 # %%
 def next_character_loss(piece, parameters):
     """Mean nats per character of pieces (B, T + 1), each read from a state of zeros."""
-    h_start = torch.zeros(len(piece), len(parameters[2]))
+    B, D = len(piece), parameters[1].shape[0]  # parameters[1] is W_hh (D, D)
+    h_start = torch.zeros(B, D)
     logits, _ = forward(piece[:, :-1], h_start, parameters)
     return F.cross_entropy(logits.flatten(0, 1), piece[:, 1:].flatten())
 
@@ -404,15 +410,17 @@ claim(
 )
 
 # %% [markdown]
-# **Clipping.** Unrolled over 32 steps, the network is 32 layers deep. In deep networks the gradient is sometimes very large (chapter 04 shows why), and one step along it can ruin the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction does not change.
+# **Clipping.** Unrolled over 32 steps, the network is 32 layers deep. In deep networks the gradient is sometimes very large (chapter 04 shows why). In plain gradient descent one step along it can ruin the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction does not change. (Adam, which we use, limits its steps by itself, and in this small run clipping hardly ever acts: it is insurance. We count how often.)
 
 
 # %%
 def clip(parameters, largest=1.0):
+    """Shorten the gradient if it is longer than `largest`; say whether it was."""
     norm = torch.sqrt(sum((p.grad**2).sum() for p in parameters))
     if norm > largest:
         for p in parameters:
             p.grad *= largest / norm
+    return bool(norm > largest)
 
 
 # %% [markdown]
@@ -420,16 +428,19 @@ def clip(parameters, largest=1.0):
 
 # %% tags=["nbval-ignore-output"]
 optimizer = torch.optim.Adam(parameters, lr=0.005)
+clipped = 0
 for step in tqdm(range(1, 601), leave=False):
     starts = torch.randint(len(train_ids) - 32, (32, 1))
-    piece = train_ids[starts + torch.arange(33)]  # (32, 33)
+    # positions: (32, 1) + (33,) -> (32, 33)
+    piece = train_ids[starts + torch.arange(33)]
     loss = next_character_loss(piece, parameters)
     optimizer.zero_grad()
     loss.backward()  # through all 32 steps
-    clip(parameters)
+    clipped += clip(parameters)
     optimizer.step()
     if step in (1, 100, 300, 600):
         print(f"step {step}: loss {loss.item():.1f}, perplexity {loss.exp():.0f}")
+print(f"clipped in {clipped} of {step} steps")
 
 # %% [markdown]
 # **Writing.** Read the prompt; draw the next character from the model's distribution; read it; draw the next. The state holds all that the model uses of the past, so each new character costs one step. The logits are first divided by a *temperature*: below 1, it makes likely characters likelier still.
@@ -438,7 +449,8 @@ for step in tqdm(range(1, 601), leave=False):
 # %%
 @torch.no_grad()
 def write(prompt, length, temperature, generator):
-    h = torch.zeros(1, len(parameters[2]))  # (1, D)
+    D = parameters[1].shape[0]  # W_hh is (D, D)
+    h = torch.zeros(1, D)
     logits, h = forward(encode(prompt)[None], h, parameters)
     for _ in range(length):
         probabilities = F.softmax(logits[0, -1] / temperature, dim=0)  # (V,)
@@ -453,13 +465,24 @@ print(write("Return the ", 240, 0.5, torch.Generator().manual_seed(0)))
 
 # %% tags=["fold"]
 # @title Does it write words?
-known_words = set(corpus[:cut].split())
-sample = write("Return the ", 600, 0.5, torch.Generator().manual_seed(0)).split()[:-1]
-found = sum(word in known_words for word in sample) / len(sample)
+def known(written):
+    """The fraction of the words of a text, its last left out, that occur in the training text."""
+    known_words, written_words = set(corpus[:cut].split()), written.split()[:-1]
+    return sum(word in known_words for word in written_words) / len(written_words)
+
+
+prompt = "Return the "
+trigram = ngram.NgramModel(3, V, add=2.0, interpolate=True).fit(train_ids)
+new_ids = generate(
+    trigram, [encode(prompt).tolist()], 600, torch.Generator().manual_seed(0), temperature=0.5
+)[0]
+of_trigram = known(prompt + "".join(alphabet[i] for i in new_ids))
+of_network = known(write(prompt, 600, 0.5, torch.Generator().manual_seed(0)))
 claim(
-    "More than half of the words that it writes occur in its training text.",
-    found > 0.5,
-    fraction=found,
+    "More than three quarters of the words that it writes occur in its training text; of a trigram's, at the same temperature, fewer.",
+    of_network > 0.75 and of_network > of_trigram,
+    network=of_network,
+    trigram=of_trigram,
 )
 
 # %% [markdown]
@@ -470,14 +493,14 @@ claim(
 # ---
 
 # %% [markdown]
-# ## 5 · The library's version: the same, fast and tested
+# ## 5 · The same with torch's layer
 #
 # `nn.RNN` is your loop in compiled code. It has two biases, $b_{ih}$ and $b_{hh}$, of which only the sum counts, so a layer has $D(I + D + 2)$ parameters. An `nn.Embedding` replaces the one-hot vectors by learned ones, of any width. Both, and the output layer, in one module:
 
 
 # %%
 class CharRNN(nn.Module):
-    def __init__(self, V, width, units):
+    def __init__(self, V, width, units):  # I = width, D = units
         super().__init__()
         self.embed = nn.Embedding(V, width)  # id -> x_t, learned
         self.rnn = nn.RNN(width, units, batch_first=True)
@@ -533,9 +556,9 @@ print("h_n   ", tuple(h_n.shape), "(N, B, D)")
 # %% [markdown]
 # ## 6 · A text longer than a piece: carry the state
 #
-# Section 4 read pieces of 32 characters, each from a state of zeros. But the text goes on, and the state is there to remember what came before. We cannot unroll the whole text instead: hundreds of thousands of steps would cost too much memory.
+# Section 4 read pieces of 32 characters, each from a state of zeros. But the text goes on, and the state is there to remember what came before. Could we unroll the whole text instead? It would give a single update per pass, and memory grows with the text: with 128 units, by about 3 kilobytes a character. Here that is bearable, for a large corpus far too much.
 #
-# The way out is to pass on the *value* of the last state without its history. We read 16 streams of text side by side, piece after piece, and each piece starts from the state in which the piece before ended. `detach` cuts off how that state came about, so gradients stay inside a piece. (This is *truncated backpropagation*; chapter 04 tells what it costs.)
+# The way out is to pass on the *value* of the last state without its history. We read 16 streams of text side by side, piece after piece, and each piece starts from the state in which the piece before ended. `detach` drops the history of that state, so gradients stay inside a piece. (This is *truncated backpropagation*; chapter 04 tells what it costs.) The learning rate rises and falls in the course of training (`OneCycleLR`); that is only for speed.
 
 
 # %%
@@ -574,7 +597,7 @@ def nats(model, ids):
 
 
 # %% [markdown]
-# **What is that worth?** To find out, the trained model reads the held-out text twice: once in pieces of 64 characters, each from a state of zeros, and once with the state carried throughout. How much does it lose at the start of a piece, and when has it caught up?
+# **What does a zero start cost this network?** To find out, the trained model reads the held-out text twice: once in pieces of 64 characters, each from a state of zeros, and once with the state carried throughout. How much does it lose at the start of a piece, and when has it caught up?
 
 # %% tags=["fold"]
 # @title Measure it: at each place, from zeros and carried
@@ -757,14 +780,14 @@ print("4-gram", round(math.exp(four_gram.nll(valid_ids[:20_000]).mean()), 1))
 ch03.how_wide.compare(...)
 
 # %% [markdown]
-# *Here the story ends, and you may stop again.* You can write a recurrent network, train it, let it write, and say how good it is.
+# *The language model is complete, and you may stop again.* You can write a recurrent network, train it, let it write, and say how good it is.
 #
-# The rest of the chapter uses the same layer for other tasks than writing. The question is always: *which state has read all that the answer needs?*
+# Sections 8 and 9 use the same layer for other tasks than writing. The question is always: *which state has read all that the answer needs?*
 #
 # ---
 
 # %% [markdown]
-# ## 8 · One answer for a whole text: which state?
+# ## 8 · Other tasks: one answer for a whole text
 #
 # A language model answers at every step, so it reads every state. Now there is one answer for all the words (*many to one*): is a review positive? Only the **last** state has read them all. (The mean or maximum of all states is used as well.)
 #
@@ -833,12 +856,12 @@ at_last_column = accuracy_when_read(lambda s, n: s[:, -1])
 # %% tags=["fold", "reveal"]
 # @title Where to read
 claim(
-    "Read at each row's own last word, more than 95 % of the new reviews are judged correctly: word order can be learned.",
+    "If the state is read at each row's own last word, more than 95 % of the new reviews are judged correctly: word order can be learned.",
     at_own_end > 0.95,
     accuracy=at_own_end,
 )
 claim(
-    "Read at the last column, more than a fifth of the reviews are judged wrongly.",
+    "If it is read at the last column, more than a fifth of them are judged wrongly.",
     at_last_column < 0.8,
     accuracy=at_last_column,
 )
@@ -889,7 +912,7 @@ claim(
 # The verdict on a review may wait for its end. But an answer in the *middle* may depend on what comes later.
 
 # %% [markdown]
-# ## 9 · An answer in the middle: who has read the rest?
+# ## 9 · Other tasks: an answer in the middle
 #
 # > *The ____ is a flightless bird that lives in Antarctica.*
 #
@@ -991,10 +1014,10 @@ for name, parameter in stack.named_parameters():
 # Difficulty ●●○○○ · 10 minutes · needs sections 5 and 9
 #
 # For `nn.RNN(input_size=12, hidden_size=5, num_layers=3, bidirectional=True)`, with pencil and paper:
-# (1) the number of parameters; (2) the number of columns of `weight_ih_l2_reverse`; (3) the first size of `h_n`; (4) the last size of `output`.
+# (1) the number of parameters; (2) the number of columns of `weight_ih_l2_reverse`; (3) the first dimension of `h_n`; (4) the last dimension of `output`.
 
 # %% nbgrader={"grade": false, "grade_id": "ex03-5-stack-sizes", "locked": false, "schema_version": 3, "solution": true, "task": false}
-stack_sizes = ...  # (parameters, columns, first size of h_n, last size of output)
+stack_sizes = ...  # (parameters, columns, first dimension of h_n, last dimension of output)
 ### BEGIN SOLUTION
 # layer 0: 2 (5 * 12 + 5 * 5 + 2 * 5) = 190; layers 1 and 2: 2 (5 * 10 + 5 * 5 + 2 * 5) = 170 each
 stack_sizes = (190 + 2 * 170, 10, 6, 10)
@@ -1078,9 +1101,59 @@ def two_directions(x, lengths, forward_weights, backward_weights):
 ch03.two_directions(two_directions)
 
 # %% [markdown]
-# ## 10 · Errors you will meet
+# ## 10 · What is hard for a recurrent network
 #
-# A reference: skim it now, and come back when a network misbehaves. Three of the four errors below raise no exception: you must look for them.
+# A state can hold a bit for 1,000 steps, as in the opening. Still, three difficulties come with the loop itself.
+#
+# **The state has a fixed size.** All that a layer will ever know of the past is in its $D$ numbers; $N$ layers hold $N D$. Training can choose *what* is kept; it cannot make room. Chapter 06's translator suffers from it; attention is the way out (chapter 07).
+#
+# **One step after another.** $h_t$ needs $h_{t-1}$. However many processors you have, the loop takes $T$ steps in a row; a window network computes all positions at once. (*Going deeper* measures it.) A GPU, which is fast only when it computes thousands of numbers at once, loses even more (chapter 10). This is the first reason that the authors of the Transformer give for dropping recurrence (Vaswani et al. 2017, section 1).
+#
+# **The gradient usually vanishes.** Unrolled, as in section 2's diagram, the network is as deep as the text is long. A text of 1,000 characters makes 1,000 layers; ResNet-152, a very deep image network, has 152.
+#
+# To learn that a character matters 50 steps later, training needs a gradient that reaches back through 50 layers: that of the last step's loss with respect to the input 50 steps before. We take its norm in the character model of section 6, before and after training. **After training, by what factor is it smaller at lag 20 than at lag 0?**
+
+
+# %%
+def gradient_by_lag(model, steps=60, streams=64):
+    """Mean gradient norm of the last loss with respect to the input k steps before."""
+    ids = valid_ids[: streams * (steps + 1)].view(streams, steps + 1)
+    inputs = model.embed(ids[:, :-1]).detach().requires_grad_()
+    states, _ = model.rnn(inputs)
+    last_logits = model.readout(states[:, -1])
+    F.cross_entropy(last_logits, ids[:, -1], reduction="sum").backward()
+    return inputs.grad.norm(dim=2).mean(0).flip(0)
+
+
+torch.manual_seed(0)
+untrained = CharRNN(V, 32, 128)
+flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
+relative = {name: norms / norms[0] for name, norms in flow.items()}
+
+lag_guess = predict("by what factor it is smaller at lag 20, after training", ...)
+
+# %% tags=["reveal"]
+figures.gradient_by_lag(relative)
+
+# %% tags=["fold", "reveal"]
+# @title What is left at lags 20 and 50
+claim(
+    "Before training less than 0.01 % of the gradient is left at lag 20; after it less than 1 %, and less than 0.01 % at lag 50.",
+    relative["untrained"][20] < 1e-4
+    and relative["trained"][20] < 1e-2
+    and relative["trained"][50] < 1e-4,
+    untrained=relative["untrained"][[20, 50]],
+    trained=relative["trained"][[20, 50]],
+)
+lag_guess.compare(f"{1 / relative['trained'][20].item():,.0f}")
+
+# %% [markdown]
+# So after training the gradient is more than a hundred times smaller at lag 20, and more than ten thousand times at lag 50: what was read there has almost no say in how the weights change. (That is one network, trained once.) On this scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is usually tiny or, with other weights, huge. Why? That is the question of chapter 04.
+
+# %% [markdown]
+# ## 11 · Errors you will meet
+#
+# A reference: skim it now, and come back when a network misbehaves. Three of the four errors raise no exception: you must look for them.
 #
 # **`batch_first` forgotten.** The default of torch is time first: (T, B, I). If you pass (B, T, I), torch cannot know: there is no error, and `output` has the shape that you expect. The test: change one sequence, and no other should change.
 
@@ -1097,7 +1170,7 @@ for batch_first in (False, True):
     print(f"h_n {tuple(h_last.shape)}, other rows change: {bool(leak > 1e-3)}")
 
 # %% [markdown]
-# Torch took the 5 sequences for 5 time steps, so the state ran from one *sequence* to the next. The only other trace is `h_n`: its middle size is 7, not 5.
+# Torch took the 5 sequences for 5 time steps, so the state ran from one *sequence* to the next. The only other trace is `h_n`: its middle dimension is 7, not 5.
 #
 # **A state that is not detached.** Carried into the next piece, it brings along the graph of the piece before, which `backward` has already freed.
 
@@ -1141,58 +1214,13 @@ print("backward half of output[:, -1] did not notice:", unchanged)
 print("h_n[1] noticed:", not torch.allclose(h_both[1], h_other[1]))  # repaired
 
 # %% [markdown]
-# ## 11 · What is hard for a recurrent network
-#
-# The errors above can be repaired. These difficulties come with the loop itself, although a state *can* hold a bit for 1,000 steps, as in the opening.
-#
-# **The state has a fixed size.** All that the network will ever know of the past is in D numbers. Training can choose *what* is kept; it cannot make room. Chapter 06's translator suffers from it; attention is the way out (chapter 07).
-#
-# **One step after another.** $h_t$ needs $h_{t-1}$. However many processors you have, the loop takes $T$ steps in a row; a window network computes all positions at once. (*Going deeper* measures it.) A GPU, which is fast only when it computes thousands of numbers at once, loses even more (chapter 10). This is the first reason that the authors of the Transformer give for dropping recurrence (Vaswani et al. 2017, section 1).
-#
-# **The gradient vanishes.** Unrolled, as in section 2's diagram, the network is as deep as the text is long. A text of 1,000 characters makes 1,000 layers; ResNet-152, a very deep image network, has 152.
-#
-# To learn that a character matters 50 steps later, training needs a gradient that reaches back through 50 layers: that of the last step's loss with respect to the input 50 steps before. Here is its norm in the character model, before and after training. **By what factor is it smaller at lag 20 than at lag 0?**
-
-
-# %%
-def gradient_by_lag(model, steps=60, streams=64):
-    """Mean gradient norm of the last loss with respect to the input k steps before."""
-    ids = valid_ids[: streams * (steps + 1)].view(streams, steps + 1)
-    inputs = model.embed(ids[:, :-1]).detach().requires_grad_()
-    states, _ = model.rnn(inputs)
-    last_logits = model.readout(states[:, -1])
-    F.cross_entropy(last_logits, ids[:, -1], reduction="sum").backward()
-    return inputs.grad.norm(dim=2).mean(0).flip(0)
-
-
-torch.manual_seed(0)
-untrained = CharRNN(V, 32, 128)
-flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
-relative = {name: norms / norms[0] for name, norms in flow.items()}
-
-# %% tags=["reveal"]
-figures.gradient_by_lag(relative)
-
-# %% tags=["fold", "reveal"]
-# @title What is left at lags 20 and 50
-claim(
-    "Trained or not, less than 1 % of the gradient is left at lag 20, less than 0.01 % at lag 50.",
-    all(norms[20] < 1e-2 and norms[50] < 1e-4 for norms in relative.values()),
-    untrained=relative["untrained"][[20, 50]],
-    trained=relative["trained"][[20, 50]],
-)
-
-# %% [markdown]
-# On this scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is tiny or, with other weights, huge. Why? That is the question of chapter 04.
-
-# %% [markdown]
 # ## Summary
 #
 # 1. A recurrent network is a loop with a state: one set of weights, any length; whatever it needs of the past must pass through $D$ numbers.
 # 2. A language model is that loop, an output layer, cross-entropy on the next token, clipping, and sampling one step at a time.
 # 3. Carry the state exactly where the text goes on, detached; reset it where another begins.
 # 4. What differs between tasks is which states you read: all of them, each row's own last one, or both ends of a bidirectional layer. In padded batches read by length.
-# 5. Three weaknesses: a state of fixed size, a gradient that vanishes with the lag, and steps that must wait for each other.
+# 5. Three weaknesses: a state of fixed size, a gradient that usually vanishes with the lag, and steps that must wait for each other.
 #
 # ## Where next
 #

@@ -1,13 +1,29 @@
 """Figures of chapter 03: what a state holds, what it is worth, and where it ends."""
 
+import torch
+
 from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
 
 
-def state_over_text(states, line, inside, outlined):
-    """Draw the units' values (T, D) over a line, with a bar where `inside` (T,) holds, and some units outlined."""
+def open_after(line):
+    """Is a quotation open after each character of a line? Booleans (T,)."""
+    return torch.tensor([line[: t + 1].count('"') % 2 == 1 for t in range(len(line))])
+
+
+def telling_units(states, line, at_marks):
+    """Units of states (T, D) whose sign alone tells it at every mark, or at every character but the marks."""
+    where = torch.tensor([(character == '"') == at_marks for character in line])
+    agreeing = ((states > 0) == open_after(line)[:, None])[where].float().mean(0)  # (D,)
+    return ((agreeing == 0) | (agreeing == 1)).nonzero()[:, 0].tolist()
+
+
+def state_over_text(states, line):
+    """Draw the units of states (T, D) over a line, with a bar where a quotation is open; outline those that tell it."""
     from matplotlib.patches import Rectangle
 
+    inside = open_after(line)
+    outlined, at_marks = (telling_units(states, line, marks) for marks in (False, True))
     contrast = states[inside].mean(0) - states[~inside].mean(0)  # (D,)
     order = contrast.argsort(descending=True)
     ax = plots.heatmap(
@@ -35,7 +51,8 @@ def state_over_text(states, line, inside, outlined):
         caption="What is in the 16 numbers? At every character but the marks, the sign of the outlined unit says "
         "whether a quotation is open, as the bar on top does; at a closing mark it is late. Some units at the top stay "
         "high throughout a quotation, and let go of it a step or two late: the bit is stored several times over. "
-        "Others react to the marks themselves.",
+        f"At the marks other units tell it: of {', '.join(map(str, at_marks))} each has one sign at the opening marks "
+        "and the opposite one at the closing marks. The output layer adds up all 16, each with its own weight.",
     )
 
 
@@ -126,7 +143,8 @@ def gaps():
         "average at 0, 50 and 75 %, the RNN with filled values and mask at 25 %.",
         caption="Who copes with the holes? On average the linear autoregression on filled values, except at 25 %, "
         "where the RNN with filled values *and* mask is slightly ahead; but the draws differ more than these two. (At "
-        "0 % the networks read the same values: that they differ is chance. Lines: mean of three draws of the holes; "
+        "0 % the three networks read the same values, two of them with a column that is always 1 besides; how they "
+        "differ is mostly chance. Lines: mean of three draws of the holes; "
         "bands: lowest to highest.)",
     )
 
