@@ -112,7 +112,7 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 # There are only 1,024 strings of 10 symbols, and each came up some 25 times in training: the window can learn them like a table. In a long string it is lost. A quotation mark looks the same whether it opens or closes. To know which, you must know how many came before, back to the
 # first symbol. No fixed window reaches that far. Yet one bit is enough, if it is kept up to date. (You have seen one training run of each; another seed may find a rule that holds only on short strings.)
 #
-# This chapter builds a network that keeps such a memory up to date. First one story, then two questions:
+# This chapter builds a network that keeps such a memory up to date. First one story, then two other tasks, then the limits:
 #
 # - **Sections 1 to 4:** from a loop to a network that writes, in bare tensors. *With exercise 3.1 this is a sitting of about an hour; exercise 3.2 may wait.*
 # - **Sections 5 to 7:** the same with torch's layer, on a text of any length, and how good it is. *Then the language model is complete.*
@@ -410,7 +410,7 @@ claim(
 )
 
 # %% [markdown]
-# **Clipping.** Unrolled over 32 steps, the network is 32 layers deep. In deep networks the gradient is sometimes very large (chapter 04 shows why). In plain gradient descent one step along it can ruin the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction does not change. (Adam, which we use, limits its steps by itself, and in this small run clipping hardly ever acts: it is insurance. We count how often.)
+# **Clipping.** Unrolled over 32 steps, the network is 32 layers deep. In deep networks the gradient is sometimes very large (chapter 04 shows why). In plain gradient descent a single step along it can ruin the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction does not change. (Adam, which we use, limits its steps by itself, and in this small run clipping hardly ever acts: it is insurance. We count how often.)
 
 
 # %%
@@ -1130,7 +1130,7 @@ untrained = CharRNN(V, 32, 128)
 flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
 relative = {name: norms / norms[0] for name, norms in flow.items()}
 
-lag_guess = predict("by what factor it is smaller at lag 20, after training", ...)
+lag_guess = predict("the factor at lag 20, after training", ...)
 
 # %% tags=["reveal"]
 figures.gradient_by_lag(relative)
@@ -1148,7 +1148,7 @@ claim(
 lag_guess.compare(f"{1 / relative['trained'][20].item():,.0f}")
 
 # %% [markdown]
-# So after training the gradient is more than a hundred times smaller at lag 20, and more than ten thousand times at lag 50: what was read there has almost no say in how the weights change. (That is one network, trained once.) On this scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is usually tiny or, with other weights, huge. Why? That is the question of chapter 04.
+# So after training the gradient is more than a hundred times smaller at lag 20, and more than ten thousand times at lag 50: what was read so long before has almost no say in how this loss changes the weights. (That is one network, trained once.) On this scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is usually tiny or, with other weights, huge. Why? That is the question of chapter 04.
 
 # %% [markdown]
 # ## 11 · Errors you will meet

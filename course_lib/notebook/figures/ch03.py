@@ -51,8 +51,8 @@ def state_over_text(states, line):
         caption="What is in the 16 numbers? At every character but the marks, the sign of the outlined unit says "
         "whether a quotation is open, as the bar on top does; at a closing mark it is late. Some units at the top stay "
         "high throughout a quotation, and let go of it a step or two late: the bit is stored several times over. "
-        f"At the marks other units tell it: of {', '.join(map(str, at_marks))} each has one sign at the opening marks "
-        "and the opposite one at the closing marks. The output layer adds up all 16, each with its own weight.",
+        f"At the marks other units tell it: each of these ({', '.join(map(str, at_marks))}) has one sign at the "
+        "opening marks and the opposite sign at the closing ones. The output layer adds up all 16, each with its own weight.",
     )
 
 
