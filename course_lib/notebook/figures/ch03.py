@@ -52,7 +52,8 @@ def state_over_text(states, line):
         "whether a quotation is open, as the bar on top does; at a closing mark it is late. Some units at the top stay "
         "high throughout a quotation, and let go of it a step or two late: the bit is stored several times over. "
         f"At the marks other units tell it: each of these ({', '.join(map(str, at_marks))}) has one sign at the "
-        "opening marks and the opposite sign at the closing ones. The output layer adds up all 16, each with its own weight.",
+        "opening marks and the opposite sign at the closing ones. The output layer adds up all 16, each with its own "
+        "weight.",
     )
 
 
