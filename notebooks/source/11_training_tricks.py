@@ -518,7 +518,7 @@ claim(
 )
 
 # %% [markdown]
-# It is. The loss sends a gradient of the usual length, and the norms swallow it. A single step is enough: 24 slightly larger $\sigma$ multiply to a loss of more than tenfold, though panel 2 has hardly moved. After 40 steps each norm keeps on average a little less than half. Nearly all of that is $1/\sigma$, the size of what they read. (The norms can let through a little more than $1/\sigma$: in training they have gains.) Before training the additions make up for most of what the norms take (*Going deeper* says why, and has the rows with a warm-up); in the failing run they no longer can.
+# It is. The loss sends a gradient of the usual length, and the norms swallow it. A single step is enough: 24 slightly larger $\sigma$ together shorten it more than tenfold, though panel 2 has hardly moved. After 40 steps each norm keeps on average a little less than half. Nearly all of that is $1/\sigma$, the size of what they read. (The norms can let through a little more than $1/\sigma$: in training they have gains.) Before training the additions make up for most of what the norms take (*Going deeper* says why, and has the rows with a warm-up); in the failing run they no longer can.
 #
 # If the number of factors decides, the model of 2 layers should survive the same first steps: its gradient passes 4 norms.
 
