@@ -194,7 +194,7 @@ def compare(label, mine, wanted):
 
 
 # %% [markdown]
-# **Outputs.** The gradient of a cross-entropy with respect to its logits has a simple formula: the predicted probabilities, minus 1 at the right symbol. (Write $L = \log \sum_j e^{o_j} - o_y$: the first term's slopes are the probabilities, the second's is -1 at $y$.) The loss is a mean over B sequences and T steps, so each of these gradients carries a factor $1/(BT)$:
+# **Outputs.** The gradient of a cross-entropy with respect to its logits has a simple formula: the predicted probabilities, minus 1 at the right symbol. (For one sequence at one step, $L_t = \log \sum_j e^{o_j} - o_y$: the first term's slopes are the probabilities, the second's is -1 at $y$.) The loss is a mean over B sequences and T steps, so each of these gradients carries a factor $1/(BT)$:
 
 # %%
 do1, do2, do3 = (
@@ -282,7 +282,7 @@ compare("dW_hh", dW_hh, theirs["W_hh"])
 # %% [markdown]
 # ## 3 · A loop, and a network that learns
 #
-# Three steps took some twenty lines. Every step repeats the same ones, so for T steps we write a loop.
+# Three steps took some twenty lines. Every step repeats the same lines, so for T steps we write a loop.
 
 
 # %%
@@ -361,7 +361,7 @@ compare("dh0 ... dh3", walk.h, torch.stack([theirs[f"h{t}"] for t in range(4)], 
 # %% [markdown]
 # ### What the second network was not told
 #
-# Now the opening can be explained. With a `window`, `backward_pass` does what `.detach()` did there. Take six steps and a loss at the last one only. How long is the gradient (its norm) that arrives at each state, when the path is whole and when it is cut into windows of 3? (As a loss we take the sum of the last output, so that its gradient is all ones.)
+# Now the opening can be explained. With a `window`, `backward_pass` does what `.detach()` did there. Take six steps and a loss at the last one only. How long is the gradient that arrives (its norm) at each state, when the path is whole and when it is cut into windows of 3? (As a loss we take the sum of the last output, so that its gradient is all ones.)
 
 # %% tags=["fold"]
 # @title Diagram: one gradient's way back, whole and cut
@@ -378,7 +378,7 @@ for window in (6, 3):
     print(f"windows of {window}: |dh0| ... |dh6|", walk.h[0].norm(dim=1).detach())
 
 # %% [markdown]
-# Before the cut there is exactly nothing: $h_0$ to $h_3$ never hear of the loss at step 6. In the opening, with windows of 6 and a lag of 6, no window ever held both a symbol and the answer that depends on it. So no answer could teach the second network to keep its symbol. (Section 6: what it can learn all the same.)
+# Before the cut there is exactly nothing: $h_0$ to $h_3$ never hear of the loss at step 6. In the opening, with windows of 6 and a lag of 6, no window ever held both a symbol and the answer that depends on it. So no answer could reach the step at which its symbol came in, and teach the network there what to store. (Section 6: what it can learn all the same.)
 
 # %% [markdown]
 # ### Exercise 4.1 · Derive: three steps on paper
@@ -452,7 +452,7 @@ ch04.expanded_gradient(expanded_gradient)
 # In your sum, the loss of step $T$ reaches $h_t$ through $W_{hh}$ to the power $T - t$. If $\lambda$ is an *eigenvalue* of $W_{hh}$, the power multiplies its eigenvector by $\lambda^{T-t}$: that shrinks when $|\lambda| < 1$, and grows when $|\lambda| > 1$. In the long run the largest
 # $|\lambda|$ wins. It is called the *spectral radius*, $\rho$.
 #
-# The cleanest example is an orthogonal matrix, which we call a *rotation* for short (it may also reflect): it keeps every length, and all its $|\lambda|$ are 1. Multiplied by $\rho$, it changes every length by the factor $\rho$. **What do $0.9^{100}$ and $1.1^{100}$ come to, roughly?**
+# The cleanest example is an orthogonal matrix, which we call a *rotation* for short (it may also reflect): it keeps every length, and all its $|\lambda|$ are 1. Multiplied by $\rho$, it changes every length by the factor $\rho$. **Roughly how large are $0.9^{100}$ and $1.1^{100}$?**
 
 # %%
 guess_growth = predict("the factor of growth over 100 steps at radius 1.1", ...)
@@ -477,7 +477,7 @@ claim(
 guess_growth.compare(f"{growth[1.1]:,.0f}, and at radius 0.9 there are {growth[0.9]:.1g} left")
 
 # %% [markdown]
-# At 0.9 the loss tells $h_{T-100}$ next to nothing: a *vanishing* gradient. At 1.1 it shouts: an *exploding* one. Without tanh only radius 1 lies between the two.
+# At 0.9 the loss tells $h_{T-100}$ next to nothing: a *vanishing* gradient. At 1.1 it shouts: an *exploding* one. For a rotation without tanh, only radius 1 lies between the two.
 #
 # Only the part that concerns *far* states vanishes. The total gradient of $W_{hh}$ need not be small, since the terms of the near steps remain. So learning does not stop; it becomes short-sighted.
 #
@@ -584,7 +584,7 @@ claim(
 guess_grow.compare("tanh and ReLU")
 
 # %% [markdown]
-# So tanh is no protection: in these networks a large radius outweighs its slopes. (Not always: a single unit with weight 4 and no input settles near -1 or 1 from any start but 0, and there each step back multiplies the gradient by about 0.005.) What tanh does bound is the *state*, to between -1 and 1. With ReLU nothing does, and the forward pass explodes along with the gradient. (For matrices with random entries see *Going deeper*.)
+# So tanh is no protection: in these networks a large radius outweighs its slopes. (Not always: a single unit with weight 4 and no input settles near -1 or 1 from any start but 0, and there each step back multiplies the gradient by about 0.005.) What tanh does bound is the *state*, to between -1 and 1. With ReLU nothing does, and at a large radius the forward pass explodes along with the gradient. (For matrices with random entries see *Going deeper*.)
 #
 # One bound always holds: a step back multiplies the length of a gradient by at most the largest slope times the largest *singular value* of $W_{hh}$, the most by which it can stretch a vector (Pascanu et al. 2013). If at every step this product is at most, say, 0.9, the gradient must vanish; above 1 it *may* explode, but need not.
 #
@@ -783,8 +783,8 @@ claim(
 )
 
 # %% [markdown]
-# The frozen rotation won by far, and both frozen networks beat their trained twins. (Reading from a fixed recurrence is the idea of *reservoir computing*. And windows of 6 usually end a little above 0.2; the opening's single seed, at 0.2, was an unlucky one.) Training did worse than fail to build a memory: in these runs the truncated gradient destroyed the one that the rotation had. So, precisely: **no
-# answer teaches the steps before its window to keep anything. What the state still holds at the window's start can be used, by the output layer and by the recurrence.**
+# The frozen rotation won by far, and both frozen networks beat their trained twins. (Reading from a fixed recurrence is the idea of *reservoir computing*. And windows of 6 end a little above 0.2, in the opening too.) Training did worse than fail to build a memory: in these runs, training through windows of 6 destroyed the one that the rotation had. So, precisely: **no
+# answer sends a gradient to the steps before its window. What the state still holds at the window's start can be used, by the output layer and by the recurrence.**
 
 # %% [markdown]
 # ## 7 · Clipping
@@ -835,7 +835,7 @@ claim(
 )
 
 # %% [markdown]
-# On this task and with this budget, all five clipped runs at rate 0.3 succeeded; without clipping, one run in 25 did, over all five rates. To choose $c$, log the norm for a while, and choose a value that is rarely exceeded while training is calm. For *vanished* gradients it can do nothing.
+# On this task and with this budget, all five clipped runs at rate 0.3 succeeded; without clipping, one run in 25 did, over all five rates. To choose $c$, log the norm for a while, and choose a value that is rarely exceeded while training is calm. For *vanished* gradients clipping can do nothing.
 
 # %% [markdown]
 # ### Exercise 4.6 · Assemble: a training step by hand
@@ -1061,7 +1061,7 @@ for times in (1, 1000):
 # 1. Unrolled, a recurrent network is a deep network with shared weights. One walk from T to 1, one vector-Jacobian product per line, gives all gradients; each weight's gradient is a sum over the steps.
 # 2. The loss of step k reaches $h_t$ through a product of $k - t$ Jacobians $\mathrm{diag}(1 - h^2)\, W_{hh}$. In most cases it vanishes or explodes exponentially with the lag.
 # 3. The backward pass needs all states, so memory grows with T. Truncation bounds it: carry the state's numbers, detach its gradient.
-# 4. Truncation is biased towards near dependencies: an answer teaches nothing to the steps before its window.
+# 4. Truncation is biased towards near dependencies: no gradient of an answer reaches the steps before its window.
 # 5. Clipping by the common norm bounds a step without turning it. It limits the damage of an explosion; it does nothing for what has vanished.
 #
 # ## Where next
@@ -1095,7 +1095,7 @@ for times in (1, 1000):
 #
 # Put $k = T + t - i$, so that the power becomes $k - t$, and transpose: it is yours.
 #
-# **Truncation.** Williams and Peng go back $w$ steps from *every* step, with windows that overlap. Every loss then sees the same distance, at a higher cost than with our separate windows.
+# **Truncation.** The best-known variant of Williams and Peng goes back $w$ steps from *every* step, with windows that overlap. Every loss then sees the same distance, at a higher cost than with our separate windows.
 
 # %% [markdown] tags=["deeper"]
 # ### Is there a check that needs no calculus?
