@@ -21,6 +21,7 @@ from course_lib.attention import (
 from course_lib.exercises import (
     Written,
     Wrong,
+    _StudentError,
     check,
     close,
     expect_number,
@@ -271,6 +272,14 @@ def _empty_rows(student):
         raise Wrong(f"a query that may see nothing gives {[round(x, 3) for x in got[1].tolist()]}; zeros are wanted")
     if not close(got[[0, 2]], (_weights(_scores(q, k), mask) @ v)[[0, 2]]):
         raise Wrong("one fully masked row changes the other rows of the output: treat rows separately")
+    try:
+        got = student(q, k, v.requires_grad_(), mask=mask)
+    except _StudentError:  # computed in NumPy: there is no gradient
+        got = v.detach()
+    slope = torch.autograd.grad(got.sum(), v, allow_unused=True)[0] if got.requires_grad else None
+    if slope is not None and not slope.isfinite().all():
+        raise Wrong("a query that may see nothing gives zeros, but the gradient of the values is nan: clear its "
+                    "weights, not its output")  # fmt: skip
     q, k, v = _draw(4, 3), _draw(2, 3, seed=1), _draw(2, 5, seed=2)
     got = _attended(student, q, k, v, "causal=True with T > S", causal=True)
     if not close(got, _weights(_scores(q, k), torch.ones(4, 2, dtype=torch.bool).tril(-2)) @ v):

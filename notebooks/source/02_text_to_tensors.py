@@ -583,7 +583,7 @@ claim(
         "new words": sum(never_seen.values()) / held_out_counts.total(),
         "their tokens, 0 merges": tokens_per_new[0],
         "300 merges": tokens_per_new[3],
-        "hilarious": " ".join(bpe.bpe_tokenize("hilarious", all_merges[:300])),
+        "hilarious": " ".join(bpe.bpe_tokenize("hilarious", all_merges[:300])).removesuffix("</w>"),
     },
 )
 

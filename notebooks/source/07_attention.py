@@ -119,7 +119,7 @@ claim(
 )
 
 # %% [markdown]
-# The GRU can learn it, but it needs more than a hundred times as many updates. For most of them it stays at 0.3, which is what you get by always naming the digit that occurred most often. It must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up now. *Sections 1 to 4, with their two exercises, take a good two hours; sections 5 to 7, with five, fill a second sitting.*
+# The GRU can learn it, but at a learning rate of 0.005, the only one run that long, it took more than a hundred times as many updates. For most of them it stays at 0.3, which is what you get by always naming the digit that occurred most often. It must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up now. *Sections 1 to 4, with their two exercises, take a good two hours; sections 5 to 7, with five, fill a second sitting.*
 #
 # ### You will be able to
 #
@@ -272,7 +272,7 @@ print("bank, river  ", found[0, 2], "\nbank, savings", found[1, 2])
 # %% [markdown]
 # ## 2 · A soft dictionary
 #
-# Queries, keys and values are words of *databases*. In a recipe book the titles are the keys and the recipes the values, and you come with a query. Python's dictionary is strict: one wrong letter, and there is no answer.
+# Queries, keys and values are terms from *databases*. In a recipe book the titles are the keys and the recipes the values, and you come with a query. Python's dictionary is strict: one wrong letter, and there is no answer.
 
 # %% tags=["raises-exception"]
 # title: minutes
@@ -428,7 +428,7 @@ claim(
 #
 # $$ \frac{\partial w_i}{\partial a_j} = w_i\,(\delta_{ij} - w_j), $$
 #
-# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**. Before training the choice was made by chance, and the gradient can hardly revise it. The right half of the next figure shows how long the gradient of a query is, in three seeds, for the simplest of losses: each of the 32 values is one random number of variance 1, and the output, their weighted mean, is itself the loss.
+# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**. Before training the choice was made by chance, and the gradient can hardly revise it. The right half of the next figure shows how large the gradient of a query is (its norm), in three seeds, for the simplest of losses: each of the 32 values is one random number of variance 1, and the output, their weighted mean, is itself the loss.
 
 # %%
 figures.query_gradients()
@@ -462,7 +462,7 @@ claim(
 )
 
 # %% [markdown]
-# The mean (dotted) misleads: undivided scores change $\sqrt K$ times as fast with the query, so it even grows, carried by a few large gradients. The median shows a typical query: at $K = 1024$ it receives almost nothing. Divided by $\sqrt K$, a typical gradient has about the same length at every width, and the quartiles stay close to it. Now watch single queries: **at which width does the undivided softmax first give one key more than 0.99? Is it the same for all queries?**
+# The mean (dotted) misleads: undivided scores change $\sqrt K$ times as fast with the query, so it even grows, carried by a few large gradients. The median shows a typical query: at $K = 1024$ it receives almost nothing. Divided by $\sqrt K$, a typical gradient has about the same length at every width, and the quartiles stay close to it. Now watch single queries, each with 8 keys: **at which width does the undivided softmax first give one key more than 0.99? Is it the same for all queries?**
 
 # %% tags=["fold"]
 # @title Interactive: one query, with and without the root
@@ -581,7 +581,7 @@ for name, each in {"masked": both, "no mask": None}.items():
 print(causal_mask(2, 5).int())  # two queries, five keys
 
 # %% [markdown]
-# Second, a query that may see *nothing*, for example in an empty sentence. `PlainAttention` gives it NaN (0 divided by 0), which spoils every gradient. In this course it gets zeros.
+# Second, a query that may see *nothing*, for example in an empty sentence. `PlainAttention` gives it NaN (0 divided by 0), which spoils the gradient of $W_v$ and of everything below the values. In this course it gets zeros.
 
 # %% [markdown]
 # ### Exercise 7.2 · Scaled dot-product attention
@@ -833,7 +833,7 @@ print("wrong   ", (scores.softmax(dim=-2) @ ones).flatten())
 print("repaired", (scores.softmax(dim=-1) @ ones).flatten())
 
 # %% [markdown]
-# **2 · A row sees nothing.** Filling with $-\infty$ gives NaN, and even if nobody reads that row, the gradient becomes NaN ([reported](https://github.com/pytorch/pytorch/issues/41508) in 2020). Filling with `-1e9`, as in the *Annotated Transformer*, silently returns the mean of what is hidden.
+# **2 · A row sees nothing.** Filling with $-\infty$ gives NaN, and even if nobody reads that row, the gradient of the values becomes NaN ([reported](https://github.com/pytorch/pytorch/issues/41508) in 2020). Filling with `-1e9`, as in the *Annotated Transformer*, silently returns the mean of what is hidden.
 
 # %%
 empty = torch.tensor([[True, True, False], [False, False, False]])
@@ -1012,7 +1012,7 @@ claim(
 )
 
 # %% [markdown]
-# In both twins, *it* reads the right noun. But look at the upper rows of the first picture: there, in our run, *it* hardly looked at the adjective, the very word that decides! Does a weight show what the model needs? Test it: hide the adjective from `gather` alone. Then *it* asks the same question in both twins, and between the two nouns it must choose alike: of two twins only one can be right, so about half of all answers. The question is *which* half. (`read` still sees the adjective among its keys, but that word's ticket is never the answer. In the table, *weight* is that of the gathering head that looks at the adjective more.)
+# In both twins, *it* reads the right noun. But look at the upper rows of the first picture: there, in our run, *it* hardly looked at the adjective, the very word that decides! Does a weight show what the model needs? Test it: hide the adjective from `gather` alone. Then *it* asks the same question in both twins, and between the two nouns it must choose alike: of two twins at most one can be right, so at most half of all answers. The question is *which* half. (`read` still sees the adjective among its keys, but that word's ticket is never the answer. In the table, *weight* is that of the gathering head that looks at the adjective more.)
 
 # %% tags=["fold", "nbval-ignore-output"]
 # @title By adjective: the weight, and hiding it
@@ -1049,7 +1049,7 @@ claim(
 )
 
 # %% [markdown]
-# Two adjectives with about the same large weight can differ completely: hide one, and the answers stay right; hide the other, and nearly all become wrong. Without the adjective the model falls back on one of the two nouns. For adjectives that point to that noun it need not look at all, though it may. And not to look can be an answer: "I have *not* seen *wide*" is as good as "I have seen *tired*".
+# Two adjectives with about the same large weight can differ completely: hide one, and the answers stay right; hide the other, and nearly all become wrong; many lie in between. Without the adjective the model falls back on one of the two nouns. For adjectives that point to that noun it need not look at all, though it may. Where the column is neither 0 nor 1, the noun it falls back on changes with the sentence. And not to look can be an answer: "I have *not* seen *wide*" is as good as "I have seen *tired*".
 #
 # > **What a map proves, and what it does not**
 # >
@@ -1180,14 +1180,14 @@ ch07.saturation_and_heads.compare(...)
 # ## Summary
 #
 # 1. Each word asks with a query, is found by its key and passes on its value: scores $\mathbf Q \mathbf K^\top / \sqrt{d_k}$, a softmax over the keys, a weighted mean of the values.
-# 2. It is a soft dictionary that learns what to compare. On a look-up task it needed fewer than 100 updates, and a GRU with seven times the parameters more than 10,000.
+# 2. It is a soft dictionary that learns what to compare. On a look-up task it needed fewer than 100 updates, and a GRU with seven times the parameters, at the one learning rate run that long, more than 10,000.
 # 3. Undivided, random scores have a standard deviation of $\sqrt K$: for large $K$ the softmax saturates, and most queries get hardly any gradient.
 # 4. A mask says who may look at whom; several heads give several means, with the same number of parameters.
 # 5. A map shows what was mixed, not what the model needs. Hiding a word is a test.
 #
 # ## Where next
 #
-# *Chapter 08* gives attention a sense of order; without it, shuffled words give the same answers. *Chapter 09* builds the Transformer from these layers.
+# *Chapter 08* gives attention a sense of order; without it, and without a causal mask, shuffled words get the same outputs, only shuffled. *Chapter 09* builds the Transformer from these layers.
 #
 # ## References
 #
@@ -1372,7 +1372,7 @@ claim("With the product printed in the slides, $h_2$ is wrong by more than 0.01.
 # The GRU's ratio is settled once both are in; that of the softmax crosses 1. (Kabongo's slides give $n_i$ the weight $\prod_{j=i}^{t-i+1} z_j \prod_{k=1}^{i-1} (1 - z_k)$ and sum *hidden states*; at $t = 2$ that makes $z_1 z_2$ of $(1 - z_1)\, z_2$.) One thing gets poorer on the way: the GRU has one weight for each of its $D$ units, attention one for each head.
 
 # %% [markdown] tags=["deeper"]
-# ### Is a score of 0.9 good? Compared with whom?
+# ### Is a score of 0.9 good? Compared with what?
 #
 # Three more readers of "it", trained on the same sentences, three seeds each: one under a *causal mask*, where *it* cannot see what follows, so that both twins look the same to it; one with *one layer*, without `gather`; one with *two reading heads*. *One head at the referent* is for one head of the last layer, chosen on the training sentences.
 
@@ -1484,7 +1484,7 @@ claim(
 )
 
 # %% [markdown]
-# The last one should worry you. This language can be read as a bag of words, so it did no harm. But *dog bites man*? Attention does not know order: chapter 08.
+# The last one should worry you. This language can be read as a bag of words, so it did no harm. But *dog bites man*? Attention without a mask does not know order: chapter 08.
 
 # %% [markdown] tags=["deeper"]
 # ### What must be stored for the backward pass, and when?
