@@ -258,7 +258,7 @@ h_1 = o_1 * torch.tanh(c_1)
 print("output gate o_1", o_1, "new hidden state h_1", h_1, sep="\n")
 
 # %% [markdown]
-# That is the whole step. It hands on two states: the memory $c_1$, which only the next step reads, and $h_1$, which the rest of the network sees too. A loop over the same six lines reads the whole text:
+# That is the whole step. It hands on two states: the memory $c_1$, which is handed only to the next step, and $h_1$, which the rest of the network sees too. A loop over the same six lines reads the whole text:
 
 # %%
 h, c = h_0, c_0  # as above; a real text starts with zeros in both
@@ -471,7 +471,7 @@ far_guess.compare(round(plain_at_32, 1))
 #
 # $$ \frac{\partial c_t}{\partial c_{t-1}} = \mathrm{diag}(f_t), \qquad \frac{\partial c_t}{\partial c_s} = \mathrm{diag}\Big( \prod_{j=s+1}^{t} f_j \Big) \quad (s < t). $$
 #
-# In chapter 04 each factor was $\mathrm{diag}(1 - h_t^2) \, W_{hh}$, a matrix that mixes all units. Here each unit has a factor of its own, and the network can learn to bring it close to 1. But torch draws biases around 0, so in an untrained LSTM a forget gate is near $\sigma(0) = 0.5$, and every step halves what is left:
+# In chapter 04 each factor was $\mathrm{diag}(1 - h_t^2) \, W_{hh}$, a matrix that mixes all units. Here each unit has a factor of its own, and the network can learn to bring it close to 1. But torch draws biases around 0, so in an untrained LSTM a forget gate is near $\sigma(0) = 0.5$, and every step roughly halves what is left. If a gate is exactly $\sigma(b)$:
 
 # %%
 for b in (0.0, 1.0, 3.0, 5.0):
@@ -480,8 +480,8 @@ for b in (0.0, 1.0, 3.0, 5.0):
     print(f"{gate**8:.2g}, after 32 steps: {gate**32:.2g}")
 
 # %% [markdown]
-# At a bias of 0, one part in four billion is left after 32 steps, of the memory and of the gradient along the line. The
-# network would have to learn to open its gates, but the signal for that must come through those very gates. (After 8 steps 0.4 % is left, and in section 3 that was enough.)
+# With every gate at exactly 0.5, one part in four billion would be left after 32 steps, of the memory and of the gradient along the line. The
+# network would have to learn to open its gates, but along the cell line the signal for that must come through those very gates. (After 8 steps 0.4 % is left, and in section 3 that was enough.)
 #
 # ### Open the gates before training
 #
@@ -538,9 +538,9 @@ claim(
 #
 # **If something must be kept over a known lag, start with a bias $b$ for which $\sigma(b)^{\text{lag}}$ is a half or more.**
 #
-# It is a starting value, found at lag 32 on this one task, and not a guarantee: over longer lags some runs fail with it (*Going deeper*). Nor do all tasks ask for keeping alone; section 7 tries the rule on one that does not.
+# It is a starting value, found at lag 32 on this one task, and not a guarantee: at lag 100 one of the recorded LSTM runs failed with it (*Going deeper*). Nor do all tasks ask for keeping alone; section 7 tries the rule on one that does not.
 #
-# Is it only the number of weights, then? At 32 units an LSTM's layer has four times as many as the RNN's. An RNN with 76 units has equally many. It does better than guessing, but in each of five seeds it falls short of the LSTM with open gates (*Going deeper*).
+# Is it only the number of weights, then? At 32 units an LSTM's layer has four times as many as the RNN's. An RNN with 76 units has about as many (8,360 against 8,448). It does better than guessing, but in each of five seeds it falls short of the LSTM with open gates (*Going deeper*).
 
 # %% [markdown]
 # ### Exercise 5.2 · Derive: what is left of an old cell
@@ -1296,7 +1296,7 @@ claim(
 )
 
 # %% [markdown]
-# Here gates pay off, most when only the last state is read. Yet a plain bag of words, which has no memory (but reads the whole review), is above every LSTM and level with the best GRU: most of these verdicts can be read off single words.
+# Here, at equal width and untuned, the gated layers are ahead, most when only the last state is read; they also have three to four times the RNN layer's weights. Yet a plain bag of words, which has no memory (but reads the whole review), is above every LSTM and level with the best GRU: most of these verdicts can be read off single words.
 #
 # | | RNN | LSTM | GRU |
 # |---|---|---|---|
@@ -1447,7 +1447,7 @@ claim(
 )
 
 # %% [markdown]
-# Roughly, yes: the LSTMs' gradients come in the same order as the products. But other paths lead through $h$ and $W_{hh}$; in this one run, at bias 0, they brought roughly a hundred times what the product lets through. So the product is a warning, not a law.
+# Roughly, yes: the LSTMs' gradients come in the same order as the products. But other paths lead through $h$ and $W_{hh}$; in this one run, at bias 0, the whole gradient was roughly a hundred times $\sigma(0)^{30}$; gates scattered around 0.5 may explain part of it. So the product is a warning, not a law.
 #
 # Nor does the gradient at the start tell everything. The GRU gets far less of it from 30 steps back than the LSTM with a bias of 1. Yet in sections 4 and 5 this LSTM only guessed at lag 32, and most of these GRUs recalled.
 
@@ -1880,7 +1880,7 @@ claim(
 # %% [markdown]
 # All seven models have 32 units and three seeds. Up to three learning rates are tried, until one solves the task, and otherwise the best by validation counts. Open gates have a bias of 5. Near 0, $\tanh(a) \approx a$, so with tanh and the identity a small state is copied; ReLU copies a positive one exactly. ReLU identity and orthogonal also start with small input weights; for the orthogonal one this keeps tanh near its straight part. So they differ from the tanh identity RNN in several ways at once, and these runs do not tell which of them matters.
 #
-# At equal width an LSTM has four times the RNN's parameters. Does that explain the first screen? An RNN with 76 units has as many as the LSTM with 32.
+# At equal width an LSTM has four times the RNN's parameters. Does that explain the first screen? An RNN with 76 units has about as many as the LSTM with 32.
 
 # %% tags=["fold"]
 # @title With equal parameters, recorded
