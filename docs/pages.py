@@ -8,12 +8,13 @@ import ast
 import inspect
 import itertools
 import json
+import math
 import re
 
 import course_lib
 from course_lib import experiments
 from course_lib.notebook import ledger, plots
-from course_lib.notebook.names import display_name
+from course_lib.notebook.names import column_name, row_name
 from tools import readme
 from tools.notebooks import editions
 
@@ -442,38 +443,95 @@ HEADLINES = (
 
 
 def draw_results(record, folder):
-    """Draw an experiment's main number, a dot a seed, or its lists, a line a variant: [(file, alt, caption)] or []."""
+    """Draw what an experiment found, as one picture that suits its numbers: [(file, alt, caption)] or []."""
     import matplotlib.pyplot as plt
 
-    if record["experiment"] == "bench":
-        return []
     singles, lists = _main_numbers(record), {v: _lists(record, v) for v in record["runs"][0]["results"]}
-    if len(singles) > 1:
-        metric, rows = singles.pop("metric"), singles
-        ax = plots.axes(height=0.9 + 0.27 * len(rows))
-        for place, values in enumerate(rows.values()):
-            ax.plot(values, [place] * len(values), "o", color=plots.COLORS["attention"], alpha=0.6)
-        ax.set_yticks(range(len(rows)), list(rows))
-        ax.invert_yaxis()
-        ax.set_xlabel(display_name(metric))
-        what = f"{display_name(metric)}, a dot for each seed."
+    matrices = _matrices(record)
+    if record["experiment"] == "bench":
+        ax, what = _draw_goals(record["runs"][0]["results"])
+    elif len(singles) > 1:
+        ax, what = _draw_dots(**singles)
+    elif matrices:
+        ax, what = _draw_matrices(matrices)
     elif any(lists.values()):
-        x, y = _two_of_a_length(lists)
-        if x is None:
-            return []
-        same = {v: c for v, c in lists.items() if len(c.get(x, ())) == len(c.get(y, [None]))}
-        ax = plots.axes()
-        for color, (variant, columns) in zip(plots.CYCLE, same.items(), strict=False):
-            ax.plot(columns[x], columns[y], "o-", label=variant, color=color)
-        ax.set(xlabel=display_name(x), ylabel=display_name(y))
-        ax.legend(fontsize=8)
-        what = f"{display_name(y)} by {display_name(x)}; the mean over the seeds."
+        ax, what = _draw_lists(lists)
     else:
+        return []
+    if ax is None:
         return []
     file = f"{record['experiment']}-results.svg"
     ax.figure.savefig(folder / file, metadata={"Date": None})
     plt.close(ax.figure)
     return [(file, f"Results of {record['experiment']}: {what}", what[0].upper() + what[1:])]
+
+
+def _draw_goals(results):
+    """Draw how far each row of the benchmark is from its goal."""
+    rows = {name: row for name, row in results.items() if row.get("goal") and row.get("measured")}
+    ax = plots.axes(8.0, 0.9 + 0.27 * len(rows))
+    for place, row in enumerate(rows.values()):
+        ahead = row["measured"] / row["goal"]
+        ahead = 1 / ahead if goal(row).startswith("at most") else ahead
+        ax.plot(min(ahead, 8), place, "o", color=plots.COLORS["attention" if row["passed"] else "gradient"])
+    ax.axvline(1, color="black", linewidth=1)
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.set_yticks(range(len(rows)), list(rows), fontsize=8)
+    ax.invert_yaxis()
+    ax.set_xlabel("times better than the goal (8: or more)")
+    return ax, "times better than the goal; a dot left of 1 misses it."
+
+
+def _draw_dots(metric, **rows):
+    """Draw an experiment's main number, a dot for each seed."""
+    ax = plots.axes(height=0.9 + 0.27 * len(rows))
+    for place, values in enumerate(rows.values()):
+        ax.plot(values, [place] * len(values), "o", color=plots.COLORS["attention"], alpha=0.6)
+    ax.set_yticks(range(len(rows)), [row_name(name) for name in rows])
+    ax.invert_yaxis()
+    ax.set_xlabel(column_name(metric))
+    return ax, f"{column_name(metric)}, a dot for each seed."
+
+
+def _draw_lists(lists):
+    """Draw the first two lists of one length against each other, a line for each variant."""
+    x, y = _two_of_a_length(lists)
+    if x is None:
+        return None, ""
+    same = {v: c for v, c in lists.items() if len(c.get(x, ())) == len(c.get(y, [None]))}
+    ax = plots.axes()
+    for color, (variant, columns) in zip(plots.CYCLE, same.items(), strict=False):
+        ax.plot(columns[x], columns[y], "o-", label=variant, color=color)
+    ax.set(xlabel=column_name(x), ylabel=column_name(y))
+    return plots.direct_labels(ax), f"{column_name(y)} by {column_name(x)}; the mean over the seeds."
+
+
+def _draw_matrices(matrices):
+    """Draw a matrix for each variant, as colours of the logarithm: gradients span many powers of ten."""
+    (metric,) = {metric for metric, _ in matrices.values()}
+    panels = plots.grid(len(matrices), 1, width=7.0, height=0.5 + 1.1 * len(matrices))
+    logs = {v: [[math.log10(x) for x in row] for row in matrix] for v, (_, matrix) in matrices.items()}
+    least = min(min(map(min, rows)) for rows in logs.values())
+    most = max(max(map(max, rows)) for rows in logs.values())
+    for ax, (variant, rows) in zip(panels.flat, logs.items(), strict=True):
+        image = ax.imshow(rows, aspect="auto", cmap="Blues", vmin=least, vmax=most, origin="lower")
+        ax.set_title(variant, fontsize=9, loc="left")
+        ax.set(xticks=[], yticks=[0, len(rows) - 1], yticklabels=[1, len(rows)], ylabel="layer")
+        ax.grid(False)
+    ax.set_xlabel("time step, the first at the left")
+    ax.figure.colorbar(image, ax=list(panels.flat), label=f"power of ten, {column_name(metric)}")
+    return ax, f"{column_name(metric)} by layer and time step, as powers of ten; the first seed."
+
+
+def _matrices(record):
+    """Return {variant: (metric, matrix)} of the first run's variants that hold one matrix of positive numbers."""
+    found = {}
+    for variant, row in record["runs"][0]["results"].items():
+        for metric, value in row.items():
+            if isinstance(value, list) and value and isinstance(value[0], list) and min(map(min, value)) > 0:
+                found[variant] = metric, value
+    return found
 
 
 def _two_of_a_length(lists):
@@ -489,8 +547,9 @@ def _main_numbers(record):
     """Return {variant: its main number for each seed}, and which number that is under "metric"; or {}."""
     results = record["runs"][0]["results"]
     numbers = {variant: _numbers(record, variant) for variant in results}
-    known = [key for keys in numbers.values() for key in keys]
-    metric = next((key for key in HEADLINES if key in known), known[0] if known else None)
+    keys = [key for of_variant in numbers.values() for key in of_variant]
+    shared = [key for key in keys if keys.count(key) > 1]
+    metric = next((key for key in HEADLINES if key in shared), shared[0] if shared else None)
     rows = {v: [run["results"][v][metric] for run in record["runs"]] for v, keys in numbers.items() if metric in keys}
     return {"metric": metric} | rows if len(rows) > 1 else {}
 

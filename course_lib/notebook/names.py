@@ -113,6 +113,7 @@ COLUMNS = {  # only over a column of the ledger, where a word has one meaning
     "words": "words in the vocabulary",
     "unseen": "unseen n-grams (share)",
     "uniform": "a look at random",
+    "norms": "norm of the gradient",
     "nll": "surprise (nats a character)",
     "repetition": "repeated 8-grams (share)",
     "stuck": "stuck (share of seeds)",

@@ -276,6 +276,28 @@ def test_an_experiment_shows_its_main_number_or_its_lists(tmp_path):
     lists = {"a": {"lags": [1, 2, 3], "accuracy": [1.0, 0.5, 0.2]}}
     ((_, _, caption),) = pages.draw_results({"experiment": "l", "runs": [{"seed": 0, "results": lists}]}, tmp_path)
     assert caption == "Accuracy by lags; the mean over the seeds."
+    matrix = {"a": {"norms": [[1.0, 0.1], [1.0, 10.0]], "ends": [0.1, 10.0]}}
+    ((_, _, caption),) = pages.draw_results({"experiment": "m", "runs": [{"seed": 0, "results": matrix}]}, tmp_path)
+    assert caption == "Norm of the gradient by layer and time step, as powers of ten; the first seed."
+    apart = {"model": {"valid_loss": 1.9}, "a": {"nll": 1.0}, "b": {"nll": 2.0}}
+    ((_, _, caption),) = pages.draw_results({"experiment": "n", "runs": [{"seed": 0, "results": apart}]}, tmp_path)
+    assert caption == "Surprise (nats a character), a dot for each seed."
+
+
+def test_the_benchmarks_figure_says_how_far_each_goal_is(tmp_path, monkeypatch):
+    """Fails if a ratio that should be low is drawn as bad when it is, or what has no goal is drawn."""
+    drawn = []
+    make = pages.plots.axes
+    monkeypatch.setattr(pages.plots, "axes", lambda *sizes: drawn.append(make(*sizes)) or drawn[-1])
+    rows = {
+        "at least 2": {"measured": 3.0, "goal": 2.0, "passed": True},
+        "at most 1": {"measured": 1.25, "goal": 1.0, "passed": False},
+        "no goal": {"measured": 7.0},
+    }
+    pages.draw_results({"experiment": "bench", "runs": [{"seed": 0, "results": rows}]}, tmp_path)
+    dots = [line.get_xdata()[0] for line in drawn[0].lines[:2]]
+    assert dots == pytest.approx([1.5, 0.8])
+    assert [label.get_text() for label in drawn[0].get_yticklabels()] == ["at least 2", "at most 1"]
 
 
 # --- chapters in sections -----------------------------------------------------------
