@@ -603,24 +603,24 @@ for p in tqdm(task.test_pairs, leave=False):
 at_itself = {kind: sum(hits) / len(hits) for kind, hits in looked.items()}
 at_noun = sum(at_its_noun) / len(at_its_noun)
 claim(
-    "More than 95 in 100 nouns, adjectives and *ne* have their largest weight on the word that they translate; of the determiners fewer than 5 in 100 have it there, and more than 90 on their noun.",
-    min(at_itself[kind] for kind in ("noun", "adjective", "ne")) > 0.95
-    and at_itself["determiner"] < 0.05
+    "More than 9 in 10 nouns, adjectives and *ne* have their largest weight on the word that they translate; of the determiners fewer than 1 in 10 have it there, and more than 9 in 10 on their noun.",
+    min(at_itself[kind] for kind in ("noun", "adjective", "ne")) > 0.9
+    and at_itself["determiner"] < 0.1
     and at_noun > 0.9,
     **{kind: at_itself[kind] for kind in ("noun", "adjective", "ne", "determiner")},
     determiner_at_its_noun=at_noun,
 )
 claim(
-    "*Venonta* has it on *tomorrow* in more than 9 of 10 sentences, *pasinta* on *yesterday* in fewer than 1 in 4, *nun* on *today* in fewer than 1 in 10.",
-    at_itself["venonta"] > 0.9 and at_itself["pasinta"] < 0.25 and at_itself["nun"] < 0.1,
-    **{word: at_itself[word] for word in ("venonta", "pasinta", "nun")},
+    "*Pasinta* has it on *yesterday* in fewer than 1 in 2 sentences, *nun* on *today* in fewer than 1 in 4.",
+    at_itself["pasinta"] < 0.5 and at_itself["nun"] < 0.25,
+    **{word: at_itself[word] for word in ("pasinta", "nun", "venonta")},
 )
 
 # %% [markdown]
-# Nearly every sentence of this model is right, and yet for some kinds of words the largest weight is hardly ever on the word that is being translated. (One model; another seed may look elsewhere.) Why? Three possible reasons:
+# Nearly every sentence of this model is right, and yet for some kinds of words the largest weight is seldom on the word that is being translated. (One model; another may look elsewhere. Whether *venonta* looks at *tomorrow* changed here even with the number of threads, that is, with the order in which sums are taken.) Why? Three possible reasons:
 #
 # - **The word is not where the information is.** To choose between *lo* and *la* the decoder needs the gender, and that is a matter of the noun.
-# - **Some words need no look.** `tago` always follows `pasinta` or `venonta`. And instead of looking for *yesterday* the decoder can ask $h_0 = c$, which has just read it. Why it nevertheless looks at *tomorrow*, which stands in the same place, we do not know.
+# - **Some words need no look.** `tago` always follows `pasinta` or `venonta`. And instead of looking for *yesterday* the decoder can ask $h_0 = c$, which has just read it.
 # - **States know what stands before them.** The state of *dog* has read *the* as well: one look can give the article and the gender.
 #
 # Weights show what was read. They do not show why a word was chosen.

@@ -2077,7 +2077,7 @@ growth[True] = [stream_growth(depth, 0.67 * depth**-0.25) for depth in stack_dep
 table(
     ["length of the output over that of the input", *(f"{depth} layers" for depth in stack_depths)],
     [
-        ["Xavier", *(f"{value:,.0f}" for value in growth[False])],
+        ["Xavier", *(f"{float(f'{value:.1g}'):,.0f}" for value in growth[False])],
         ["Xavier, T-Fixup's factor", *(f"{value:.1f}" for value in growth[True])],
     ],
 )

@@ -77,9 +77,10 @@ def context_vectors(flat, group, times):
     ax = plots.axes(height=3.6)
     for k, (name, marker) in enumerate(zip(times, "o^sD", strict=True)):
         points = flat[group == k]
-        ax.scatter(*points.T, s=14, marker=marker, color=plots.CYCLE[k], label=name, alpha=0.8)
+        ax.scatter(*points.T, s=14, marker=marker, color=plots.CYCLE[k], alpha=0.4)
+        place = {"ha": "center", "va": "center", "fontweight": "bold", "bbox": {"facecolor": "white", "alpha": 0.8, "linewidth": 0}}
+        ax.annotate(name, points.median(0).values.tolist(), color=plots.CYCLE[k], **place)
     ax.set(xlabel="first direction", ylabel="second direction")
-    ax.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.16), handletextpad=0.1)
     show(
         ax,
         alt="500 context vectors in two dimensions, with four marks for the four times, in groups of which two touch.",

@@ -81,7 +81,7 @@ def jacobian_norm(lengths, centred, shifted):
         found = [gain["largest"] for gain in gains]
         ax.plot(lengths, found, marker, color=plots.COLORS[kind], label=name)
     ax.set(xscale="log", yscale="log", xlabel="length of x", ylabel="largest singular value")
-    ax.legend()
+    plots.direct_labels(ax)
     show(
         ax,
         alt="Largest singular value of LayerNorm's Jacobian against the length of x on logarithmic axes. Dots for x "

@@ -108,7 +108,7 @@ def induction_heads(experiment="induction-heads", rows=("two layers", "one layer
         left.annotate(text, (steps[-1], y), fontsize=8.5, color=plots.COLORS[kind], **place)
     left.set(xlabel="step", ylabel="loss, repeated half (nats)", ylim=(0, 5))
     right.set(xlabel="step", ylabel="attention to the token to copy", ylim=(0, 1))
-    right.legend(fontsize=9, loc="upper left")
+    plots.direct_labels(right)
     show(
         left,
         alt="Two panels by training step. Left, the loss in the repeated half: two layers fall from 4 to near 0 within "
