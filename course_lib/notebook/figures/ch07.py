@@ -70,9 +70,11 @@ def kernel_regression(keys, values, queries, answers):
     )
 
 
-def lookup_map(weights, asked, pairs):
-    """The trained reader's weights (T, S), the letters asked for in reverse order."""
+def lookup_map(weights, letters, digits):
+    """The trained reader's weights (T, S): the pairs as they were shown, and their letters asked in reverse order."""
     ax = plots.axes(height=3.1)
+    pairs = [f"{letter} {digit}" for letter, digit in zip(letters, digits, strict=True)]
+    asked = [f"{letter} ?" for letter in reversed(letters)]
     plots.heatmap(ax, weights, pairs, asked, "weight", xlabel="pairs, in the order shown", ylabel="question")
     show(
         ax,
