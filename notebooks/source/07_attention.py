@@ -54,7 +54,7 @@ torch.set_printoptions(precision=2, sci_mode=False)
 set_seed(0)
 
 # %% [markdown]
-# Both read nine rows of 20 numbers: a letter and a digit, one-hot. The last row is the question, without a digit.
+# Both read nine rows of 20 numbers: a letter and a digit, one-hot. The last row is the question, without a digit. `recall.draw` makes such sequences:
 
 # %%
 example, answer = recall.draw(1, torch.Generator().manual_seed(9))
@@ -64,6 +64,9 @@ digits = example[0, :8, 10:].argmax(dim=1).tolist()
 print("letters", *names)
 print("digits ", *digits, "?")
 print("answer ", answer.item())
+
+# %% [markdown]
+# Make your guess. The cell after it trains both models and keeps their accuracy on 2,000 new sequences.
 
 # %%
 guess_gru = predict("the GRU's accuracy after 1,000 updates (guessing: 0.1)", ...)
