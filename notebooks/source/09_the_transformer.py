@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 09 · The Transformer
 #
-# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Each half has positions, self-attention, feed-forward networks and residual connections; the decoder has cross-attention too. So nine things can be switched off (the norms stay). We switch off one at a time, in all layers, without training again, and let the model translate. **How many of them can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
+# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Nine things can be switched off: each half's positions, self-attention, feed-forward networks and residual connections, and the decoder's cross-attention. We switch off one at a time, in all layers, without training again, and let the model translate. **How many of the nine can it lose, each alone, and still write mostly the same words?** And what does it say without the others?
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -149,13 +149,6 @@ table(
 
 # %% tags=["fold"]
 # @title What can be spared
-def first_screen(*parts):
-    """Print how many words stayed the same, on average, without each of these parts."""
-    for name in (f"{side}'s {part}" for part in parts for side in ("encoder", "decoder")):
-        if name in words_kept:
-            print(f"without the {name}: {words_kept[name]:.0%} of the words the same")
-
-
 claim(
     "Without the decoder's positions at least 8 of the 12 translations stay as they were, without the encoder's at most 2.",
     same["decoder's positions"] >= 8 and same["encoder's positions"] <= 2,
@@ -173,9 +166,9 @@ claim(
 )
 
 # %% [markdown]
-# Four. Did you expect the decoder's *positions* to be the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once. Without positions it knows which words there are, but not their order: most of the right words still come, and then the translation rambles on, which our measure punishes.
+# Four: the decoder's positions, the encoder's feed-forward networks, and the self-attention of either half. (*Going deeper* asks how self-attention, the heart of the model, can be spared.) It needs the other five. Without its *positions* the encoder knows which words there are, but not their order: most of the right words still come, and then the translation rambles on. Without its *feed-forward networks* the decoder finds most of the words, but stutters. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* hardly anything gets through.
 #
-# It needs the other five. (Half is our own line. Two different sentences share about a quarter of their words too, says the last row: so low, nothing of the sentence need be left.) Without its *feed-forward networks* the decoder finds most of the words, but stutters, and every repeat counts against it. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* hardly anything gets through. (These weights were trained with every part in place; a model *trained* without one might do better.)
+# (Half is our own line: two different sentences share about a quarter of their words too, says the last row. And these weights were trained with every part in place; a model *trained* without one might do better.)
 #
 # What is each part for, and how do they fit together? You will build them all, and at the end **your own** Transformer will load these weights and translate.
 #
@@ -188,15 +181,13 @@ claim(
 # 5. choose the right half, or both, for a task (9.6), and assemble the whole from your own parts (9.7).
 #
 # ***One hour?** Read sections 1 to 6 without the exercises: the encoder (1 to 4), what the decoder adds (5), and the whole model, which translates (6). The exercises take another three hours.*
-#
-# **Letters.** `B` sequences in a batch, `S` source and `T` target tokens (`T` too where there is one sequence), `D` the width, `H` heads of width `K` = `D`/`H`, `F` the width inside the feed-forward network (`F_` in code), `N` blocks, `V` words. A mask is boolean, `True` = may attend.
 
 # %% [markdown]
 # ## 1 · No loop
 #
 # When you meet the word "it" in a text, you can look back at the words before it. You need not carry them all in your head. A recurrent layer has to: it is a loop, $h_t = f(x_t, h_{t-1})$. Whatever will be needed later must fit into its state, and step $t$ must wait for step $t - 1$.
 #
-# A **Transformer layer** can look back, as you can. It has no state: each output is computed directly from the inputs, its own and all the others: $y_t = f(x_t;\ x_1, \ldots, x_T)$.
+# A **Transformer layer** has no state. It looks at all its inputs directly: $y_t = f(x_t;\ x_1, \ldots, x_T)$.
 
 # %%
 diagrams.show("transformer_as_parallel_units")
@@ -204,14 +195,7 @@ diagrams.show("transformer_as_parallel_units")
 # %% [markdown]
 # So every input is one step away, near or far. And because nothing passes from one unit of a layer to the next, all its outputs can be computed at the same time.
 #
-# In the picture each position sees the whole sentence. This is the **full** form, and the encoder uses it, for reading. For writing there is the **causal** form, $y_t = f(x_t;\ x_1, \ldots, x_t)$, in which a position sees only what is already there. The decoder will use that.
-#
-# What happens inside a unit? The picture names two steps, attend and feed-forward. We take them in turn.
-
-# %% [markdown]
-# ## 2 · Look around, and add
-#
-# Here is the encoder's block with three words and vectors of four simple numbers. Read it from the bottom up.
+# What happens inside a unit? Here it is in small numbers: three words, each a vector of four entries. Read it from the bottom up.
 
 # %%
 diagrams.show("block_with_numbers")
@@ -219,7 +203,31 @@ diagrams.show("block_with_numbers")
 # %% [markdown]
 # Check one of them: *läuft* takes 0.1 of *ein*, 0.6 of *hund* and 0.3 of itself, so the second number that it finds is 0.6 · 2 = 1.2.
 #
-# From here to section 6 you build the whole Transformer, part by part. Each part gets a formula with its shapes, then a class of a few lines. Then it borrows the trained translator's weights and runs on *ein hund läuft durch den schnee*. (`borrow`, folded here, copies the weights of the library's parts into ours.)
+# All of this is the **encoder block**. It takes two steps, in two lines:
+#
+# $$ x \leftarrow \mathrm{norm}_1\big(x + \mathrm{attend}(x)\big), \qquad x \leftarrow \mathrm{norm}_2\big(x + \mathrm{think}(x)\big) . $$
+#
+# (*Attend* is the picture's self-attention, *think* its feed-forward.) The next three sections fill in the words: first *attend* and the plus sign, then *norm*, then *think*.
+
+# %% [markdown]
+# ## 2 · Look around, and add
+#
+# What goes into the first block? Vectors that know their word and their place, as in chapter 08. A table $E$ has one row of $D$ numbers for each of the $V$ words of the vocabulary. A token's row is multiplied by $\sqrt D$, because the table's entries are small, and the row of its position $s$ in a table $P$ of the same width is added:
+#
+# $$ x_s = \sqrt D\, E[\mathrm{id}_s] + P_s . $$
+#
+# For `B` sentences of `S` tokens that makes $x$ (B, S, D):
+
+# %%
+class Embedding(nn.Embedding):
+    """Tokens to vectors that know their word and their place."""
+
+    def forward(self, ids):  # (B, S) -> (B, S, D)
+        D = self.embedding_dim
+        return super().forward(ids) * D**0.5 + sinusoidal_table(ids.shape[1], D)
+
+# %% [markdown]
+# We try each part on one sentence, *ein hund läuft durch den schnee*, as soon as it is built. For that it borrows the trained translator's weights: `borrow`, folded here, copies them from the library's part into ours.
 
 # %% tags=["fold"]
 # @title borrow: trained weights for a part of our own
@@ -261,37 +269,21 @@ def borrow(ours, theirs):
             own.copy_(trained)
     return ours
 
-
-# %% [markdown]
-# **The input** $x$ (B, S, D) is made as in chapter 08: for each token its row of a table $E$ (V, D), times $\sqrt D$ because the table's entries are small, plus the row of its position $s$ in a table $P$ of the same width:
-#
-# $$ x_s = \sqrt D\, E[\mathrm{id}_s] + P_s . $$
-
-
 # %%
-class Embedding(nn.Embedding):
-    """Tokens to vectors that know their word and their place."""
-
-    def forward(self, ids):  # (B, S) -> (B, S, D)
-        D = self.embedding_dim
-        return super().forward(ids) * D**0.5 + sinusoidal_table(ids.shape[1], D)
-
-
 D = 128
 pieces = [*german.pieces("ein hund läuft durch den schnee ."), "<eos>"]
 ids = torch.tensor([german.encode("ein hund läuft durch den schnee .")])  # (1, S)
 embed = borrow(Embedding(len(german), D), model.source_embedding)
 x = embed(ids)
 print("pieces:", *pieces)
-print("ids", tuple(ids.shape), "E", tuple(embed.weight.shape), "-> x", tuple(x.shape))
+print("ids", tuple(ids.shape), "-> x", tuple(x.shape))
 
 # %% [markdown]
-# Each row of `x` knows its own word and place, but nothing about the other words. So it **looks around** first, with the multi-head **attention** of chapter 07. One matrix turns each word's vector into a query, a second into a key, a third into a value. In each of the $H$ heads the queries $q$ (T, K) meet the keys $k$ and values $v$ (S, K), and each word gets a weighted mean of what all of them have to offer:
+# Each row of `x` knows nothing yet about the other words. So it **looks around**, with the multi-head **attention** of chapter 07. One matrix turns each word's vector into a query, a second into a key, a third into a value. They are cut into $H$ heads of width $K = D/H$. In each head the queries $q$ meet the keys $k$, and each word gets a weighted mean of the values $v$:
 #
 # $$ \mathrm{softmax}\!\left(\frac{q k^\top}{\sqrt K}\right) v . $$
 #
-# The heads' results are put side by side, and one more matrix mixes them. Our class keeps who asks (`x`) apart from who is asked (`asked`; chapter 07 called it `memory`). Here both are the same sentence; section 5 needs the difference.
-
+# The heads' results are put side by side, and one more matrix mixes them. Our class keeps who asks (`x`, `T` words) apart from who is asked (`asked`, `S` words). Here both are the same sentence. The `mask` says with `True` who may be looked at.
 
 # %%
 class Attention(nn.Module):
@@ -313,9 +305,8 @@ class Attention(nn.Module):
         merged = (weights @ v).transpose(1, 2).flatten(2)  # (B, T, D)
         return self.out(merged)
 
-
 # %% [markdown]
-# What a word found is **added** to what it was:
+# What a word found is **added** to what it was. We also print how long each word's vector is before and after:
 
 # %%
 first = model.transformer.encoder.layers[0]  # of the trained translator
@@ -323,97 +314,55 @@ attend = borrow(Attention(D, H=4), first.self_attn)
 everywhere = torch.ones(1, 1, 1, ids.shape[1], dtype=torch.bool)  # nothing is hidden
 found = attend(x, x, everywhere)
 added = x + found
-print("found", tuple(found.shape), "-> x + found", tuple(added.shape))
 print("as the library's:", torch.allclose(found, first.self_attn(x), atol=1e-4))
+print("         ", *(f"{piece.removesuffix('</w>'):>6}" for piece in pieces))
+print("x        ", *(f"{length:6.1f}" for length in x[0].norm(dim=1)))
+print("x + found", *(f"{length:6.1f}" for length in added[0].norm(dim=1)))
 
 # %% [markdown]
 # That plus sign is the **residual connection** (He et al. 2016). Think of a document that is passed round an office: everybody reads it and adds a note, and nobody rewrites it. What is passed on from sum to sum is called the **residual stream**. It is there for two reasons:
 #
-# 1. **A word is not lost in the mixture.** Attention returns a mixture of all the words. Without the sum, what a word *was* survives only as far as it happens to be in the mixture. With it, a layer only has to say what *changes*. (Section 4 tests this.)
-# 2. **The gradient has a short path.** The derivative of $x + f(x)$ is $1 + f'(x)$: at every sum the gradient passes unchanged, beside the part that comes through $f$. It resembles the LSTM's cell line (chapter 05), across layers instead of steps and without a gate that forgets. (In the form of 2017, which we build, the norms of section 3 stand on this path.)
+# 1. **A word is not lost in the mixture.** Attention returns a mixture of all the words. Without the sum, what a word *was* survives only as far as it happens to be in the mixture. With it, a layer only has to say what *changes*. (*Going deeper* tests this.)
+# 2. **The gradient has a short path.** The derivative of $x + f(x)$ is $1 + f'(x)$: at every sum the gradient passes unchanged, beside the part that comes through $f$.
 #
-# You have now built three of the parts that the first screen switched off. What was left of the translations without them? (`first_screen` repeats its numbers; the last two lines are translations without the decoder's self-attention.)
-
-# %% tags=["nbval-ignore-output"]
-first_screen("positions", "self-attention", "residual connections")
-for i in (2, 3):  # spared: the translations of the first screen
-    print(OWN_SENTENCES[i], "->", spared["decoder's self-attention"][i])
-
-# %% tags=["fold", "nbval-ignore-output"]
-# @title Without self-attention and positions
-last_word_only = without(("decoder", "self-attention"), ("decoder", "positions"))
-both_off = sum(map(kept, whole, last_word_only)) / len(whole)
-print(f"without both: {both_off:.0%} of the words the same")
-claim(
-    "Without one of the two the decoder keeps more than 8 of 10 words, without both fewer than 3 of 4.",
-    min(words_kept["decoder's self-attention"], words_kept["decoder's positions"]) > 0.8 and both_off < 0.75,
-)
-
-# %% [markdown]
-# So the sums stay. But why can self-attention go, the heart of the model? Without it, a position of the decoder knows the last word and its place, and nothing else of what has been written: in the last two lines it starts the same phrase again. Mostly it manages, probably because these captions are short and nearly word for word: the place says roughly how far the translation is, and cross-attention (section 5) finds the German word. Without the decoder's positions too, only 63 % stay the same.
-#
-# Now for the next part. A document to which everybody adds grows longer and longer. What keeps the stream in bounds?
+# But a document to which everybody adds grows longer and longer. After this first sum all eight vectors are longer already. What keeps the stream in bounds?
 
 # %% [markdown]
 # ## 3 · Normalise
 #
-# Does the stream really grow? We send our sentence through the translator's three trained encoder layers, with the sums but without the norms, and print the length of each word's vector. (`feed_forward`, a layer's second step, is section 4's topic.)
+# After each sum every vector is brought back to about one size. That is **LayerNorm**: subtract the vector's mean, divide by its standard deviation. By hand, for *läuft* in the picture, just after its first sum:
 
 # %%
-stream = x
-print("        ", *(f"{piece.removesuffix('</w>'):>6}" for piece in pieces))
-with torch.no_grad():
-    print("x       ", *(f"{length:6.1f}" for length in stream[0].norm(dim=1)))
-    for number, layer in enumerate(model.transformer.encoder.layers, start=1):
-        stream = stream + layer.self_attn(stream)
-        stream = stream + layer.feed_forward(stream)
-        print("layer", number, *(f"{length:6.1f}" for length in stream[0].norm(dim=1)))
-
-# %% tags=["fold"]
-# @title Check: the vectors grow
-claim(
-    "After three layers without norms every vector is longer than it was, two of them more than five times as long.",
-    (stream.norm(dim=-1) > x.norm(dim=-1)).all() and (stream.norm(dim=-1) > 5 * x.norm(dim=-1)).sum() == 2,
-)
+vector = [0.1, 1.2, 3.9, -1.2]  # x + what it found
+mean = sum(vector) / 4
+deviations = [entry - mean for entry in vector]
+variance = sum(deviation**2 for deviation in deviations) / 4
+by_hand = [deviation / math.sqrt(variance) for deviation in deviations]
+print(f"mean {mean:.2f}, variance {variance:.2f}")
+print("normalised", *(f"{entry:.1f}" for entry in by_hand))
 
 # %% [markdown]
-# That is what *these* layers do without their norms: their weights were learned for inputs of a certain size, and these vectors no longer fit them. (Of layers that were trained without norms it says nothing.) So after each sum every vector is brought back to about one size. That is **LayerNorm**: subtract the vector's mean, divide by its standard deviation. By hand, for a vector of $D = 4$ entries, and for the same vector times 10, plus 100:
-
-# %%
-for vector in ([8, 0, 2, 2], [180, 100, 120, 120]):
-    mean = sum(vector) / 4
-    deviations = [entry - mean for entry in vector]
-    variance = sum(deviation**2 for deviation in deviations) / 4
-    by_hand = [deviation / math.sqrt(variance) for deviation in deviations]
-    print("x", vector, "mean", mean, "deviations", deviations)
-    print("variance", variance, "->", *(f"{entry:.2f}" for entry in by_hand))
-
-# %%
-figures.layer_norm([8, 0, 2, 2], [180, 100, 120, 120], by_hand)
-
-# %% [markdown]
-# Both give the same four numbers. Two refinements complete the formula. A tiny $\epsilon$ saves a vector of equal entries from $0/0$. And a learned gain $\gamma$ and offset $\beta$, both (D,), let the model choose another size for each entry where that helps:
+# These are the picture's next four numbers. Ten times the vector, or the vector plus 100, would give the same: only the pattern counts.
+#
+# Two refinements complete the formula. A tiny $\epsilon$ saves a vector of equal entries from $0/0$. And a learned gain $\gamma$ and offset $\beta$, both (D,), let the model choose another size for each entry where that helps:
 #
 # $$ \mu = \frac1D \sum_d x_d, \qquad \sigma^2 = \frac1D \sum_d (x_d - \mu)^2, \qquad \mathrm{LayerNorm}(x) = \gamma \odot \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta . $$
 #
-# Back to the sum of section 2. Each of its eight vectors is normalised *by itself* (here with $\gamma = 1$, $\beta = 0$):
+# Back to our sentence, here with $\gamma = 1$, $\beta = 0$:
 
 # %%
 normalised = F.layer_norm(added, (D,))  # (1, S, D)
-for name, vectors in (("before", added), ("after ", normalised)):
-    mean, spread = vectors.mean(-1).abs(), vectors.std(-1, correction=0)
-    print(f"{name}: means within {mean.max():.2f} of 0,", end=" ")
-    print(f"standard deviations {spread.min():.2f} to {spread.max():.2f}")
+for name, vectors in (("x + found ", added), ("normalised", normalised)):
+    print(name, *(f"{length:6.1f}" for length in vectors[0].norm(dim=1)))
 
 # %% [markdown]
-# *By itself* matters: what a sentence gets depends neither on its neighbours in the batch nor on padding. BatchNorm takes its mean and variance over the batch (*Going deeper* compares the two). In our blocks the norm will be `nn.LayerNorm(D)`, which holds $\gamma$ and $\beta$. First write it yourself:
+# All eight now have the length $\sqrt{128}$, about 11.3. Each vector is normalised *by itself*: what a sentence gets depends neither on its neighbours in the batch nor on padding. In our blocks the norm will be `nn.LayerNorm(D)`, which holds $\gamma$ and $\beta$. (There it stands on the gradient's short path, and rescales it; exercise 9.2 has a form in which it does not.) First write it yourself:
 #
 # ### Exercise 9.1 · LayerNorm from tensors
 #
 # Difficulty ●●○○○ · 10 minutes · needs section 3
 #
 # Two details are easy to get wrong: the sum of squares is divided by $D$, not by $D - 1$, and $\epsilon$ stands inside the root.
-
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-1-layer-norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def layer_norm(x, weight, bias, eps):
@@ -441,12 +390,11 @@ ch09.layer_norm(layer_norm)
 # %% [markdown]
 # ## 4 · Think, and the block is done
 #
-# So far each word has only *gathered* what the others offer. Now it has to make something of it. Each position **thinks**, by itself, with a small network of two layers, the **feed-forward network**. Its weights are the same at every position:
+# So far each word has only *gathered* what the others offer. What does it make of it? Each position **thinks**, by itself, with a small network of two layers, the **feed-forward network**. Its weights are the same at every position:
 #
-# $$ \mathrm{ff}(x_t) = W_2\, \mathrm{relu}(W_1 x_t + b_1) + b_2, \qquad W_1\ (F, D),\quad W_2\ (D, F). $$
+# $$ \mathrm{think}(x_t) = W_2\, \mathrm{relu}(W_1 x_t + b_1) + b_2, \qquad W_1\ (F, D),\quad W_2\ (D, F). $$
 #
-# One way to see it: the first layer looks for $F$ patterns in the vector, ReLU keeps those that it finds, and the second adds up what follows from them. Usually $F = 4D$; our translator has $F = 3D = 384$.
-
+# One way to see it: the first layer looks for $F$ patterns in the vector, ReLU keeps those that it finds, and the second adds up what follows from them. Usually $F = 4D$; our translator has $F = 3D = 384$. (In code it is `F_`, because `F` is torch's.)
 
 # %%
 class FeedForward(nn.Sequential):
@@ -455,12 +403,8 @@ class FeedForward(nn.Sequential):
     def __init__(self, D, F_):
         super().__init__(nn.Linear(D, F_), nn.ReLU(), nn.Linear(F_, D))
 
-
 # %% [markdown]
-# The result is added, and the sum is normalised again. That is the whole **encoder block**, two steps in two lines:
-#
-# $$ x \leftarrow \mathrm{norm}_1\big(x + \mathrm{attend}(x)\big), \qquad x \leftarrow \mathrm{norm}_2\big(x + \mathrm{ff}(x)\big) . $$
-
+# Now every word of section 1's two lines has its part, and the block is those two lines:
 
 # %%
 class EncoderBlock(nn.Module):
@@ -475,17 +419,16 @@ class EncoderBlock(nn.Module):
         x = self.norm1(x + self.attend(x, x, mask))  # look around
         return self.norm2(x + self.think(x))
 
-
 # %% [markdown]
-# On our sentence, with the weights of the translator's first layer: first the hidden units inside, then the whole block.
+# On our sentence, with the weights of the translator's first layer: first step by step, to see the hidden units, then the whole block.
 
 # %%
 block_1 = borrow(EncoderBlock(D, H=4, F_=384), first)
 x_1 = block_1.norm1(added)  # after the first step
-hidden = block_1.think[0](x_1).relu()  # (1, S, F), the first layer of ff
+hidden = block_1.think[0](x_1).relu()  # (1, S, F), the first layer of think
 active = (hidden[0] > 0).sum(1).tolist()
 print("hidden", tuple(hidden.shape), "active, by word:", active)
-x_2 = block_1(x, everywhere)  # the whole block: (1, S, D)
+x_2 = block_1(x, everywhere)  # the whole block
 print("x", tuple(x.shape), "-> x_2", tuple(x_2.shape))
 print("as the library's:", torch.allclose(x_2, first(x), atol=1e-4))
 
@@ -500,87 +443,21 @@ claim(
 claim("No word activates as many as a tenth of the hidden units.", (hidden > 0).float().mean(-1).max() < 0.1)
 
 # %% [markdown]
-# So the work is divided: attention moves information *between* positions, the feed-forward network works *at* each. On the first screen the encoder could nearly do without it, the decoder could not:
-
-# %% tags=["nbval-ignore-output"]
-first_screen("feed-forward networks")
-
-# %% [markdown]
-# ### Are the sums needed?
+# So the work is divided: attention moves information *between* positions, the feed-forward network works *at* each.
 #
-# Now we can test the sums, both of a block together. We send 20 random vectors through twelve untrained blocks, with the sums (`keep = 1.0`) and without (`keep = 0.0`); the norms stay in place:
-
-
-# %%
-def through(keep, seed, T=20):
-    """T random vectors, and what twelve untrained blocks make of them."""
-    set_seed(seed)
-    blocks = [EncoderBlock(D=64, H=4, F_=256) for _ in range(12)]
-    x = h = torch.randn(1, T, 64)
-    mask = torch.ones(1, 1, 1, T, dtype=torch.bool)  # nothing is hidden
-    for block in blocks:
-        h = block.norm1(keep * h + block.attend(h, h, mask))
-        h = block.norm2(keep * h + block.think(h))
-    return x[0], h[0]
-
-
-# %% [markdown]
-# Then we ask of each of the 20 outputs which of the 20 inputs it resembles most (by the cosine, once what all 20 have in common is subtracted). With the sums, every output most resembles its own input. And without?
-
-# %%
-guess_2 = predict("how many of 20 are recognised without the sums", ...)
-
-# %% tags=["fold", "reveal"]
-# @title Recognised, with and without the sums
-def compared(x, h):
-    """Similarities (T outputs, T inputs), by the cosine without the common part; and how alike the outputs are."""
-    own = F.normalize(h - h.mean(0), dim=1) @ F.normalize(x - x.mean(0), dim=1).T
-    return own, (F.normalize(h, dim=1) @ F.normalize(h, dim=1).T).mean().item()
-
-
-def recognised(own):
-    """How many outputs are most similar to their own input."""
-    return (own.argmax(1) == torch.arange(len(own))).sum().item()
-
-
-with torch.no_grad():
-    passed = {keep: [compared(*through(keep, seed)) for seed in range(3)] for keep in (1.0, 0.0)}
-counted = {keep: [recognised(own) for own, _ in runs] for keep, runs in passed.items()}
-guess_2.compare(", ".join(map(str, counted[0.0])) + " (three seeds)")
-claim(
-    "With residuals all 20 are recognised after twelve layers, without them at most 4, in each of three seeds.",
-    min(counted[1.0]) == 20 and max(counted[0.0]) <= 4,
-)
-claim(
-    "Without residuals all outputs are nearly the same vector: their mean cosine is above 0.99.",
-    min(alike for _, alike in passed[0.0]) > 0.99 and max(alike for _, alike in passed[1.0]) < 0.7,
-    with_residuals=[alike for _, alike in passed[1.0]],
-)
-
-# %%
-figures.recognised({"with the sums": passed[1.0][0][0], "without": passed[0.0][0][0]})
-
-# %% [markdown]
-# These blocks are as torch starts them: their attention takes nearly the same mean for every word. Averaged twelve times over, they have all turned the same grey (Dong et al. 2021 prove it for attention without sums or feed-forward networks).
-#
-# ### Sentences of different lengths
-#
-# In a batch, shorter sentences are filled up with padding, and no word should look at padding. That is what `mask` is for. `real` (B, S) says which tokens are real; the scores of attention are (B, H, T, S). With two axes of size 1 in between, the same row of `real` serves every head and every query:
+# One thing is missing before we stack such blocks. In a batch, shorter sentences are filled up with padding, and no word should look at padding. That is what `mask` is for. `real` (B, S) says which tokens are real; the scores of attention are (B, H, T, S). With two axes of size 1 in between, the same row of `real` serves every head and every word that asks:
 
 # %%
 real = torch.tensor([[True, True, True], [True, True, False]])  # (B, S)
 scores = torch.zeros(2, 1, 3, 3)  # (B, H, T, S), all alike
 mask = real[:, None, None]
 print("mask", tuple(mask.shape), "against scores", tuple(scores.shape))
-print(torch.where(mask, scores, -torch.inf).softmax(dim=-1))
+print(torch.where(mask, scores, -torch.inf).softmax(dim=-1)[:, 0])  # the one head
 
 # %% [markdown]
 # In the second sentence the third column is 0: nobody looks at the padding. (Row three belongs to the padding; we ignore it.)
 #
-# ### N blocks are the encoder
-#
-# A block's output has the same shape as its input, so blocks can be stacked. The embedding, then N blocks: that is the encoder. Its output is called the **memory**, because the decoder will look things up in it.
-
+# A block's output has the same shape as its input, so blocks can be stacked. The embedding, then `N` blocks: that is the **encoder**. Its output is called the **memory**, because the decoder will look things up in it.
 
 # %%
 class Encoder(nn.Module):
@@ -607,11 +484,13 @@ print("ids", tuple(ids.shape), "-> memory", tuple(memory.shape))
 print("as the library's:", torch.allclose(memory, model.encode(ids), atol=1e-4))
 
 # %% [markdown]
-# The encoder is done. Before the decoder, one choice that we made without saying so. (Exercise 9.3, below, is long; it may wait until the end of section 6.)
+# The encoder is done: a sentence goes in, and for each token one vector comes out that knows of all the others. Two exercises on its block, and then the decoder.
 #
-# ### Where the norm stands
+# ### Exercise 9.2 · By hand: three residual variants, and a fourth
 #
-# We added first and normalised afterwards, as in the paper of 2017. Other ways, with $f$ for either sublayer (attention or feed-forward):
+# Difficulty ●●○○○ · 10 minutes · needs section 4
+#
+# We added first and normalised afterwards, as in the paper of 2017. There are other ways, with $f$ for either sublayer (attention or feed-forward):
 #
 # | name | $x$ becomes | from |
 # |---|---|---|
@@ -619,11 +498,7 @@ print("as the library's:", torch.allclose(memory, model.encode(ids), atol=1e-4))
 # | Pre-LN, `pre-ln` | $x + f(\mathrm{norm}(x))$ | the authors' later code, GPT-2; Xiong et al. 2020 |
 # | ReZero, `rezero` | $x + \alpha f(x)$, $\alpha = 0$ at the start | Bachlechner et al. 2021 |
 #
-# In Pre-LN no norm stands on the stream itself, so the path of derivative 1 runs through all the layers. The price is that the stream may grow; so the stack ends with one more LayerNorm. *Chapter 11* measures which trains best.
-#
-# ### Exercise 9.2 · By hand: three residual variants, and a fourth
-#
-# Difficulty ●●○○○ · 10 minutes · needs section 4
+# In Post-LN the norms stand on the gradient's path through the sums. In Pre-LN no norm stands there, so the path of derivative 1 runs through all the layers. The price is that the stream may grow; so the stack ends with one more LayerNorm. *Chapter 11* measures which trains best.
 #
 # Take $x = (6, 0, 0)$, a sublayer $f(u) = 2u$, and LayerNorm with $\gamma = 1$, $\beta = 0$, $\epsilon = 0$. Give the *first entry* of the result of Post-LN; of Pre-LN; of ReZero with
 # $\alpha = 0.5$; and of a fourth form, in which $x$ is *replaced* by its norm and then used for both parts: $n = \mathrm{norm}(x)$, result $n + f(n)$. Three significant digits each.
@@ -643,7 +518,7 @@ ch09.residuals_by_hand(first_entries)
 #
 # Difficulty ●●●●○ · 40 minutes · needs sections 2 to 4, and chapter 07
 #
-# Write the whole Post-LN block from tensors, heads included, for a padded batch, without layers of `nn`, of the library or of this chapter, and without torch's ready-made attention (`F.scaled_dot_product_attention`, `F.multi_head_attention_forward`). `F.linear`, `F.layer_norm` and `softmax` are allowed, and so are your own functions from exercises 7.2 and 7.3. What your block returns *at* padding does not matter; that real tokens do not look there does. (It is `EncoderBlock` one level lower: no layer keeps the weights for you, and the matrices of $q$, $k$ and $v$ are packed into one. With one sequence alone, its length is called T.) It is the longest exercise so far.
+# Write the whole Post-LN block from tensors, heads included, for a padded batch, without layers of `nn`, of the library or of this chapter, and without torch's ready-made attention (`F.scaled_dot_product_attention`, `F.multi_head_attention_forward`). `F.linear`, `F.layer_norm` and `softmax` are allowed, and so are your own functions from exercises 7.2 and 7.3. What your block returns *at* padding does not matter; that real tokens do not look there does. (It is `EncoderBlock` one level lower: no layer keeps the weights for you, and the matrices of $q$, $k$ and $v$ are packed into one. With one sequence alone, its length is called T.) It is the longest exercise so far, and may wait until the end of section 6.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-3-encoder-block", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -683,13 +558,13 @@ ch09.encoder_block(encoder_block)
 # %% [markdown]
 # ## 5 · The decoder looks back, and across
 #
-# The encoder has turned the German sentence into one vector for each token: the memory $m$ (B, S, D). Now the English has to be written. Think of how you would do it: before each word you look *back* at what you have written, and *across* at the German. The decoder's block does the same. It has three sublayers: it looks back, looks across, and thinks. Each result is added and normalised, as before. (The first block reads what has been written so far, after a start mark: the target, *shifted* by one place.)
+# The memory $m$ (B, S, D) is there. How does it become English? Think of how you would do it: before each word you look *back* at what you have written, and *across* at the German. The decoder's block does the same. It has three sublayers: it looks back, looks across, and thinks. Each result is added and normalised, as before.
 
 # %%
 diagrams.show("decoder_block")
 
 # %% [markdown]
-# All three attentions of the model are the same function, with weights of their own. They differ only in who asks and who answers. **Whoever asks makes the queries; whoever answers makes the keys and values.** In cross-attention the decoder asks and the memory answers:
+# All three attentions of the model are the same function, with weights of their own. They differ only in who asks and who answers. **Whoever asks makes the queries; whoever answers makes the keys and values.** In **cross-attention** the decoder asks and the memory answers:
 #
 # | attention | queries from | keys and values from | weights | mask |
 # |---|---|---|---|---|
@@ -697,24 +572,47 @@ diagrams.show("decoder_block")
 # | decoder's masked self-attention | target (B, T, D) | target (B, T, D) | (B, H, T, T) | causal (and padding) |
 # | cross-attention | target (B, T, D) | memory (B, S, D) | (B, H, T, S) | padding of the source |
 #
-# Looking back is causal, because the later words are not written yet. Looking across is not: the whole source is known before the first word is written. Here are the shapes in the trained translator, for the eight tokens of our sentence and seven of an English one:
+# Looking back is **causal**: a word sees itself and the earlier ones, because the later words are not written yet. Looking across is not: the whole source is known before the first word is written. In code the block needs `Attention` twice, once to look back and once to look across, and has one line for each sublayer:
 
 # %%
-english_ids = english.encode("a dog runs through snow .", eos=False)
-target_in = torch.tensor([[text.SOS, *english_ids]])  # (1, T)
-with torch.no_grad(), record_attention(model) as maps:  # by layer
-    model(ids, nothing_hidden, target_in)
-for name, weights in maps.items():
-    if ".layers.0." in name:
-        print(f"{name:45}", tuple(weights.shape))
+class DecoderBlock(nn.Module):
+    """Look back, look across, then think; each time add and normalise."""
+
+    def __init__(self, D, H, F_):
+        super().__init__()
+        self.attend, self.ask = Attention(D, H), Attention(D, H)
+        self.think = FeedForward(D, F_)
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(D) for _ in range(3))
+
+    def forward(self, y, memory, past, mask):  # (B, T, D), (B, S, D), two masks
+        y = self.norm1(y + self.attend(y, y, past))  # look back
+        y = self.norm2(y + self.ask(y, memory, mask))  # look across
+        return self.norm3(y + self.think(y))
 
 # %% [markdown]
-# The last shape is (B, H, T, S) with $T \ne S$: the English asks, the German answers. What does it look at? Each row of this map, from the decoder's last layer, shows where it looks to predict the *next* word.
+# We give the first of these blocks a start mark and the words of an English translation, *a dog runs through snow*. `past` is the causal mask: row $t$ may look at columns 0 to $t$.
 
 # %%
+words_in = ["<sos>", *"a dog runs through snow .".split()]
+english_ids = english.encode("a dog runs through snow .", eos=False)
+target_in = torch.tensor([[text.SOS, *english_ids]])  # (1, T)
+y = borrow(Embedding(len(english), D), model.target_embedding)(target_in)
+past = torch.ones(7, 7, dtype=torch.bool).tril()  # (T, T)
+decoder_block = DecoderBlock(D, H=4, F_=384)
+borrow(decoder_block, model.transformer.decoder.layers[0])
+y_1 = decoder_block(y, memory, past, everywhere)
+print("past, its first three rows:", *past[:3].int().tolist(), sep="\n")
+print("y", tuple(y.shape), "memory", tuple(memory.shape), "-> y_1", tuple(y_1.shape))
+
+# %% [markdown]
+# What does it look at across? This map is from the trained translator's last block. Each row shows where it looks to predict the *next* word:
+
+# %%
+with torch.no_grad(), record_attention(model) as maps:  # by layer
+    model(ids, nothing_hidden, target_in)
 last = maps["transformer.decoder.layers.2.multihead_attn"]  # (B, H, T, S)
 across = last[0].mean(0)  # (T, S), mean of the four heads
-figures.look_across(across, pieces, ["<sos>", *"a dog runs through snow .".split()])
+figures.look_across(across, pieces, words_in)
 
 # %% tags=["fold"]
 # @title Check: rows, the causal mask, the map
@@ -732,24 +630,13 @@ claim(
 )
 
 # %% [markdown]
-# In this sentence it mostly looks at the word that it is about to translate, though no training example says which one that is. (A map shows where, not why; *Going deeper* tests one by hiding words.) And without looking across?
-
-# %% tags=["nbval-ignore-output"]
-first_screen("cross-attention")
-
-# %% [markdown]
-# Like the encoder, the decoder is a stack of blocks, and every one of them asks the *same* memory, the output of the encoder's **last** block:
-
-# %%
-diagrams.show("stacked")
-
-# %% [markdown]
+# In this sentence it mostly looks at the word that it is about to translate, though no training example says which one that is. (A map shows where, not why; *Going deeper* tests one by hiding words.)
+#
 # ### Exercise 9.4 · Cross-attention
 #
 # Difficulty ●●●○○ · 20 minutes · needs section 5
 #
 # One head, and nothing but the attention: no residual, no norm, no biases. Which of $q$, $k$, $v$ comes from where? The shapes will tell you if you swap them, but only where $T \ne S$.
-
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-4-cross-attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def cross_attention(x, memory, real, W_q, W_k, W_v):
@@ -779,84 +666,68 @@ ch09.cross_attention(cross_attention)
 # %% [markdown]
 # ## 6 · The whole, and it translates
 #
-# The decoder's parts are all there: its block needs `Attention` twice, once to look back and once to look across. Compare `forward` with the picture in section 5: one line for each sublayer.
-
+# Every part is built. How do they become words? Like the encoder, the decoder is a stack of `N` blocks, and every one of them asks the *same* memory, the output of the encoder's **last** block:
 
 # %%
-class DecoderBlock(nn.Module):
-    """Look back, look across, then think; each time add and normalise."""
-
-    def __init__(self, D, H, F_):
-        super().__init__()
-        self.attend, self.ask = Attention(D, H), Attention(D, H)
-        self.think = FeedForward(D, F_)
-        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(D) for _ in range(3))
-
-    def forward(self, y, memory, past, mask):  # (B, T, D), (B, S, D), two masks
-        y = self.norm1(y + self.attend(y, y, past))  # look back
-        y = self.norm2(y + self.ask(y, memory, mask))  # look across
-        return self.norm3(y + self.think(y))
-
+diagrams.show("stacked")
 
 # %% [markdown]
-# **The decoder** is an embedding and N such blocks. Its causal mask (T, T) has `True` on and below the diagonal: row $t$ may look at columns 0 to $t$. At the end each vector $y_t$ (D,) is compared with the embeddings of all the English words, the rows of the target's table $E$ (V, D); the dot products are the logits:
+# After the last block each vector $y_t$ (D,) is compared with the embeddings of all the English words, the rows of the target's table $E$ (V, D). The dot products are the logits of the next word:
 #
 # $$ \mathrm{logits}_t = E\, y_t . $$
 #
-# (This is the box *linear* of the first picture: its weight is the embedding table, used a second time. The target's padding stands at the end, where the causal mask hides it from every real word.)
-
+# This is the box *linear* of the first picture: its weight is the embedding table, used a second time.
 
 # %%
 class Decoder(nn.Module):
     """Target tokens so far, and the memory, to logits of the next token."""
 
-    def __init__(self, V, D, H, F_, N, causal=True):
+    def __init__(self, V, D, H, F_, N):
         super().__init__()
-        self.embed, self.causal = Embedding(V, D), causal
+        self.embed = Embedding(V, D)
         self.blocks = nn.ModuleList(DecoderBlock(D, H, F_) for _ in range(N))
 
+    def past(self, T):  # (T, T), row t: columns 0 to t
+        return torch.ones(T, T, dtype=torch.bool).tril()
+
     def forward(self, target_in, memory, real):  # (B, T), (B, S, D), (B, S)
-        y, T = self.embed(target_in), target_in.shape[1]
-        past = torch.ones(T, T, dtype=torch.bool)
-        past = past.tril() if self.causal else past  # row t: columns 0 to t
+        y, past = self.embed(target_in), self.past(target_in.shape[1])
         for block in self.blocks:
             y = block(y, memory, past, real[:, None, None])
         return y @ self.embed.weight.T  # logits (B, T, V)
 
-
 # %% [markdown]
-# (`causal=False` is for section 7.) Our English sentence goes in, and the most probable next word comes out at every position:
+# The English sentence goes in again, and the most probable next word comes out at every position:
 
 # %%
 decoder = Decoder(V=len(english), D=128, H=4, F_=384, N=3)
 borrow(decoder, (model.target_embedding, model.transformer.decoder))
 logits = decoder(target_in, memory, nothing_hidden)
 print("target_in", tuple(target_in.shape), "-> logits", tuple(logits.shape))
-words_in = ["<sos>", *"a dog runs through snow .".split()]
 for word, row in zip(words_in, logits[0], strict=True):
     print(f"{word:>8} ->", english.decode([row.argmax().item()]) or "<eos>")
 
 # %% [markdown]
-# Where it differs from our sentence it need not be wrong: left to itself, the translator wrote *is running* (first screen). **The whole** is an encoder and a decoder:
-
+# Where it differs from the next word that we gave it, it need not be wrong: left to itself, the translator wrote *is running* (first screen).
+#
+# **The whole** is an encoder and a decoder. At the start both tables get the small entries that `Embedding` scales up:
 
 # %%
 class PlainTransformer(nn.Module):
     """Source and target tokens to logits of the next target token."""
 
-    def __init__(self, V_source, V_target, D=64, H=4, F_=256, N=1, causal=True):
+    def __init__(self, V_source, V_target, D=64, H=4, F_=256, N=1):
         super().__init__()
         self.encoder = Encoder(V_source, D, H, F_, N)
-        self.decoder = Decoder(V_target, D, H, F_, N, causal)
-        for side in (self.encoder, self.decoder):
-            nn.init.normal_(side.embed.weight, std=D**-0.5)  # Embedding scales it
+        self.decoder = Decoder(V_target, D, H, F_, N)
+        nn.init.normal_(self.encoder.embed.weight, std=D**-0.5)
+        nn.init.normal_(self.decoder.embed.weight, std=D**-0.5)
 
     def forward(self, source, real, target_in):  # (B, S), (B, S), (B, T)
         return self.decoder(target_in, self.encoder(source, real), real)
 
-
 # %% [markdown]
-# From `Embedding` to here that is fewer than eighty lines, blank ones not counted, and every box of the first picture is there but the softmax, which the loss will contain. The translator of the first screen, `course_lib`'s `Translator`, is the same model, fast and tested. We borrow all its weights, and compare every logit for the 12 sentences.
+# From `Embedding` to here that is fewer than eighty lines, blank ones not counted, and every box of the first picture is there but the softmax, which the loss will contain. The translator of the first screen is the same model, fast and tested. We borrow all its weights, and compare every logit for the 12 sentences.
 
 # %%
 plain = PlainTransformer(len(german), len(english), D=128, H=4, F_=384, N=3)
@@ -908,7 +779,7 @@ for sentence, line in zip(OWN_SENTENCES[4:7], by_ours[4:7], strict=True):
 claim("Ours translates all 12 sentences as the library does.", by_ours == whole)
 
 # %% [markdown]
-# **It translates.** No line of it is hidden, apart from torch's layers and chapter 08's table of positions. What the library adds is dropout, options and speed. (*Going deeper* compares it with torch's own `nn.Transformer`.)
+# **It translates.** No line of it is hidden, apart from torch's layers and chapter 08's table of positions.
 #
 # *A good place to stop. You know every part of this Transformer. But these weights were borrowed. How does it learn its own?*
 
@@ -946,9 +817,8 @@ def train(model, task, epochs=4, batch_size=32, rate=2e-3):
         losses.append(total / count)
     return losses
 
-
 # %% [markdown]
-# What difference does the causal mask make? We train twice, from the same initial weights, on the same 4,000 pairs. The second model has `causal=False`: its decoder may look ahead, at later words and at the target's padding. **Will it also translate better?**
+# How much depends on the causal mask? We train twice, from the same initial weights, on the same 4,000 pairs. In the second model `past` hides nothing: its decoder may look ahead. **Will it also translate better?**
 
 # %% tags=["nbval-ignore-output"]
 task = toy_translation.toy_task(pairs=4000, test=300, seed=0)
@@ -958,13 +828,14 @@ set_seed(0)
 honest = PlainTransformer(*sizes)
 honest_losses = train(honest, task)
 set_seed(0)
-peeking = PlainTransformer(*sizes, causal=False)
+peeking = PlainTransformer(*sizes)
+peeking.decoder.past = lambda T: torch.ones(T, T, dtype=torch.bool)  # all of it
 peeking_losses = train(peeking, task)
 for name, losses in (("causal", honest_losses), ("look-ahead", peeking_losses)):
     print(f"{name:>10}, loss by epoch:", *(f"{loss:.3f}" for loss in losses))
 
 # %%
-guess_3 = predict("how many of 100 new sentences the look-ahead one gets right", ...)
+guess_2 = predict("how many of 100 new sentences the look-ahead one gets right", ...)
 
 # %% tags=["fold", "nbval-ignore-output", "reveal"]
 # @title Both on new sentences
@@ -974,7 +845,7 @@ exact = {
     name: sum(row == right for row, right in zip(rows, task.test[1], strict=True)) / len(rows)
     for name, rows in says.items()
 }
-guess_3.compare(f"{100 * exact['look-ahead']:.0f}")
+guess_2.compare(f"{100 * exact['look-ahead']:.0f}")
 table(
     ["", "its translation of *" + " ".join(task.test_pairs[0].source) + "*", "empty, of 300"],
     [
@@ -1001,7 +872,7 @@ claim(
 # %% [markdown]
 # The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model has probably learned to look there. When it generates, no word stands there. In training that happened only at the end of a sentence, where the answer was `<eos>`: a likely reason why, in this run, it says `<eos>` at once nearly every time and writes nothing.
 #
-# When the causal model is used, it too must write for itself, and then **each word costs a pass** (chapter 13 stores what need not be computed again):
+# The causal model, too, must write for itself when it is used, and then **each word costs a pass**:
 
 # %%
 diagrams.show("autoregressive_decoding")
@@ -1032,14 +903,13 @@ claim(
 )
 
 # %% [markdown]
-# Given the same words, one pass with the mask gives what generation gives word by word. So training needs no loop over the words, and chapter 10 measures what that gains. (What still differs is where the words come from: in training they are the true ones, in use the model's own.)
+# Given the same words, one pass with the mask gives what generation gives word by word. So training needs no loop over the words; only generation does. (What still differs is where the words come from: in training they are the true ones, in use the model's own.)
 #
 # ### Exercise 9.5 · The loop that generates
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 7
 #
 # `model(ids)` takes (1, T) ids and returns (1, T, V) logits; row $t$ is for the token after position $t$. Section 6's loop wrote a batch, with a memory to ask, and always up to the limit. Yours continues *one* text, with a model that has no encoder. Leave the loop as soon as the model writes the stop token, or at the limit. (A stop token in the prompt stops nothing; section 9 has such a prompt.)
-
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-5-continue-greedily", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def continue_greedily(model, prompt, eos_id, max_new_tokens):
@@ -1071,7 +941,7 @@ ch09.continue_greedily(continue_greedily)
 # %% [markdown]
 # ## 8 · Test it, and errors you will meet
 #
-# The look-ahead model had a low loss and shapes that fit, and it was useless. Four short tests tell you more about a Transformer that you have built than either of these (the first is for causal attention, the third for full attention):
+# The look-ahead model had a low loss and shapes that fit, and it was useless. What would have told you? Four short tests (the first is for causal attention, the third for full attention, which sees every word):
 #
 # | test | you change | what must hold |
 # |---|---|---|
@@ -1129,7 +999,7 @@ with torch.no_grad():
 # %% [markdown]
 # ## 9 · One stack or two?
 #
-# Our translator has two stacks because it reads one sequence and writes another. Many tasks only read, or only write, and then one stack is enough:
+# Our translator has two stacks because it reads one sequence and writes another. What if a task only reads, or only writes? Then one stack is enough:
 #
 # | style | attention | trained to | used for | where |
 # |---|---|---|---|---|
@@ -1139,14 +1009,7 @@ with torch.no_grad():
 #
 # **Encoder alone.** It gives T vectors, but a verdict on a text needs one. Three ways to **pool** them are common: the *mean* over the real tokens; their *maximum*, entry by entry; or **CLS**, an extra learned vector in front of the first token, whose output is the answer.
 #
-# **Decoder alone.** Without an encoder there is nobody to ask. What is left is an encoder's block with a causal mask, and the model is a language model. It can still translate, if the task is a text to be continued: source, mark, target. The source, now a prefix, takes the place of the memory:
-
-# %%
-prefix_model = toys.PrefixTranslator(task)
-one_text = prefix_model.rows([task.test[0][3]], [task.test[1][3]])[0]
-# one table for both languages: the target's ids are moved up by the source's size
-names = [*task.source_vocab.itos, *task.target_vocab.itos]
-print("one text:", " ".join(names[i] for i in one_text))
+# **Decoder alone.** Without an encoder there is nobody to ask. What is left is an encoder's block with a causal mask, and the model is a language model. It can still translate, if the task is a text to be continued: source, mark, target. The source, now a prefix, takes the place of the memory: after `ein hund läuft <eos> <sos>` it continues with `a dog runs <eos>`.
 
 # %% [markdown]
 # ### Exercise 9.6 · Explain: which style for which task?
@@ -1344,9 +1207,33 @@ except NotImplementedError:
 # Nothing later in the course needs these parts; each answers one question.
 
 # %% [markdown] tags=["deeper"]
+# ### Why can self-attention go?
+#
+# It is the heart of the model, and on the first screen its translations were mostly the same without it. Here are two of those by the decoder without its self-attention:
+
+# %% tags=["nbval-ignore-output"]
+for i in (2, 3):  # spared: the translations of the first screen
+    print(OWN_SENTENCES[i], "->", spared["decoder's self-attention"][i])
+
+# %% tags=["fold", "nbval-ignore-output"]
+# @title Without self-attention and positions
+last_word_only = without(("decoder", "self-attention"), ("decoder", "positions"))
+both_off = sum(map(kept, whole, last_word_only)) / len(whole)
+print(f"without both: {both_off:.0%} of the words the same")
+claim(
+    "Without one of the two the decoder keeps more than 8 of 10 words, without both fewer than 3 of 4.",
+    min(words_kept["decoder's self-attention"], words_kept["decoder's positions"]) > 0.8 and both_off < 0.75,
+)
+
+# %% [markdown]
+# Without its self-attention a position of the decoder knows the last word and its place, and nothing else of what has been written: in these two lines it starts the same phrase again. Mostly it manages, probably because these captions are short and nearly word for word: the place says roughly how far the translation is, and cross-attention finds the German word. Without the decoder's positions too, only 63 % stay the same.
+#
+# And why are the decoder's *positions* the easiest to lose? A possible reason: while it writes, it sees only the words that are already there, one at the first place, two at the second, and that alone says something about the order (chapter 08). The encoder sees all the words at once.
+
+# %% [markdown] tags=["deeper"]
 # ### Is one causal call the same as a call for each prefix?
 #
-# Section 1's two forms of the direct function (the picture leaves out the own input $x_t$, which is among the others): causal (left) sees a prefix, as a recurrent network does; full (right) sees everything, which a loop in one direction cannot.
+# Two forms of section 1's direct function (the picture leaves out the own input $x_t$, which is among the others): causal (left) sees a prefix, as a recurrent network does; full (right) sees everything, which a loop in one direction cannot.
 
 # %%
 diagrams.show("direct_function")
@@ -1425,6 +1312,63 @@ claim(
 # The target's table serves twice: its rows are the embeddings, and, as the output layer, they are multiplied with the decoder's vectors to make logits. Large entries would make large logits, so the tables start with small ones, with a standard deviation of $1/\sqrt D$. As embeddings these would be swamped by the positions, whose entries reach 1; times $\sqrt D$ they are of about the same size.
 
 # %% [markdown] tags=["deeper"]
+# ### Are the sums needed?
+#
+# We send 20 random vectors through twelve untrained blocks, with the sums (`keep = 1.0`) and without (`keep = 0.0`); the norms stay in place:
+
+# %%
+def through(keep, seed, T=20):
+    """T random vectors, and what twelve untrained blocks make of them."""
+    set_seed(seed)
+    blocks = [EncoderBlock(D=64, H=4, F_=256) for _ in range(12)]
+    x = h = torch.randn(1, T, 64)
+    mask = torch.ones(1, 1, 1, T, dtype=torch.bool)  # nothing is hidden
+    for block in blocks:
+        h = block.norm1(keep * h + block.attend(h, h, mask))
+        h = block.norm2(keep * h + block.think(h))
+    return x[0], h[0]
+
+
+# %% [markdown]
+# Then we ask of each of the 20 outputs which of the 20 inputs it resembles most (by the cosine, once what all 20 have in common is subtracted). With the sums, every output most resembles its own input. And without?
+
+# %%
+guess_3 = predict("how many of 20 are recognised without the sums", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Recognised, with and without the sums
+def compared(x, h):
+    """Similarities (T outputs, T inputs), by the cosine without the common part; and how alike the outputs are."""
+    own = F.normalize(h - h.mean(0), dim=1) @ F.normalize(x - x.mean(0), dim=1).T
+    return own, (F.normalize(h, dim=1) @ F.normalize(h, dim=1).T).mean().item()
+
+
+def recognised(own):
+    """How many outputs are most similar to their own input."""
+    return (own.argmax(1) == torch.arange(len(own))).sum().item()
+
+
+with torch.no_grad():
+    passed = {keep: [compared(*through(keep, seed)) for seed in range(3)] for keep in (1.0, 0.0)}
+counted = {keep: [recognised(own) for own, _ in runs] for keep, runs in passed.items()}
+guess_3.compare(", ".join(map(str, counted[0.0])) + " (three seeds)")
+claim(
+    "With residuals all 20 are recognised after twelve layers, without them at most 4, in each of three seeds.",
+    min(counted[1.0]) == 20 and max(counted[0.0]) <= 4,
+)
+claim(
+    "Without residuals all outputs are nearly the same vector: their mean cosine is above 0.99.",
+    min(alike for _, alike in passed[0.0]) > 0.99 and max(alike for _, alike in passed[1.0]) < 0.7,
+    with_residuals=[alike for _, alike in passed[1.0]],
+)
+
+# %%
+figures.recognised({"with the sums": passed[1.0][0][0], "without": passed[0.0][0][0]})
+
+# %% [markdown]
+# These blocks are as torch starts them: their attention takes nearly the same mean for every word. Averaged twelve times over, they have all turned the same grey (Dong et al. 2021 prove it for attention without sums or feed-forward networks).
+
+# %% [markdown] tags=["deeper"]
 # ### Do norms make the residual connections superfluous?
 #
 # Twelve untrained attention sublayers in a row: how large is the gradient of one output entry at the input? With the sums; without them; and without them, but with a norm after each sublayer. `Identity` stands for no norm.
@@ -1440,7 +1384,46 @@ for keep, norm in ((1, no_norm), (0, no_norm), (0, nn.LayerNorm(64))):
     print(f"sums {keep}, {norm._get_name()}: {grad(h[0, 0, 0], start)[0].norm():.0e}")
 
 # %% [markdown]
-# With the sums the gradient arrives in full size; without them next to nothing does. A norm brings it back even without them: where it enlarges a small vector, it enlarges the gradient too. So here, in one start of untrained layers, norms do the second of section 2's two tasks, but not the first: in the count of section 4 the norms were in place, and without the sums the words were lost all the same.
+# With the sums the gradient arrives in full size; without them next to nothing does. A norm brings it back even without them: where it enlarges a small vector, it enlarges the gradient too. So here, in one start of untrained layers, norms do the second of section 2's two tasks, but not the first: in the count above the norms were in place, and without the sums the words were lost all the same.
+
+# %% [markdown] tags=["deeper"]
+# ### How far does the stream grow without norms?
+#
+# We send our sentence through the translator's three trained encoder layers, with the sums but without the norms, and print the length of each word's vector.
+
+# %%
+stream = x
+print("        ", *(f"{piece.removesuffix('</w>'):>6}" for piece in pieces))
+with torch.no_grad():
+    print("x       ", *(f"{length:6.1f}" for length in stream[0].norm(dim=1)))
+    for number, normless in enumerate(model.transformer.encoder.layers, start=1):
+        stream = stream + normless.self_attn(stream)
+        stream = stream + normless.feed_forward(stream)
+        print("layer", number, *(f"{length:6.1f}" for length in stream[0].norm(dim=1)))
+
+# %% tags=["fold"]
+# @title Check: the vectors grow
+claim(
+    "After three layers without norms every vector is longer than it was, two of them more than five times as long.",
+    (stream.norm(dim=-1) > x.norm(dim=-1)).all() and (stream.norm(dim=-1) > 5 * x.norm(dim=-1)).sum() == 2,
+)
+
+# %% [markdown]
+# That is what *these* layers do without their norms: their weights were learned for inputs of a certain size, and these vectors no longer fit them. Of layers that were trained without norms it says nothing.
+
+# %% [markdown] tags=["deeper"]
+# ### What does LayerNorm keep of a vector?
+#
+# By hand, for a vector of $D = 4$ entries, and for the same vector times 10, plus 100:
+
+# %%
+small_one, large_one = [8, 0, 2, 2], [180, 100, 120, 120]
+for given in (small_one, large_one):
+    middle = sum(given) / 4
+    size = math.sqrt(sum((entry - middle) ** 2 for entry in given) / 4)
+    kept_of_it = [(entry - middle) / size for entry in given]
+    print(given, "->", *(f"{entry:.2f}" for entry in kept_of_it))
+figures.layer_norm(small_one, large_one, kept_of_it)
 
 # %% [markdown] tags=["deeper"]
 # ### Why not BatchNorm?
@@ -1476,7 +1459,7 @@ for name, norm in (("LayerNorm", nn.LayerNorm(D)), ("BatchNorm", batch_norm)):
 #
 # With $k_f$ for the rows of $W_1$ and $v_f$ for the columns of $W_2$ it reads
 #
-# $$ \mathrm{ff}(x) = \sum_{f=1}^{F} \mathrm{relu}(k_f \cdot x + b_f)\, v_f + b_2 : $$
+# $$ \mathrm{think}(x) = \sum_{f=1}^{F} \mathrm{relu}(k_f \cdot x + b_f)\, v_f + b_2 : $$
 #
 # a dictionary again. Its keys and values are learned, where attention's come from the sentence, and ReLU stands in place of softmax. Above, each word activated fewer than a tenth of the 384 keys.
 #
@@ -1649,6 +1632,16 @@ claim(
 # | stacks | two, and cross-attention | one |
 # | loss | target words | target words (the source may count too) |
 #
+# With the decoder alone a pair is one text:
+
+# %%
+prefix_model = toys.PrefixTranslator(task)
+one_text = prefix_model.rows([task.test[0][3]], [task.test[1][3]])[0]
+# one table for both languages: the target's ids are moved up by the source's size
+names = [*task.source_vocab.itos, *task.target_vocab.itos]
+print("one text:", " ".join(names[i] for i in one_text))
+
+# %% [markdown]
 # Does the encoder's full view pay? The ledger has both, after six epochs of the same batches, three seeds:
 
 # %% tags=["fold"]
