@@ -60,8 +60,8 @@ def bptt_graph():
         "steps: the forward arrow still crosses from h3 to h4, the backward one stops there."
     ),
     caption=(
-        "A gradient that goes back k steps is multiplied by k Jacobians, one for each step (section 2; "
-        "$L_6$ is the loss of step 6 alone). "
+        "A gradient that goes back k steps is multiplied by k Jacobians, one for each step. Here it is the gradient of "
+        "$L_6$, the loss of step 6 alone. "
         "Truncation (below) cuts the backward arrow between two windows; the forward arrow, with the numbers of the "
         "state, crosses."
     ),
@@ -98,13 +98,13 @@ def gradient_path():
 
 @diagram(
     alt=(
-        "Fourteen steps of a stream, a letter at each. Below, what must be output: a question mark for the first six "
-        "steps, then the letter of six steps before; an arrow leads from the letter of step 4 to output 10. "
+        "Fourteen steps of a stream, a symbol at each. Below, what must be output: a question mark for the first six "
+        "steps, then the symbol of six steps before; an arrow leads from the symbol of step 4 to output 10. "
         "Two rows of bars show the windows: the first network's runs from step 1 beyond the edge, to step 24; the "
         "second network's end after steps 6 and 12, each with a pair of scissors at its end."
     ),
     caption=(
-        "What are the two networks asked? At every step, for the letter of six steps ago (arrow). They differ only in "
+        "What are the two networks asked? At every step, for the symbol of six steps ago (arrow). They differ only in "
         "where learning cuts the stream (scissors). The state's numbers cross every cut."
     ),
 )
