@@ -207,7 +207,7 @@ diagrams.show("block_with_numbers")
 #
 # $$ x \leftarrow \mathrm{norm}_1\big(x + \mathrm{attend}(x)\big), \qquad x \leftarrow \mathrm{norm}_2\big(x + \mathrm{think}(x)\big) . $$
 #
-# (*Attend* is the picture's self-attention, *think* its feed-forward.) The next three sections fill in the words: first *attend* and the plus sign, then *norm*, then *think*.
+# Here *attend* is the picture's self-attention, and *think* its feed-forward network. The next three sections fill in the words: first *attend* and the plus sign, then *norm*, then *think*.
 
 # %% [markdown]
 # ## 2 · Look around, and add
@@ -279,7 +279,7 @@ print("pieces:", *pieces)
 print("ids", tuple(ids.shape), "-> x", tuple(x.shape))
 
 # %% [markdown]
-# Each row of `x` knows nothing yet about the other words. So it **looks around**, with the multi-head **attention** of chapter 07. One matrix turns each word's vector into a query, a second into a key, a third into a value. They are cut into $H$ heads of width $K = D/H$. In each head the queries $q$ meet the keys $k$, and each word gets a weighted mean of the values $v$:
+# Each row of `x` knows nothing yet about the other words. So it **looks around**, with the multi-head **attention** of chapter 07. One matrix turns each word's vector into a query, a second into a key, a third into a value. All three are cut into $H$ heads of width $K = D/H$. In each head the queries $q$ meet the keys $k$, and each word gets a weighted mean of the values $v$:
 #
 # $$ \mathrm{softmax}\!\left(\frac{q k^\top}{\sqrt K}\right) v . $$
 #
@@ -356,7 +356,7 @@ for name, vectors in (("x + found ", added), ("normalised", normalised)):
     print(name, *(f"{length:6.1f}" for length in vectors[0].norm(dim=1)))
 
 # %% [markdown]
-# All eight now have the length $\sqrt{128}$, about 11.3. Each vector is normalised *by itself*: what a sentence gets depends neither on its neighbours in the batch nor on padding. In our blocks the norm will be `nn.LayerNorm(D)`, which holds $\gamma$ and $\beta$. (There it stands on the gradient's short path, and rescales it; exercise 9.2 has a form in which it does not.) First write it yourself:
+# All eight now have the length $\sqrt{128}$, about 11.3. Each vector is normalised *by itself*: what a sentence gets depends neither on its neighbours in the batch nor on padding. In our blocks the norm will be `nn.LayerNorm(D)`, which holds $\gamma$ and $\beta$. (It stands on the gradient's short path, and rescales it; exercise 9.2 has a form in which it does not.) First write it yourself:
 #
 # ### Exercise 9.1 · LayerNorm from tensors
 #
@@ -394,7 +394,7 @@ ch09.layer_norm(layer_norm)
 #
 # $$ \mathrm{think}(x_t) = W_2\, \mathrm{relu}(W_1 x_t + b_1) + b_2, \qquad W_1\ (F, D),\quad W_2\ (D, F). $$
 #
-# One way to see it: the first layer looks for $F$ patterns in the vector, ReLU keeps those that it finds, and the second adds up what follows from them. Usually $F = 4D$; our translator has $F = 3D = 384$. (In code it is `F_`, because `F` is torch's.)
+# One way to see it: the first layer looks for $F$ patterns in the vector, ReLU keeps those that it finds, and the second adds up what follows from them. Usually $F = 4D$; our translator has $F = 3D = 384$. (In code it is `F_`, because `F` is the name of torch's functions.)
 
 # %%
 class FeedForward(nn.Sequential):
@@ -752,7 +752,7 @@ claim(
 )
 
 # %% [markdown]
-# There the translations were given. To *write* them, the model reads the source once. Then it asks for the next word, adds the most probable one to what is written, and asks again (chapter 06's greedy search):
+# There the translations were given. To *write* them, the model reads the source once. Then it asks for the next word, adds the most probable one to what is written, and asks again, up to a limit (chapter 06's greedy search). At the end each row is cut off at its `<eos>`:
 
 
 # %%
@@ -764,8 +764,10 @@ def translate(model, source, real, limit=30):
     for _ in range(limit):
         logits = model.decoder(written, memory, real)[:, -1]  # (B, V), the next word
         written = torch.cat([written, logits.argmax(1, keepdim=True)], dim=1)
-    rows = written[:, 1:].tolist()
-    return [row[: row.index(text.EOS)] if text.EOS in row else row for row in rows]
+    rows = []
+    for row in written[:, 1:].tolist():  # without <sos>
+        rows.append(row[: row.index(text.EOS)] if text.EOS in row else row)
+    return rows
 
 
 # %% tags=["nbval-ignore-output"]
@@ -792,7 +794,7 @@ claim("Ours translates all 12 sentences as the library does.", by_ours == whole)
 diagrams.show("teacher_forcing")
 
 # %% [markdown]
-# The task is chapter 06's pair of toy languages, small enough to learn in seconds. The training loop is the one you know:
+# The task is chapter 06's pair of toy languages, small enough to learn in seconds. A batch brings the source, the translation after a start mark (`target_in`), the same words one place further on (`target_out`), and which of them are real. The training loop is the one you know:
 
 
 # %%
