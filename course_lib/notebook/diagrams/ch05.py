@@ -10,7 +10,7 @@ LINE, PRODUCT, GATES, BUS, INPUT = (
     0.75,
 )  # heights: memory, products, gates, the wire with x and h
 LEFT, RIGHT = 2.4, 13.6  # the frame of a cell
-STEPS = {"LSTM": ("memory line", "forget", "write", "show"), "GRU": ("update", "reset", "whole cell")}
+STEPS = {"LSTM": ("memory line", "forget", "write", "show"), "GRU": ("update", "reset")}
 
 
 def _stage(model, step, equation):
@@ -233,7 +233,7 @@ def lstm_chain():
 
 
 def _gru(step, equation):
-    """The GRU cell: 0 the update gate and a plain candidate, 1 the reset gate, 2 all of it."""
+    """The GRU cell: 0 the update gate and a plain candidate, 1 the reset gate, and so all of it."""
     ax = _stage("GRU", step, equation)
     pen = _Pen(ax, step)
     tap, update, reset, candidate, blend = 3.1, 4.55, 6.5, 10.45, 11.9
@@ -290,27 +290,13 @@ def gru_update_gate():
         "enters the candidate, which is now tanh of x W in plus r times h W hn."
     ),
     caption=(
-        "The GRU, step 2, the reset gate: it decides how much of the old state the candidate may use. It multiplies "
-        "after the product with $W_{hn}$, as in torch."
+        "The GRU, step 2, the reset gate, and with it the whole cell. It decides how much of the old state the "
+        "candidate may use. One state is memory and output in one. (The biases are left out.)"
     ),
 )
 def gru_reset_gate():
     """The candidate and its gate."""
     return _gru(1, r"$n_t = \tanh(x_t W_{in}^\top + r_t \odot (h_{t-1} W_{hn}^\top))$")
-
-
-@diagram(
-    alt=(
-        "The whole GRU cell in the frame of the LSTM's: one line at the top carries the state, multiplied by the "
-        "update gate z where the LSTM has its forget gate, and added to where the LSTM adds; below it reset gate and "
-        "candidate."
-    ),
-    caption="The GRU, step 3, the whole cell: two gates, one candidate, and a single state, which is memory and "
-    "output in one.",
-)
-def gru_cell():
-    """The whole cell."""
-    return _gru(2, r"$h_t = (1 - z_t) \odot n_t + z_t \odot h_{t-1}$")
 
 
 @diagram(
