@@ -43,7 +43,7 @@ WORDS = ["the", "cat", "sat", "on", "the"]
 
 @diagram(
     alt="The tokens 'the cat sat on the' go into a wide box, GPT. Over its last place stand bars, a probability for "
-    "every next token: mat 0.46, sofa 0.24, floor 0.18, and so on. One is drawn, 'mat', and a line leads it round into "
+    "every next token: mat 0.64, sofa 0.24, floor 0.09, and so on. One is drawn, 'mat', and a line leads it round into "
     "an empty place after the last token.",
     caption="How does a GPT write? It reads the text so far, gives every token a probability of being next, and one is "
     "drawn and appended. Then it reads again, one token more.",
@@ -62,13 +62,13 @@ def gpt_loop():
     box(ax, (xs[0] + xs[4]) / 2, 2.75, "GPT", "GPT", w=8.5, h=1.1, size=13)
     wire(ax, [(xs[4], 3.3), (xs[4], 4.9), (9.7, 4.9)], "output")
     label(ax, 5.0, 4.9, "a probability for\nevery next token", "output", size=10)
-    for row, (word, p) in enumerate((("mat", 0.46), ("sofa", 0.24), ("floor", 0.18))):
+    for row, (word, p) in enumerate((("mat", 0.64), ("sofa", 0.24), ("floor", 0.09))):
         y = 6.15 - 0.75 * row
         label(ax, 10.95, y, word, size=10, align="right")
-        bar = Rectangle((11.15, y - 0.24), 5.2 * p, 0.48, color=plots.color("output"), lw=0)
+        bar = Rectangle((11.15, y - 0.24), 4.2 * p, 0.48, color=plots.color("output"), lw=0)
         bar.set_alpha(0.45 if row else 1)
         ax.add_patch(bar)
-        label(ax, 11.3 + 5.2 * p, y, f"{p:.2f}", size=9.5, align="left")
+        label(ax, 11.3 + 4.2 * p, y, f"{p:.2f}", size=9.5, align="left")
     label(ax, 11.15, 3.95, "…", size=12, align="left")
     frame(ax, 9.7, 3.4, 5.2, 3.4, face="none")
     wire(ax, [(14.9, 6.15), (15.5, 6.15), (15.5, 0.9), (xs[5] + 0.75, 0.9)], "output", lw=2.4)
