@@ -134,8 +134,8 @@ class RoPE(PositionScheme):
        \sin\theta_{ij} & \cos\theta_{ij} \end{pmatrix} \begin{pmatrix} x_{2j} \\ x_{2j+1} \end{pmatrix} $$
 
     A product of a query rotated by its position and a key rotated by its own depends on the difference of the two.
-    Source: Su et al. (2021), arXiv:2104.09864, equations 12 and 14 to 16. Differs: many implementations (GPT-NeoX,
-    Llama) pair entry j with j + K/2: the same after a permutation of the query's and the key's weights.
+    Source: Su et al. (2021), arXiv:2104.09864, equations 12 and 14 to 16. Differs: some implementations (GPT-NeoX,
+    Hugging Face's Llama) pair entry j with j + K/2: the same after a permutation of the query's and the key's weights.
     """
 
     def __init__(self, head_dim, base=10000.0):

@@ -37,7 +37,7 @@ def draw_is_equivariant(draw):
         moves = all(order[p] != p and order[order[p]] != p for p in (0, place, T - 1))
         symmetric = [T - 1 - p for p in reversed(order)] == order  # a reversed input would not notice
         if moves and len(steps) > 2 and order[0] != T - 1 and not symmetric:
-            layers = draw.sample(range(24), 24)
+            layers = draw.sample(range(25), 25)
             return draw.normal(B, T, D), torch.tensor(order), draw.normal(D, D) / D**0.5, place, layers
 
 
@@ -83,6 +83,7 @@ def probe_is_equivariant(answer, x, order, W, place, layers):
         lambda x: x + x[:, 0, 0].mean(),
         lambda x: x - x[:, 0, 0].mean(),
         lambda x: x + places * (torch.arange(len(x)) < len(x) - 1)[:, None, None],
+        lambda x: 0.0 * x + 2e-5 * one * (torch.arange(x.numel()).view_as(x) == place * x.shape[2]),  # a single entry
     ]
     return [answer(kinds[number], x, order) for number in layers]
 
@@ -113,7 +114,7 @@ def right_position_table(length, width):
 
 
 def draw_shift_matrix(draw):
-    return draw.choice((1, *range(2, 30))), 2 * draw.randint(1, 4)
+    return draw.choice((1, *range(2, 30), *range(-9, 0))), 2 * draw.randint(1, 4)
 
 
 def right_shift_matrix(k, width):

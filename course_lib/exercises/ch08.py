@@ -72,6 +72,13 @@ def _rounds(x):
     return _attends(x) + 1e-12 * noise
 
 
+def _deviates_once(x):
+    """Zeros but for a single small entry: a mean over all entries does not show it, and no relative tolerance helps."""
+    once = torch.zeros_like(x)
+    once[0, 0, 0] = 2e-5
+    return once
+
+
 LAYERS = {  # name: (layer, does it agree with the permutation of the check)
     "self-attention": (_attends, True),
     "self-attention, up to rounding of 1e-12": (_rounds, True),
@@ -107,6 +114,7 @@ LAYERS = {  # name: (layer, does it agree with the permutation of the check)
         lambda x: x + (torch.arange(x.shape[1]) < 3).view(1, -1, 1),
         True,
     ),
+    "a layer that gives 0 everywhere but in one entry, where it gives 0.00002": (_deviates_once, False),
     "the mean over the places, repeated": (lambda x: x.mean(1, keepdim=True).expand_as(x), True),
 }
 
@@ -166,6 +174,10 @@ def is_equivariant(student):
         (
             "the batch is permuted, and every sequence alone stays as it is; the places are axis 1",
             lambda layer: torch.allclose(layer(x[[2, 0, 1]]), layer(x)[[2, 0, 1]], atol=1e-6),
+        ),
+        (
+            "a mean hides a small difference in few entries, and every entry must agree: take the largest absolute one",
+            lambda layer: gap(layer).abs().mean().item() < 1e-6,
         ),
         (
             "a mean of squares hides small differences, and those of few entries: take the largest absolute one",
@@ -298,11 +310,16 @@ def shift_matrix(student):
         for name in ("lstsq", "solve", "pinv", "inv"):
             if any(name in _names(function.__code__) for function in _functions(student)):
                 raise Wrong(f"right, but `{name}` found it from rows of the table: derive the blocks from sin and cos")
+        back = expect_tensor(student(-2, D), (D, D), name="R for delta = -2").double()
+        if not close(table[2:] @ back, table[:-2], 1e-4):
+            raise Wrong(
+                "right for delta = 3, wrong for delta = -2: a shift may be negative, and its sines change their signs"
+            )
         return
     if close(got, torch.eye(D), 1e-4):
         raise Wrong("that is the identity: the shift by 0; turn each pair by delta times its speed")
     if close(got, _shift(k, D).T, 1e-4):
-        raise Wrong("R is transposed: it turns back, P[i] R = P[i - delta]. Rows of P are multiplied from the left")
+        raise Wrong("R is transposed: it turns back, P[i] R = P[i - delta]. The row P[i] stands to the left of R")
     if close(got, _shift(1, D), 1e-4):
         raise Wrong("that is the shift by 1; the angles must be multiplied by delta")
     if close(got[:2, :2], _shift(k, D)[:2, :2], 1e-4) and close(got[2:4, 2:4], got[:2, :2], 1e-4):

@@ -196,6 +196,7 @@ PLANTED = {
         ("only the first sequence", lambda layer, x, order: close(layer(x[:, order])[0], layer(x)[0, order])),
         ("take absolute values", lambda layer, x, order: difference(layer, x, order).max().item() < 1e-6),
         ("mean of squares", lambda layer, x, order: difference(layer, x, order).square().mean().item() < 1e-6),
+        ("a mean hides", lambda layer, x, order: difference(layer, x, order).abs().mean().item() < 1e-6),
         ("Does it use the `order`", reversed_only),
         ("no layer passes", lambda layer, x, order: False),
         ("adds a thousandth", nearly),
@@ -226,6 +227,7 @@ PLANTED = {
         ("outside the 2 x 2 blocks", lambda k, width: torch.ones(width, width)),
         ("check one block", blocks(times=2)),
         ("`lstsq` found it", found_by_least_squares),
+        ("wrong for delta = -2", lambda delta, width: blocks()(abs(delta), width)),
     ],
     "rotate": [
         ("other way", lambda x, offset: turn(x, offset, sign=-1)),

@@ -6,42 +6,33 @@ from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
 
 
-def waves(table, columns):
-    """Draw some columns of the sinusoidal table (T, D) against the position."""
-    ax = plots.lines(
-        plots.axes(height=3.0),
-        {f"{'cosine' if d % 2 else 'sine'}, {d}": (range(len(table)), table[:, d]) for d in columns},
-        "position (tokens)",
-        "entry of the table",
-        direct=True,
-    )
-    ax.set_ylim(-1.15, 1.15)
-    show(
-        ax,
-        alt="Five waves over 100 positions. Dimension 0 oscillates fastest, dimension 14 slowest; dimensions 8 and "
-        "9 have the same wavelength, a quarter of it apart.",
-        caption="How do the columns of the table differ (each with its dimension)? In speed; the two of a pair (8 "
-        "and 9) are the same wave, a quarter of a wavelength apart.",
-    )
-
-
-def table_as_colours(table):
-    """Draw the whole sinusoidal table (T, D), positions to the right."""
+def bits_and_waves(table):
+    """Draw the bits of the positions above the sinusoidal table (T, D), positions to the right in both."""
     from matplotlib.colors import LinearSegmentedColormap
 
+    positions = torch.arange(len(table))
+    count = (len(table) - 1).bit_length()
+    bits = (positions >> torch.arange(count)[:, None]) & 1  # (number of bits, T)
+    axes = plots.grid(2, 1, height=4.6, sharex=True, height_ratios=(1, 2.2))[:, 0]
     ends = [plots.COLORS["gradient"], "#FFFFFF", plots.COLORS["attention"]]
-    ax = plots.axes(height=3.0)
     colours = LinearSegmentedColormap.from_list("diverging", ends)
-    image = ax.imshow(table.T, aspect="auto", cmap=colours, vmin=-1, vmax=1, interpolation="nearest")
-    ax.figure.colorbar(image, label="entry of the table")
-    ax.set(xlabel="position (tokens)", ylabel="dimension")
-    ax.grid(visible=False)
+    for ax, rows, ylabel in ((axes[0], bits, "bit"), (axes[1], table.T, "column")):
+        image = ax.imshow(rows, aspect="auto", cmap=colours, vmin=-1, vmax=1, interpolation="nearest")
+        ax.set(ylabel=ylabel)
+        ax.grid(visible=False)
+    axes[0].set_title("binary numbers (bit 0: the last)")
+    axes[0].set_yticks(range(0, count, 2))
+    axes[1].set_title("sines and cosines")
+    axes[1].set_xlabel("position (tokens)")
+    axes[1].figure.colorbar(image, ax=list(axes), label="entry")
     show(
-        ax,
-        alt="Heat map, positions to the right, dimensions downwards. The first dimensions flicker, the last ones "
-        "hardly change over 100 positions.",
-        caption="Does each position have its own column of colours? Yes: the first dimensions distinguish neighbours, "
-        "those around 10 distant regions; from 16 on hardly anything changes within 100 positions.",
+        axes[0],
+        alt="Two heat maps, positions to the right. Above, seven bits: the first row alternates at every position, "
+        "each further one half as often, the last changes once, at 64. Below, the 32 columns of the table: the first "
+        "ones flicker, the last hardly change over 100 positions.",
+        caption="Does each position have its own column of colours? Yes, in both. Bits jump from 0 to 1 and back; the "
+        "table's waves do the same smoothly, and in pairs. The first ones distinguish neighbours, those around 10 "
+        "distant regions; from 16 on hardly anything changes within 100 positions.",
     )
 
 
@@ -72,7 +63,8 @@ def products(matrix, starts):
     )
     for line, style, width in zip(ax.lines, ("-", "--", ":"), (7, 4, 1.6), strict=True):
         line.set(linestyle=style, linewidth=width)  # three widths, so that all three can be seen
-    ax.legend()
+    ax.set_ylim(bottom=23)  # room for the names at the ends
+    plots.direct_labels(ax)
     show(
         ax,
         alt="Three curves of the dot product over the distance from -60 to 60, from three positions; they coincide: "
