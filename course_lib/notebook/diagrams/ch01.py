@@ -47,8 +47,8 @@ def _task(ax, name, inputs, outputs, first_output, left, base):
 @diagram(
     alt="A row of past values; the last three are multiplied by the weights w3, w2, w1 and summed to predict the next. "
     "Below, the same three weights one step later, with the prediction as the newest value.",
-    caption="With $K=3$ the next value is a weighted sum of the last three. The window slides with its weights; to "
-    "forecast further it takes in its own predictions, and what has left the window no longer counts.",
+    caption="With $K=3$ the next value is a weighted sum of the last three. The window slides with its weights. To "
+    "forecast further it takes in its own predictions; what has left the window enters only through them.",
 )
 def autoregressive_window():
     """Draw the window of a linear autoregression at two successive steps."""
