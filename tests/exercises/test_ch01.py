@@ -109,6 +109,23 @@ def but(**parts):
     return type("LanguageModel", (Parts,), parts)
 
 
+def mixed(model, symbol, context, lower):
+    """Interpolation with one shorter context, whose probability is `lower`'s."""
+    p = lower(model, symbol, context[1:]) if context else model.base()
+    seen = model.follows.get(context, Counter())
+    extra = model.extra(seen)
+    return (seen[symbol] + extra * p) / (seen.total() + extra) if seen else p
+
+
+def plain(model, symbol, context):
+    seen = model.follows.get(context, Counter())
+    return seen[symbol] / seen.total() if seen else model.base()
+
+
+def mixed_with_uniform(model, symbol, context):
+    return mixed(model, symbol, context, lambda *_: model.base())
+
+
 class SharedCounts(Parts):
     """Counts that all models share."""
 
@@ -131,7 +148,7 @@ class Ends(Parts):
 
 
 def padded(**parts):
-    """Blanks before the text give its first symbols a full context."""
+    """Spaces before the text give its first symbols a full context."""
 
     def fit(self, text):
         text = " " * (self.n - 1) + text
@@ -188,8 +205,9 @@ PLANTED = {
         ("history is in the result", lambda p, w, b, h: torch.cat([p, roll(p, w, b, h)])),
         ("the first prediction is", lambda p, w, b, h: roll(p, w, 2 * b, h)),
         ("is all zeros", lambda p, w, b, h: torch.zeros(h)),
-        ("the order written as a number", lambda p, w, b, h: roll(p, torch.cat([w, 9 * w])[:3], b, h)),
-        ("of 5 values after one of 4", lambda p, w, b, h: roll(p, w, b, 4)),
+        ("wrong for 2: is the order written", lambda p, w, b, h: roll(p, torch.cat([w, 9 * w])[:3], b, h)),
+        ("wrong for 5: is the order written", lambda p, w, b, h: roll(p, w[:3], b, h)),
+        ("of 6 values after one of 4", lambda p, w, b, h: roll(p, w, b, 4)),
         ("has shape (6,)", lambda p, w, b, h: p),
         ("is a list", lambda p, w, b, h: roll(p, w, b, h).tolist()),
         ("is None", lambda p, w, b, h: None),
@@ -217,14 +235,19 @@ PLANTED = {
         ("only the last n - 1 symbols matter", but(cut=lambda self, context: context, fit=all_lengths)),
         ("yours answers 1 / V", but(unseen=lambda self, lower: 1 / len(self.symbols))),
         ("stands 1 / V", but(base=lambda self: 0.0)),
+        ("Interpolate all the way down", but(p=lambda self, symbol, context: mixed(self, symbol, context, plain))),
+        (
+            "Interpolate all the way down",
+            but(p=lambda self, symbol, context: mixed(self, symbol, context, mixed_with_uniform)),
+        ),
         ("count pairs of a context", Ends),
         ("lack the first n - 1 symbols", but(least=lambda self, i: 0 if i >= self.n - 1 else self.n)),
-        ("blanks were put before the text", padded()),
+        ("spaces were put before the text", padded()),
         (
-            "blanks were put before the text",
+            "spaces were put before the text",
             padded(cut=lambda self, context: Parts.cut(self, context.rjust(self.n - 1))),
         ),
-        ("blanks were put before the text", but(fit=lambda self, text: Parts.fit(self, " " * (self.n - 1) + text))),
+        ("spaces were put before the text", but(fit=lambda self, text: Parts.fit(self, " " * (self.n - 1) + text))),
         ("divides by zero: a context that was never seen", but(unseen=lambda self, lower: 1 / 0)),
         ("use the k that is passed in", but(extra=lambda self, seen: 1.0 * len(seen))),
         ("p('a' | '') is 0.2, wanted", but(probability=lambda self, symbol, context: 1 / len(self.symbols))),
@@ -293,7 +316,7 @@ PLANTED = {
         ("in nats per letter", [1.147, 3.392, 6.075]),
         ("only its logarithm", [math.log2(692 / 5.7), 3.392, 6.075]),
         ("take its logarithm first", [692 / 5.7, 3.392, 6.075]),
-        ("blank was taken off", [9.435 / 4.7, 3.392, 6.075]),
+        ("space was taken off", [9.435 / 4.7, 3.392, 6.075]),
         ("should be 692 again", [1.0, 3.392, 6.075]),
         ("one letter already", [1.655, 3.392 / 5.7, 6.075]),
         ("second number is in nats", [1.655, 2.351, 6.075]),
@@ -322,7 +345,8 @@ PLANTED = {
         ("more zeros were added", lambda x, w, b: conv(x, w, b, w.shape[2], 0)),
         ("too few zeros", lambda x, w, b: conv(x, w, b, w.shape[2] // 2, 0)),
         ("keeps time second", lambda x, w, b: conv(x, w, b, w.shape[2] - 1, 0).transpose(1, 2)),
-        ("compute the padding", lambda x, w, b: conv(F.pad(x, (0, 0, 4, 0)), w, b, 0, 0)[:, : x.shape[1]]),
+        ("wrong for 1: compute the padding", lambda x, w, b: conv(F.pad(x, (0, 0, 4, 0)), w, b, 0, 0)[:, : x.shape[1]]),
+        ("wrong for 8: compute the padding", lambda x, w, b: conv(x, w, b, 4, 0)[:, -x.shape[1] :]),
         ("reaches 0 steps back", lambda x, w, b: x @ w[:, :, -1].T + b),
         ("nothing sees the future, but", lambda x, w, b: 2 * conv(x, w, b, w.shape[2] - 1, 0)),
         ("all zeros", lambda x, w, b: torch.zeros(2, 7, 4)),
@@ -381,6 +405,15 @@ def test_an_answer_in_words_is_compared_with_a_good_one(capsys):
     assert ch01.how_long.good_answer not in early
     ch01.how_long.compare("The best n grows with the text because long contexts are seen too rarely " * 2)
     assert capsys.readouterr().out == f"A good answer contains: {ch01.how_long.good_answer}\n"
+
+
+def test_what_to_suspect_is_said_after_a_right_answer(capsys):
+    ch01.fair_comparison([1.0, 3.392, 6.075])
+    assert "suspect" not in capsys.readouterr().out
+    ch01.fair_comparison([1.655, 3.392, 6.075])
+    said = capsys.readouterr().out
+    assert "suspect a bug" in said
+    assert said.endswith("passed: fair_comparison\n")
 
 
 def test_two_decimals_are_enough_to_compare_fairly():
