@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 280
+#     minutes: 250
 #     needs: "chapters 07 to 09; 11 helps"
 # ---
 
@@ -68,7 +68,7 @@ from course_lib.utils import huggingface, number_of_parameters
 set_seed(0)
 
 # %% [markdown]
-# The reviews are artificial, so that all of this runs in seconds. A small grammar writes them, from 40 words and marks in eight forms of sentence, 4,608 in all; the 3,608 are more than three quarters of these. They are the example of sections 1 to 5. The network, **the small BERT**, is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
+# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks, 4,608 in all. They are the example of sections 1 to 6. The network, **the small BERT**, is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
 
 # %%
 task = toys.review_task(seed=0)
@@ -130,35 +130,34 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. (That took 800 steps of its own; given as many, the other sometimes catches up: section 5. `toys` is a black box for now; section 4 opens it.)
+# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. The reading took 800 steps of its own: section 5 will give the other network as many. The networks by name, and the two that you will build yourself:
 #
-# Published networks have read far more. One of them, MiniLM, which after reading was trained on a billion pairs of texts, looks for the answer to a question among twelve notices, of which one begins with *Money*:
-
-# %%
-question = "How do I get my money back?"
-cosines = minilm.search()  # (4, 12): of four questions with the notices
-print(question, "->", minilm.DOCUMENTS[cosines[0].argmax()])
-
-# %% [markdown]
-# Not one word in common (section 11 says how). The way there: hide words (sections 1 to 3), build the network that guesses them (4), give it a new last layer that judges reviews (5). Then come pairs of texts, published models, real reviews and search. *Sections 1 to 5 take about an hour, their exercises another; the rest can wait for a second sitting.*
+# | name | what it is |
+# |---|---|
+# | `untrained` | the random start that all share |
+# | `small_bert` | it has read the 3,608 reviews |
+# | `tuned_model`, `scratch_model` | they have learned from the hundred: from `small_bert`, and from `untrained` |
+# | `plain`, `classifier` | yours: a reader (section 4), and a judge made of it (section 5) |
+#
+# The way: hide words (sections 1 to 3), build the network that guesses them (4), give it a new last layer that judges (5), know the usual errors (6). Then the same with MiniLM, a published network that has read far more and was then trained on a billion pairs of texts: how to load it (7), on IMDB's reviews with 100 to 25,000 labels (8), and to search by meaning (9). *Sections 1 to 6 take some 80 minutes, their exercises an hour; the rest can wait for a second sitting.*
 #
 # ### You will be able to
 #
 # 1. hide tokens as BERT does, and say what each of the three replacements is for (exercise 12.1);
 # 2. write BERT's loss without the usual mistakes, and assemble a step of its pre-training (12.2, 12.3);
 # 3. cut words into WordPieces (12.4);
-# 4. fine-tune a classifier, and compare it fairly with frozen features and with no pre-training (12.5);
+# 4. fine-tune a classifier, and compare it fairly with no pre-training (12.5);
 # 5. derive the number of parameters of BERT-base and BERT-large (12.6);
 # 6. search texts by meaning with an encoder's vectors (12.7).
 #
-# **Letters.** `B` sequences of a batch, `T` tokens of a sequence, `D` width, `H` heads, `F` width of the feed-forward network (`F.` with a dot is `torch.nn.functional`), `V` size of the vocabulary, `N` layers, `L` maximum sequence length, `R` = 400 test reviews, `n` chosen positions.
+# **Letters.** `B` sequences of a batch, `T` tokens of a sequence, `D` width, `H` heads, `V` size of the vocabulary, `N` layers, `L` maximum sequence length, `n` chosen positions.
 
 # %% [markdown]
 # ## 1 · One sentence, masked by hand
 #
-# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films. A test for readers is built on this, the *cloze* (Taylor 1953). In training nobody needs to label anything: hide words of any text, and the text itself is the answer key.
+# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films: a test for readers is built on this, the *cloze* (Taylor 1953). In training nobody needs to label anything: hide words of any text, and the text itself is the answer key.
 #
-# We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it (section 6 says what for).
+# We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it.
 
 # %%
 words = "the plot was not boring , it was wonderful .".split()
@@ -178,7 +177,7 @@ print("inputs", *(vocab.itos[i] for i in masked_ids[0]))
 print("labels", labels[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Predict.** The small BERT, pre-trained above, reads the input. This sentence is new to it, as are those of sections 4 and 5. It returns logits for *every* position, V = 45 numbers each, though only two positions count. (Its second output belongs to section 6.)
+# **Predict.** The small BERT reads the input. It returns logits for *every* position, V = 45 numbers each, though only two positions count. (Its second output is not needed here.)
 
 # %% tags=["nbval-ignore-output"]
 with torch.no_grad():
@@ -237,27 +236,36 @@ claim(
 # in **nats per masked token**. A network trained this way is called a **masked language model**, and any text will do. But why hide words, when a language model could predict the *next* word, as in all chapters so far?
 
 # %% [markdown]
-# ## 2 · Why both sides, and why hide?
+# ## 2 · Why hide a word?
 #
-# *She struck a match*; *they lost the match*. Here the left side tells which kind of match. *The match was lit*; *the match was lost*: here it is the right side. To give a word a vector that fits its sentence, look both ways. Three models, three ways to look:
+# Two reviews of our language, and in both the verb is missing:
+#
+# - *critics called the plot boring , but i ___ it lovely .*
+# - *i ___ the plot lovely , although critics called it boring .*
+#
+# It is *found*, both times. In the first review everything that gives it away stands on the left. In the second only *i* stands there, and three verbs can follow it; what decides is on the right. So whoever predicts the *next* word, from the left side alone, can only guess there. To know a word from its sentence, look both ways. Three models, three ways to look:
 
 # %%
 diagrams.show("pretraining_directions")
 
 # %% [markdown]
-# - **ELMo** (Peters et al. 2018) trains two LSTM language models, one reading forwards and one backwards, and joins their states. It sees both sides, but *shallowly*: neither half knew of the other while it was computed.
-# - **GPT** (Radford et al. 2018) trains one deep causal Transformer: every layer sees the left side only.
-# - **BERT** (Devlin et al. 2019) is *deep and bidirectional*: every layer sees both sides.
+# **GPT** (Radford et al. 2018) predicts the next word. **ELMo** (Peters et al. 2018) does so twice, forwards and backwards, and joins the two; while they read, neither knows of the other. **BERT** (Devlin et al. 2019) looks both ways in every layer.
 #
-# How much is the other side worth? Our language is small enough to count. Take every one of its 4,608 possible reviews, and every position in it: how uncertain is the word, given nothing, the left side, or both?
+# How much is the other side worth? Our language is small enough to count. In each of its 4,608 reviews, at every position: how uncertain is the word, given nothing, the left side, or both?
 
-# %%
-def uncertainty(context):
-    """Mean entropy in nats of a word given its context, over all positions."""
+# %% tags=["fold"]
+# @title How uncertain is a word?
+def by_context(context):
+    """The words that occur in each context, counted over all reviews of the language: {context: Counter}."""
     seen = defaultdict(Counter)
     for review in toys.review_text():
         for t, word in enumerate(review.words):
             seen[context(review.words, t)][word] += 1
+    return seen
+
+
+def uncertainty(seen):
+    """Mean entropy in nats of a word given its context, over all positions."""
     surprise = positions = 0
     for counts in seen.values():
         total = counts.total()
@@ -266,14 +274,13 @@ def uncertainty(context):
     return surprise / positions
 
 
+given_left = by_context(lambda words, t: tuple(words[:t]))
+given_both = by_context(lambda words, t: (*words[:t], None, *words[t + 1 :]))
 entropies = {
-    "nothing (unigram)": uncertainty(lambda words, t: None),
-    "the left side": uncertainty(lambda words, t: tuple(words[:t])),
-    "both sides": uncertainty(lambda words, t: (*words[:t], None, *words[t + 1 :])),
+    "nothing (unigram)": uncertainty(by_context(lambda words, t: None)),
+    "the left side": uncertainty(given_left),
+    "both sides": uncertainty(given_both),
 }
-
-# %% tags=["fold", "reveal"]
-# @title How uncertain is a word?
 table(
     ["given", "nats per word", "effective number of choices"],
     [[name, nats, math.exp(nats)] for name, nats in entropies.items()],
@@ -282,64 +289,31 @@ claim(
     "Both sides leave less than three quarters of the uncertainty that the left side leaves.",
     entropies["both sides"] < 0.75 * entropies["the left side"],
 )
-
-# %% [markdown]
-# No model that sees the left side alone can get below the second row on average over the language.
-#
-# ### Then why not predict the next word from both sides?
-#
-# Because the next word *is* on the right side. Take tokens drawn at random, 50 kinds, which nobody can foresee: a blind guess costs $\ln 50 = 3.9$ nats. One attention head, set by hand, without a single learned number, has to predict the next token at every position, with both sides open. (`attention_weights(scores, mask)` is chapter 07's masked softmax.)
-
-# %%
-T, SHARP = 12, 20.0  # SHARP: makes a softmax, of scores or logits, nearly 0 and 1
-noise = torch.randint(50, (8, T), generator=torch.Generator().manual_seed(0))
-one_hot = F.one_hot(noise, 50).double()  # (B, T, V): a token's vector is its name
-to_the_right = SHARP * torch.diag(torch.ones(T - 1).double(), 1)  # (T, T) scores
-print("the scores of four tokens (row: who looks; column: at whom):")
-print(*to_the_right[:4, :5].int().tolist(), sep="\n")
-
-
-def loss_of_head(visible):
-    """Nats per token of the head that looks one position to the right, if it may."""
-    copied = attention_weights(to_the_right.expand(8, -1, -1), visible) @ one_hot
-    logits = SHARP * copied[:, :-1]  # (B, T - 1, V): of the next token
-    return F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
-
-# %%
-guess_2 = predict("its loss in nats per token", ...)
-
-# %% tags=["reveal"]
-sees_both, sees_left = loss_of_head(None), loss_of_head(causal_mask(T))
-guess_2.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
-
-# %% tags=["fold", "reveal"]
-# @title What the head needed to learn
+left_verb = "critics called the plot boring , but i found it lovely .".split()
+right_verb = "i found the plot lovely , although critics called it boring .".split()
 claim(
-    "With both sides open a head in which nothing was learned predicts random tokens with a loss of nearly 0.",
-    sees_both < 1e-5,
-)
-claim(
-    "Under a causal mask it does worse than a guess.",
-    sees_left > math.log(50),
-    loss=f"{sees_left:.1f} nats",
-    guess=f"{math.log(50):.1f} nats",
+    "Of the two verbs above, the left side leaves one word in the first review and three in the second; both sides leave *found* alone.",
+    set(given_left[tuple(left_verb[:8])]) == {"found"}
+    and set(given_left[("i",)]) == {"would", "expected", "found"}
+    and set(given_both[(*left_verb[:8], None, *left_verb[9:])]) == {"found"}
+    and set(given_both[("i", None, *right_verb[2:])]) == {"found"},
 )
 
 # %% [markdown]
-# The low loss is a copy from one position to the right: it can be had without learning anything about the tokens. (Under the causal mask the head cannot reach that position, and averages the tokens seen so far.) GPT hides the future in every layer; BERT hides the *word itself*, usually. Then both sides can stay open. It remains to decide how to hide.
+# No model that sees the left side alone can get below the second row on average over the language. And why not let it predict the *next* word with both sides open? Because the next word stands on the right: a network that sees it need only copy it. So BERT hides the word itself, and leaves both sides open. It remains to decide how to hide.
 
 # %% [markdown]
 # ## 3 · How to hide
 #
 # **How many words should be hidden, and what stands in their place?** If few are chosen, each pass over the text teaches little; if many, too little context is left. BERT chooses **15 %** of the tokens, at random.
 #
-# Should they all become `[MASK]`? After pre-training BERT will read real texts, in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So one of three things happens to a chosen token:
+# Should they all become `[MASK]`? Later BERT will read texts in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So one of three things happens to a chosen token:
 #
 # - **80 % become `[MASK]`:** the gap to be filled.
 # - **10 % become a random token:** a visible word may be wrong, so *every* word must be checked against its context.
 # - **10 % stay as they are:** the vector of a visible word must still say which word it is.
 #
-# The loss counts all of them, and the labels hold the old token in each case. These are the paper's reasons (appendix A.1); *Going deeper* asks how much the shares matter.
+# The loss counts all of them, and the labels hold the old token in each case. These are the paper's reasons (appendix A.1).
 #
 # ### Exercise 12.1 · Hide
 #
@@ -376,10 +350,13 @@ ch12.hide(hide)
 # %% [markdown]
 # ### The library's version
 #
-# The same, with its own draws. It hides words of all 400 test reviews here; `maskable` is True at real words, and not at padding or special tokens.
+# The same, with its own draws, anew in each call. `maskable` is True at real words, and not at padding or special tokens.
 
 # %%
 show_source(mask_tokens)
+
+# %% [markdown]
+# `blanks` hides words of all 400 test reviews. The first of them, and its labels (a dot is -100):
 
 # %%
 test_ids, test_real = text.pad_batch([row for row, _ in task.test])
@@ -416,9 +393,6 @@ claim(
     "A little less than 10 % become another token: one random draw in V - 5 gives the old one.",
     shares["another token"] < 0.1 < shares["as it was"],
 )
-
-# %% [markdown]
-# (To draw anew for each batch, as we do, is called *dynamic masking*; *Going deeper* counts what it is worth.)
 
 # %% [markdown]
 # ### Exercise 12.2 · Find the bug: a loss that is too good
@@ -458,9 +432,9 @@ ch12.blank_loss(blank_loss)
 # You can make a batch and its loss. Next comes the network that learns from them.
 
 # %% [markdown]
-# ## 4 · A whole BERT in fifty lines
+# ## 4 · The network that guesses
 #
-# **What does the network that guesses the words look like?** Now you write it out, start it with the same random numbers, and train it yourself. It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. (BERT also has dropout, left out here, and a second head, section 6's.) The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
+# **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. You write it in fifty lines and train it yourself. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU. BERT has dropout too, and a second head; both are left out here.
 
 # %%
 class Block(nn.Module):
@@ -519,32 +493,24 @@ class MaskedLM(nn.Module):
         return x @ self.bert.token.weight.T + self.bias  # (B, T, V)
 
 # %% [markdown]
-# The library's `BERTForPreTraining` has the same parameters in the same order, and two layers more, for section 6. So yours can take over the random numbers from which the small BERT started:
+# This `MaskedLM` starts from the random numbers of `untrained`, which is the same network in the library's class; `copy_weights`, folded below, takes them over. What comes out, and of which shape:
 
-# %%
+# %% tags=["fold"]
+# @title copy_weights, and a check with the library
 def parameters_of(network):
-    """All parameters but those of the two layers that belong to section 6."""
+    """All parameters but those of two layers of the library's class, for BERT's second task (Going deeper)."""
     named = network.named_parameters()
     return [p for name, p in named if not name.startswith(("bert.pooler", "pair"))]
 
 
 def copy_weights(source, target):
-    # same order in both classes, section 6's layers skipped
+    """Copy the parameters, which have the same order in both classes."""
     with torch.no_grad():
         for theirs, mine in zip(*map(parameters_of, (source, target)), strict=True):
             mine.copy_(theirs)
     return target
 
 
-plain = copy_weights(untrained, MaskedLM(PlainBERT(V)))
-all_real = torch.ones_like(masked_ids, dtype=torch.bool)
-vectors = plain.bert(masked_ids, all_real)
-print("ids", tuple(masked_ids.shape), "-> vectors", tuple(vectors.shape))
-print("-> logits", tuple(plain(masked_ids, all_real).shape))
-print("parameters", number_of_parameters(plain))
-
-# %% tags=["fold"]
-# @title Checked: the page against the library
 with torch.no_grad():
     plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(test_ids, test_real)
     library_logits, _ = untrained(test_ids, test_real)
@@ -554,17 +520,24 @@ claim(
     largest_difference=(library_logits - plain_logits)[test_real].abs().max(),
 )
 
-# %% [markdown]
-# To watch it learn, we look at its three likeliest words for one gap. Before training all are about equal:
+# %%
+plain = copy_weights(untrained, MaskedLM(PlainBERT(V)))
+all_real = torch.ones_like(masked_ids, dtype=torch.bool)
+print("ids       ", tuple(masked_ids.shape))
+print("vectors   ", tuple(plain.bert(masked_ids, all_real).shape))
+print("logits    ", tuple(plain(masked_ids, all_real).shape))
+print("parameters", number_of_parameters(plain))
 
-# %% tags=["nbval-ignore-output"]
+# %% [markdown]
+# To watch it learn, we shall look at one gap. `fill` gives the probabilities at each gap of a sentence, `best_three` names the likeliest words:
+
+# %%
 def fill(network, sentence):
     """Probabilities (n, V) at the n gaps `_` of a sentence."""
     words = [MASK if word == "_" else vocab.stoi[word] for word in sentence.split()]
     ids = torch.tensor([[CLS, *words, SEP]])
     with torch.no_grad():
-        out = network(ids, torch.ones_like(ids, dtype=torch.bool))
-    logits = out[0] if isinstance(out, tuple) else out  # the library's has two outputs
+        logits = network(ids, torch.ones_like(ids, dtype=torch.bool))
     return logits[ids == MASK].softmax(dim=-1)
 
 
@@ -573,14 +546,6 @@ def best_three(probs):  # (V,)
 
 
 gap = "i found the plot lovely , _ critics called it boring ."
-
-
-def show_gap(network, when):
-    print(f"{when:20}", best_three(fill(network, gap)[0]))
-
-
-print(gap)
-show_gap(untrained, "before training")
 
 # %% [markdown]
 # ### Exercise 12.3 · Assemble: a step of pre-training
@@ -640,34 +605,40 @@ def watch_it_fill(step, steps=450):
                 break
 
 # %% [markdown]
-# **Pre-training** is now an ordinary loop. `text.batches` gives padded ids, and `mask_tokens` makes inputs and targets from them, anew for each batch; no label is read. `F.cross_entropy` leaves out every target that is -100. As on the first page, AdamW's rate rises to 0.003 for 80 steps and then falls to 0 (chapter 11), and gradients are clipped at 1. Every 200 of the 800 steps we look at the gap.
+# **Pre-training** is now an ordinary loop. It needs batches without end, pass after pass over the reviews:
+
+# %%
+def endless(rows, labels, size, draws):
+    while True:  # each pass in a new order
+        yield from text.batches(rows, labels, size, generator=draws)
+
+# %% [markdown]
+# Each step takes a batch, hides words of it, predicts, and improves. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. AdamW's rate rises to 0.003 for 80 steps and then falls to 0 (chapter 11), and gradients are clipped at 1, as on the first page. Every 200 of the 800 steps we look at the gap: *i found the plot lovely , ___ critics called it boring .*
 
 # %% tags=["nbval-ignore-output"]
 plain, losses = copy_weights(untrained, plain), []
 draws = torch.Generator().manual_seed(0)
+stream = endless(task.unlabelled, [0] * len(task.unlabelled), 32, draws)
 optimizer, schedule = toys.scheduled_adamw(plain, 0.003, steps=800)
-rows = task.unlabelled
-while len(losses) < 800:
-    batches = text.batches(rows, [0] * len(rows), 32, generator=draws)
-    for ids, real, _ in tqdm(batches, leave=False):
-        regular = real & (ids >= FIRST)
-        inputs, targets = mask_tokens(ids, regular, V, MASK, draws, 0.15, FIRST)
-        loss = F.cross_entropy(plain(inputs, real).flatten(0, 1), targets.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        losses.append(loss.item())
-        if len(losses) % 200 == 0:
-            show_gap(plain, f"step {len(losses)}, loss {loss:.2f}")
-        if len(losses) == 800:
-            break
+print("before training:", best_three(fill(plain, gap)[0]))
+for step in tqdm(range(1, 801), leave=False):
+    ids, real, _ = next(stream)
+    regular = real & (ids >= FIRST)
+    inputs, targets = mask_tokens(ids, regular, V, MASK, draws, 0.15, FIRST)
+    loss = F.cross_entropy(plain(inputs, real).flatten(0, 1), targets.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    losses.append(loss.item())
+    if step % 200 == 0:
+        print(f"step {step}, loss {loss:.2f}:", best_three(fill(plain, gap)[0]))
 
 # %% [markdown]
 # At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
 #
-# **Is the loss low?** Compare it with three others: a network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2; the **perfect reader** knows the language's 4,608 reviews, but not which of them were read, and sees no more than the network does: reviews with words hidden. Where would you draw your network's curve?
+# **Is the loss low?** Compare it with three others. A network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2. The **perfect reader** knows the language's 4,608 reviews, but not which of them were read, and sees no more than the network does: reviews with words hidden.
 
 # %% tags=["fold"]
 # @title The perfect reader's loss
@@ -714,10 +685,10 @@ curve = [
     for step in range(50, len(losses) + 1, 50)
 ]
 
-# %% tags=["reveal"]
+# %%
 figures.loss_at_blanks(curve, levels)
 
-# %% tags=["fold", "reveal"]
+# %% tags=["fold"]
 # @title Checked: the perfect reader, new reviews
 claim(
     "The perfect reader's loss at these blanks is what its own probabilities expect, within 0.02 nats.",
@@ -736,36 +707,25 @@ claim(
 )
 
 # %% [markdown]
-# So `plain` is the small BERT, now in your own lines. (Not bit for bit: probably the library adds up in another order, and 800 steps let the rounding grow.) The networks by name:
+# So `plain` is the small BERT, now in your own lines. (Not bit for bit: probably the library adds up in another order, and 800 steps let the rounding grow.)
 #
-# | name | what it is |
-# |---|---|
-# | `untrained` | the common start, in the library's class |
-# | `small_bert` | the library's, pre-trained on the first page |
-# | `plain` | yours, pre-trained in this section; `plain_as_library`: its weights in the library's class |
-# | `fresh`, `classifier` | section 5: `plain` with a new last layer, before and after training |
-
-# %% [markdown]
 # ### What has it learned?
 #
-# Below, your network fills three gaps. In the first two, words of the same kinds surround the gap. First write down your own three words for each.
+# Two more gaps, filled by your network. Around the first stand words of the same kinds as above, in another order:
 
-# %% tags=["nbval-ignore-output", "reveal"]
+# %% tags=["nbval-ignore-output"]
 sentences = (
-    gap,
     "critics called the plot boring , _ i found it lovely .",
     "the plot was not boring , it _ wonderful .",
 )
-filled = [fill(plain, sentence)[0] for sentence in sentences]
-print("The three likeliest words for each gap:")
-for sentence, probs in zip(sentences, filled):
-    print(f"{sentence:52}  {best_three(probs)}")
+for sentence in sentences:
+    print(f"{sentence:52}  {best_three(fill(plain, sentence)[0])}")
 
 # %% [markdown]
 # A harder one: "the plot was not _ , it was wonderful". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
 
 # %%
-guess_3 = predict("the probability of good adjectives, from 0 to 1", ...)
+guess_2 = predict("the probability of good adjectives, from 0 to 1", ...)
 
 # %%
 harder = fill(plain, "the plot was not _ , it was wonderful .")[0]  # (V,)
@@ -773,7 +733,8 @@ given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
 
 # %% tags=["fold", "reveal"]
 # @title What it knows, and what not
-guess_3.compare(f"{given_to_good:.2f}")
+guess_2.compare(f"{given_to_good:.2f}")
+filled = [fill(plain, sentence)[0] for sentence in (gap, *sentences)]
 claim(
     "It predicts *although*, *but* and *was* where they belong. In the harder gap it knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
     [vocab.itos[probs.argmax()] for probs in filled] == ["although", "but", "was"]
@@ -782,106 +743,29 @@ claim(
     likeliest=best_three(harder),
 )
 
-# %% tags=["fold", "reveal"]
-# @title Is it so at every adjective?
-def given_to_the_right_kind():
-    """Mean probability of the six adjectives of the right polarity, each adjective masked in turn."""
-    given, every_review = [], torch.arange(len(test_ids))
-    for where in ([r.held for r in task.reviews], [r.denied for r in task.reviews]):
-        at = 1 + torch.tensor(where)  # 1: after [CLS]
-        old, hidden = test_ids[every_review, at], test_ids.index_put((every_review, at), torch.tensor(MASK))
-        with torch.no_grad():
-            probs = plain(hidden, test_real)[every_review, at].softmax(dim=-1)  # (R, V)
-        given.append(torch.where(torch.isin(old, good), probs[:, good].sum(1), probs[:, bad].sum(1)))
-    return torch.cat(given).mean()
-
-
-right_kind = given_to_the_right_kind()
-claim(
-    "Each of the 800 adjectives of the test reviews masked in turn: the six of the right polarity together get half of the probability on average, as from a coin.",
-    abs(right_kind - 0.5) < 0.05,
-    mean=right_kind,
-)
+# %% [markdown]
+# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad. So what it brings to the hundred labels seems to be the grammar; good and bad it must learn from them. How does a network that fills gaps learn to judge?
 
 # %% [markdown]
-# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad (*Going deeper* looks for the two kinds in its table). So what it brings to the hundred labels seems to be the grammar; good and bad it must learn from them.
+# ## 5 · A new last layer: the judge
 #
-# Where does it look when it fills a gap? In one review below the gap comes late, in the other early. Switch heads on and off. Then press *causal mask*, for what GPT could see: **in which of the two reviews is anything left that gives the verb away?**
-
-# %% tags=["fold"]
-# @title Your network on any review
-from course_lib.notebook.recorder import explore_sentence
-
-
-def tokens_and_ids(review):
-    """The tokens of a review, with [MASK] at each gap _, and what the network is called with, their ids."""
-    unknown = sorted(set(review.split()) - set(vocab.itos) - {"_"})
-    if unknown:
-        raise ValueError(f"not in this language: {', '.join(unknown)}; see vocab.itos")
-    words = [MASK if word == "_" else vocab.stoi[word] for word in review.split()]
-    blank_ids = [CLS, *words, SEP]
-    return [vocab.itos[i] for i in blank_ids], torch.tensor([blank_ids])
-
-
-def explore_blanks(*reviews):
-    """Fill the gaps of reviews of your own, and show where the network looks."""
-    for review in reviews:
-        _, blank_ids = tokens_and_ids(review)
-        with torch.no_grad():
-            best = plain_as_library(blank_ids)[0][0].argmax(-1)[1:-1]
-        filled = [f"[{vocab.itos[i]}]" if w == "_" else w for w, i in zip(review.split(), best.tolist(), strict=True)]
-        print("filled:", " ".join(filled))
-    return explore_sentence(
-        plain_as_library,
-        tokens_and_ids,
-        *reviews,
-        title="A small BERT, pre-trained on toy reviews",
-        alt="Attention maps of two layers with four heads each, over two reviews with a hidden verb. Every token may "
-        "attend to every token, on both sides.",
-        caption="No triangle: every position attends to *both* sides, and so does the gap.",
-        layer=1,
-        head="all",
-        query="[MASK]",
-    )
-
-# %%
-explore_blanks(
-    "critics called the plot boring , but i _ it lovely .",
-    "i _ the plot lovely , although critics called it boring .",
-)
-
-# %% [markdown]
-# In the first review what gives the verb away, *critics called ... but i*, is on the left of the gap; in the second it is on the right.
+# **How does a network that fills gaps become a judge?** Its last layer is exchanged, and it is trained on. Step by step:
 #
-# Your network can fill gaps. Next it learns to judge reviews.
-
-# %% [markdown]
-# ## 5 · Fine-tuning: a classifier from end to end
-#
-# **How does a network that fills gaps become one that judges reviews?** Step by step: data, tensors, the network that has read, a new last layer, training.
-#
-# **The data** are the hundred labelled reviews, each a row of ids with a label, 1 for positive:
-
-# %%
-for row, label in hundred[:3]:
-    print(label, *(vocab.itos[i] for i in row))
-print(sum(label for _, label in hundred), "of", len(hundred), "are positive")
-
-# %% [markdown]
-# **Tensors.** A batch of 16 rows is padded to the longest; `real` is False (here 0) at padding. A whole row has one label:
+# **The data** are the hundred labelled reviews, each a row of ids with a label, 1 for positive. A batch of 16 is padded to its longest row; `real` is False at padding:
 
 # %%
 review_rows, review_labels = zip(*hundred)
-first_batch = next(
-    text.batches(review_rows, review_labels, 16, bucket=False, shuffle=False)
-)
-for name, tensor in zip(("ids", "real", "label"), first_batch, strict=True):
-    print(f"{name:5}", tuple(tensor.shape), tensor[0].int().tolist())  # first review
+print(sum(review_labels), "of", len(hundred), "are positive")
+batch = text.batches(review_rows, review_labels, 16, bucket=False, shuffle=False)
+first_ids, first_real, first_labels = next(batch)
+print("ids   ", tuple(first_ids.shape), *(vocab.itos[i] for i in first_ids[0]))
+print("real  ", tuple(first_real.shape), first_real[0].int().tolist())
+print("labels", tuple(first_labels.shape), first_labels.tolist())
 
 # %% [markdown]
 # **The network that has read** is `plain`. Its head gives V numbers for *every token*: that was for guessing words.
 #
-# **A new last layer** takes the head's place, and gives two numbers for the *whole review*. So it needs one vector for the review. BERT's authors take the one at `[CLS]`: it was trained on a second task (section 6). Our pre-training never used the last layer's vector there, so we take the mean over the real tokens.
+# **A new last layer** takes the head's place, and gives two numbers for the *whole review*. So it needs one vector for the review: the mean over the real tokens. (BERT's authors take the vector at `[CLS]`, which a second task had trained; our pre-training never used the last layer's vector there.)
 
 # %%
 class Classifier(nn.Module):
@@ -902,7 +786,7 @@ class Classifier(nn.Module):
 set_seed(0)
 fresh = Classifier(plain.bert, classes=2)
 for name, network in {"before": plain, "after": fresh}.items():
-    print(name, "->", tuple(network(*first_batch[:2]).shape))
+    print(name, "->", tuple(network(first_ids, first_real).shape))
     for part, module in network.named_children():
         print(f"    {part:8}{number_of_parameters(module):7,} parameters")
 
@@ -922,22 +806,24 @@ print(f"the hundred {share_right(fresh, hundred):.2f}")
 print(f"new reviews {share_right(fresh, task.test):.2f}")
 
 # %% [markdown]
-# **Training** changes *everything*, the new layer and the old ones, in small steps. In the paper: batches of 16 or 32, learning rates of 2e-5 to 5e-5, 2 to 4 epochs. Our network is much smaller and takes 1e-3, a third of the highest rate of its pre-training. The loss is the cross-entropy of the two classes. Twenty epochs of 7 batches are 140 steps at one rate (first page and table below: 150, at a rate that rises and falls):
+# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, and the recipe is the first page's: 150 steps, batches of 16, a rate that rises to 0.001 and falls to 0. That is a third of the highest rate of the pre-training. The loss is the cross-entropy of the two classes:
 
 # %% tags=["nbval-ignore-output"]
 classifier = copy.deepcopy(fresh)  # `fresh` stays untrained
 draws = torch.Generator().manual_seed(0)
-optimizer = torch.optim.AdamW(classifier.parameters(), lr=0.001)  # all of them
-for epoch in range(1, 21):
-    batches = text.batches(review_rows, review_labels, 16, generator=draws)
-    for ids, real, wanted in batches:
-        loss = F.cross_entropy(classifier(ids, real), wanted)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    if epoch % 5 == 0:
+stream = endless(review_rows, review_labels, 16, draws)
+optimizer, schedule = toys.scheduled_adamw(classifier, 0.001, steps=150)
+for step in range(1, 151):
+    ids, real, wanted = next(stream)
+    loss = F.cross_entropy(classifier(ids, real), wanted)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(classifier.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    if step % 50 == 0:
         old, new = share_right(classifier, hundred), share_right(classifier, task.test)
-        print(f"epoch {epoch:2}  the hundred {old:.2f}, new reviews {new:.2f}")
+        print(f"step {step:3}  the hundred {old:.2f}, new reviews {new:.2f}")
 
 # %% tags=["fold"]
 # @title Checked: before and after training
@@ -956,6 +842,8 @@ claim(
 )
 
 # %% [markdown]
+# The score differs a little from the first page's: the new layer starts from other random numbers, and `plain` is not `small_bert` bit for bit.
+#
 # **One new review, by name.** The whole path in one function: words to ids, ids to two numbers, and the name of the larger:
 
 # %%
@@ -971,11 +859,11 @@ print(classify("the plot was boring , it was not wonderful ."))
 print(classify("critics called the plot wonderful , but i found it boring ."))
 
 # %% [markdown]
-# The first two hold the same words and mean the opposite. In this language every review has such a twin, with one good and one bad adjective: a bag of words is no better than a coin. So a judge is made of the network that has read, one new layer, and a few small steps. (The library's `BERTForSequenceClassification` is this class with dropout; it reads `[CLS]` or the mean.)
+# The first two hold the same words and mean the opposite. In this language every review has such a twin, with one good and one bad adjective: a bag of words is no better than a coin. So a judge is made of the network that has read, one new layer, and a few small steps. (In the paper: batches of 16 or 32, rates of 2e-5 to 5e-5, 2 to 4 epochs.)
 #
-# ### Fine-tuned, frozen, or from scratch?
+# ### Was it the reading that helped?
 #
-# Was it the reading that helped? On the first page one network had 800 steps more than the other, and both learned at 0.001, a rate for fine-tuning. So the network from scratch now gets two more chances. And must everything be trained? ELMo's way is **feature extraction**: the encoder stays *frozen*, only the new layer is trained, and each text is encoded once. The four ways:
+# On the first page one network had 800 steps more than the other, and both learned at 0.001, a rate for fine-tuning. So the network from scratch now gets two more chances. And must everything be trained? In the last way the network that has read stays *frozen*: each text is encoded once, and only the new layer learns.
 #
 # | way | steps of reading | steps on labels | rate |
 # |---|---|---|---|
@@ -984,9 +872,9 @@ print(classify("critics called the plot wonderful , but i found it boring ."))
 # | from scratch, 150 steps | none | 150 | the best of the three |
 # | frozen | 800 | at most 100, of the new layer alone | set by the method (L-BFGS) |
 #
-# (The best rate is chosen on 400 further labelled reviews that serve only this choice.) With 20, 50, 100 and 200 labels: which order do you expect?
+# The best rate is chosen on 400 further labelled reviews that serve only this choice. With 20, 50, 100 and 200 labels:
 
-# %% tags=["reveal"]
+# %%
 TOY_WAYS = {
     "pre-trained": ("bert-toy", "pre-trained, {} labels"),
     "from scratch, 950 steps": ("bert-toy-steps", "from scratch, 950 steps, {} labels"),
@@ -995,7 +883,7 @@ TOY_WAYS = {
 }
 figures.accuracy_by_labels(TOY_WAYS, toys.LABELS)
 
-# %% tags=["fold", "reveal"]
+# %% tags=["fold"]
 # @title The ledger: 20 to 200 labels
 def by_seed(way, n):
     """Accuracy of each seed."""
@@ -1032,88 +920,87 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels, nothing: all are near a coin. With more, after the same few steps on them, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and with 100 it still needs reading in two seeds of three. So pre-training can save time on each new task, since it is done once. But this language is small: 200 reviews, read again and again, probably hold its grammar, and the 3,608 are most of what can be said in it. In a real one neither is so. Section 8 tries one.
+# **So what is reading worth?** With 20 labels, nothing: all are near a coin. With more, after the same few steps on them, much. Given as many steps in all and a choice of rates, the network from scratch needs no reading once it has 200 labels; with 50 and with 100 it still needs reading in two seeds of three. So pre-training can save time on each new task, since it is done once. The frozen network does poorly here (*Going deeper* asks why).
+#
+# But this language is small: 200 reviews, read again and again, probably hold its grammar, and the 3,608 are most of what can be said in it. In a real one neither is so: section 8 tries one. But first: is your pipeline right?
 
-# %% tags=["fold", "reveal"]
-# @title Frozen features, with more labels too
-with_600 = toys.frozen_accuracy(plain_as_library.bert, task.labelled, task.test)
+# %% [markdown]
+# ## 6 · Errors you will meet
+#
+# **Which mistakes leave the pipeline running?** None of these three raises an error, and all shapes fit.
+#
+# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
+
+# %%
+wasted = {}
+for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.items():
+    draws = torch.Generator().manual_seed(1)
+    _, targets = mask_tokens(test_ids, where, V, MASK, draws)
+    wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
+    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
+
+# %% [markdown]
+# **2 · Padding that is read.** Forget `real`, so that all positions count: attention looks at padding, the mean takes in its vectors, and the same review gets other logits in longer company:
+
+# %% tags=["nbval-ignore-output"]
+row = task.test[0][0]
+alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
+ids, real = padded
+with torch.no_grad():
+    by_itself = classifier(alone_ids, torch.ones_like(alone_ids).bool())
+    wrong = classifier(ids, torch.ones_like(real)) - by_itself
+    fixed = classifier(ids, real) - by_itself
+print(f"wrong: the logits change by {wrong.abs().max():.3f}")
+print(f"fixed: the logits change by {fixed.abs().max():.3f}")
+
+# %% [markdown]
+# **3 · Too large a rate in fine-tuning.** At thirty times the rate not even the hundred reviews that it trains on are learned, in this one seed, with pre-training or without: 0.58 is the share of positive ones among them.
+
+# %% tags=["nbval-ignore-output"]
+hasty = {}
+for start, at in {"pre-trained": small_bert, "from scratch": untrained}.items():
+    for rate in tqdm((0.03, 0.001), leave=False):
+        tried = toys.finetune(at.bert, hundred, learning_rate=rate)
+        known, new = (toys.accuracy(tried, pairs) for pairs in (hundred, task.test))
+        hasty[start, rate] = known, new
+        print(f"{start:12} rate {rate:5}: hundred {known:.2f}, new reviews {new:.2f}")
+
+# %% tags=["fold"]
+# @title The three errors as claims
+with torch.no_grad():
+    vectors = plain.bert(*padded)  # (1, 30, D), not 0 at padding
+    with_zeros = plain_as_library.bert(*padded)  # (1, 30, D), 0 at padding
+right_mean = vectors[real].mean(dim=0, keepdim=True)
+off = (vectors.mean(dim=1) - right_mean).norm() / right_mean.norm()
 claim(
-    "A linear layer on the frozen network is more than 20 points behind fine-tuning with 200 labels, on average; on your network, frozen, even 600 labels do not bring two thirds.",
-    recorded("frozen", 200) < recorded("pre-trained", 200) - 0.2 and with_600 < 2 / 3,
-    with_600_labels=with_600,
+    "1: choosing from everything spends more than a third of the chosen positions on tokens that need no reading.",
+    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
+)
+claim(
+    "2: padding changes the logits only without the mask; a mean over padding too is off by more than a tenth of the right one's length; where the library sets these vectors to 0, it is the right one, times the share of real tokens.",
+    wrong.abs().max() > 1e-3
+    and fixed.abs().max() < 1e-4
+    and off > 0.1
+    and torch.allclose(with_zeros.mean(dim=1), with_zeros[real].mean(dim=0) * real.float().mean(), atol=1e-5),
+)
+claim(
+    "3: at a rate of 0.03 fewer than 7 in 10 of the hundred are right after training, with pre-training and without; at 0.001 more than 8 in 10.",
+    all((known < 0.7) == (rate == 0.03) and (known > 0.8) == (rate == 0.001) for (_, rate), (known, _) in hasty.items()),
 )
 
 # %% [markdown]
-# Frozen features do poorly *here*, even with 600 labels. A likely reason: the verdict needs "which" and "held or denied" combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they can do well (*Going deeper*).
+# Your network reads, guesses and judges, and you know how it can fail without a message. What it read is a toy language; next comes a real one.
 #
 # *A good place to stop.*
 #
 # ---
 
 # %% [markdown]
-# ## 6 · Two texts at once
+# ## 7 · A network that others have trained
 #
-# **What if the input is two texts?** Many tasks compare two: a question and a passage, a claim and its evidence. So BERT can read pairs, `[CLS] first [SEP] second [SEP]`, and its segments say which text a token belongs to:
-
-# %%
-ids_of_both = (
-    text.numericalize(part.split(), vocab)
-    for part in ("the plot was dull", "i found it boring")
-)
-joined, segments = join_pair(*ids_of_both, CLS, SEP)
-print("tokens  ", *(vocab.itos[i] for i in joined))
-print("segments", *segments)
-
-# %% [markdown]
-# The first `[SEP]` belongs to the first text.
+# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2). It has BERT's architecture, six layers of width 384: every second layer of a network taught to imitate a larger one, trained once more, on a billion pairs of texts. Such a model brings two things: its way to cut text into tokens, and its weights.
 #
-# In pre-training BERT has a second task, on pairs: **next sentence prediction** (NSP). In half of the pairs the second text followed the first, in the other half it comes from another document. The answer is read at a token that stands for no word, `[CLS]`: a layer with tanh, the *pooler*, and a linear layer turn its vector into two logits. The two losses are added.
-
-# %%
-diagrams.show("mlm_nsp")
-
-# %% tags=["fold"]
-# @title Both tasks before training, on 64 pairs
-documents = [
-    [text.numericalize(f"{part} .".split(), vocab) for part in review.removesuffix(" .").split(" . ")]
-    for review, _ in synthetic.reviews(400, seed=5)
-]
-pairs = sentence_pairs(documents, torch.Generator().manual_seed(0))
-joined_pairs = [(*join_pair(a, b, CLS, SEP), follows) for a, b, follows in pairs]
-joined_pairs = [row for row in joined_pairs if len(row[0]) <= 32][:64]
-pair_ids, pair_real = text.pad_batch([row for row, _, _ in joined_pairs])
-pair_segments = torch.zeros_like(pair_ids)
-pair_segments[pair_real] = torch.tensor([s for _, row, _ in joined_pairs for s in row])
-strangers = torch.tensor([0 if follows else 1 for _, _, follows in joined_pairs])
-options = {"generator": torch.Generator().manual_seed(0), "first_regular_id": FIRST}
-shown, shown_labels = mask_tokens(pair_ids, pair_real & (pair_ids >= FIRST), V, MASK, **options)
-with torch.no_grad():
-    sums = pretraining_loss(untrained, (shown, pair_real, pair_segments, shown_labels, strangers))
-neighbours = sum(follows for _, _, follows in pairs) / len(pairs)
-claim("About half of the pairs are neighbours.", 0.4 < neighbours < 0.6, share=neighbours)
-claim(
-    "Before training both tasks together cost about ln V + ln 2 nats.",
-    abs(sums["loss"] / sums["count"] - math.log(V) - math.log(2)) < 0.3,
-    loss=f"{sums['loss'] / sums['count']:.2f} nats",
-    guess=f"{math.log(V) + math.log(2):.2f} nats",
-)
-
-# %% [markdown]
-# RoBERTa (Liu et al. 2019) dropped NSP, with results as good or better; the small BERT does without it, too.
-
-# %% [markdown]
-# ## 7 · Published models: pieces of words, and a folder
-#
-# **How do you use a BERT that others have trained?** It brings two things: its way to cut text into tokens, and its weights.
-#
-# **Tokens.** A vocabulary of whole words always lacks some; ours lacks all of *we left early*:
-
-# %%
-missing = text.numericalize("we left early".split(), vocab)
-print(*(vocab.itos[i] for i in missing))
-
-# %% [markdown]
-# BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word begins with `##`, and is another entry than the same letters at a word's start.
+# **Tokens.** A vocabulary of whole words always lacks some; ours lacks all of *we left early*, and would read `<unk>` three times. BERT's 30,522 tokens, which MiniLM shares, are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word begins with `##`, and is another entry than the same letters at a word's start.
 #
 # To cut a word, take the **longest known piece from the left**, then the longest that continues it, until the end. If no piece fits, the whole word is `[UNK]`. The real tokenizer reads a file with one piece a line, here eleven:
 
@@ -1122,13 +1009,13 @@ pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
 with tempfile.TemporaryDirectory() as folder:
     Path(folder, "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     tokenizer = huggingface.tokenizer(folder)
-encoded = tokenizer.encode("Playing!", "unplayable playful")
+encoded = tokenizer.encode("Playing! unplayable playful")
 
 # %% tags=["fold"]
-# @title The pieces of the two texts
+# @title The pieces of the text
 table(
     ["", *(f"`{token}`" for token in encoded.tokens)],
-    [["id", *encoded.ids], ["segment", *encoded.type_ids]],
+    [["id", *encoded.ids]],
 )
 claim(
     "'playful' is unknown as a whole, though it begins with a known piece.",
@@ -1171,42 +1058,17 @@ def wordpiece(word, vocab):
 ch12.wordpiece(wordpiece)
 
 # %% [markdown]
-# **Weights.** A published model is a folder: a `config.json` with the sizes, the tokenizer's files, and `model.safetensors`, a table of names and numbers. Many are on the [Hugging Face hub](https://huggingface.co/models). With a network connection:
+# **Weights.** A published model is a folder: a `config.json` with the sizes, the tokenizer's files, and `model.safetensors`, a table of names and numbers. With a network connection, one line loads it. The rest is section 5: the same `Classifier`, with a new last layer for width 384.
 #
 # ```python
-# model = BERTForPreTraining.from_pretrained("bert-base-uncased")  # 440 MB, once
-# tokenizer = huggingface.tokenizer("bert-base-uncased")
-# encoded = tokenizer.encode("The plot was [MASK].")
-# logits, _ = model(torch.tensor([encoded.ids]))
-# best = logits[0, encoded.tokens.index("[MASK]")].topk(5).indices
-# print([tokenizer.id_to_token(i) for i in best])
+# tokenizer = huggingface.tokenizer(minilm.MINILM)
+# bert = BERT.from_pretrained(minilm.MINILM)  # 91 MB, once
+# judge = Classifier(bert, classes=2, D=384)
+# review = torch.tensor([tokenizer.encode("The plot was not boring.").ids])
+# judge(review, torch.ones_like(review, dtype=torch.bool))  # (1, 2): untrained verdicts
 # ```
 #
-# (Not run here.) The library reads and writes Hugging Face's names (*Going deeper* lists some), so the round trip can be made with your own network:
-
-# %%
-some_ids, some_real = text.pad_batch([row for row, _ in task.test[:20]])
-with tempfile.TemporaryDirectory() as folder:
-    plain_as_library.save_pretrained(folder)
-    returned = BERTForPreTraining.from_pretrained(folder)
-    files = sorted(path.name for path in Path(folder).iterdir())
-    config, tensors = huggingface.read(folder)
-with torch.no_grad():
-    ours = plain_as_library(some_ids, some_real)
-    theirs = returned(some_ids, some_real)
-asked = "the plot was not boring , it _ wonderful ."
-print(asked.replace("_", "[MASK]"), "->", best_three(fill(returned, asked)[0]))
-
-# %% tags=["fold"]
-# @title The files, and the logits compared
-claim(
-    "The folder holds `config.json` and `model.safetensors`, and the loaded network gives the same logits, bit by bit.",
-    files == ["config.json", "model.safetensors"]
-    and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)),
-)
-
-# %% [markdown]
-# However a BERT came to its weights, the next step is that of section 5: fine-tune it.
+# (Not run here.) Does it judge real reviews better than a network that has read less?
 
 # %% [markdown]
 # ## 8 · Few labels, real reviews
@@ -1215,14 +1077,15 @@ claim(
 #
 # - **from scratch**: a small encoder, two layers of width 128;
 # - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
-# - **MiniLM**: a published network with BERT's architecture, six layers of width 384: every second layer of a network taught to imitate a larger one, trained once more, on a billion pairs of texts; with a new layer on the mean.
+# - **MiniLM**, with a new layer on the mean.
 #
-# Beside them are chapter 02's bags, which read whole reviews, not only the ends. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. At the right MiniLM and the bags get all 25,000 labels and are judged on all test reviews; MiniLM's settings differ there (*Going deeper*).
+# Beside them are chapter 02's bags of words. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. At the right MiniLM and the bags get all 25,000 labels and are judged on all test reviews.
 
 # %%
-guess_4 = predict("accuracy of MiniLM with 400 labels", ...)
+guess_3 = predict("accuracy of MiniLM with 400 labels", ...)
 
-# %%
+# %% tags=["fold"]
+# @title Which runs the figure shows
 WAYS = {
     "MiniLM": ("imdb-minilm", "{} labels"),
     "our pre-training": ("imdb-bert-curves", "pre-trained, {} labels"),
@@ -1260,7 +1123,7 @@ def leads(way, others, n):
 
 
 with_all = {way: ledger.values(*where, "accuracy") for way, where in ALL.items()}
-guess_4.compare(f"{mean_of(few('MiniLM', 400).values()):.2f}, the mean of three seeds")
+guess_3.compare(f"{mean_of(few('MiniLM', 400).values()):.2f}, the mean of three seeds")
 table(
     ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW), "25,000 labels"],
     [
@@ -1282,96 +1145,16 @@ claim(
 )
 
 # %% [markdown]
-# MiniLM, five times as large as our BERT and with far more training behind it, is ahead with 100 labels and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our small encoder throughout, pre-trained or not. (What our reading was worth: *Going deeper*.) Most film reviews can probably be judged by words and pairs of words, and a bag learns these from the labels alone: on such a task try it first, then see what a well-read network adds.
-
-# %% [markdown]
-# ## 9 · Errors you will meet
+# MiniLM, five times as large as our BERT and with far more training behind it, is ahead with 100 labels and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our small encoder throughout, pre-trained or not. Most film reviews can probably be judged by words and pairs of words, and a bag learns these from the labels alone: on such a task try it first, then see what a well-read network adds.
 #
-# None of these four raises an error, and all shapes fit.
-#
-# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
-
-# %%
-wasted = {}
-for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.items():
-    draws = torch.Generator().manual_seed(1)
-    _, targets = mask_tokens(test_ids, where, V, MASK, draws)
-    wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
-    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
-
-# %% [markdown]
-# **2 · The loss over all positions.** Most of the answers can be read in the question. Take a reader that copies what it sees, and at `[MASK]` knows only how often each word occurs:
-
-# %%
-shown, targets = blanks(seed=2)
-often = torch.bincount(test_ids[maskable], minlength=V) + 1e-3
-copying = 0.99 * F.one_hot(shown, V) + 0.01 / V  # (B, T, V) probabilities
-answers = torch.where((shown == MASK)[..., None], often / often.sum(), copying)
-each = -answers.gather(2, test_ids[..., None]).log()[..., 0]  # (B, T) nats
-everywhere, at_chosen = each[maskable].mean(), each[targets != IGNORE].mean()
-print(f"wrong: {everywhere:.2f} nats, fixed: {at_chosen:.2f} nats per masked token")
-
-# %% [markdown]
-# **3 · Padding that is read.** Without the mask, the same review gets other logits in longer company. And a mean over all T positions takes in the vectors at padding. (The library sets these to 0: there the mean only shrinks.)
-
-# %% tags=["nbval-ignore-output"]
-row = task.test[0][0]
-alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
-ids, real = padded
-with torch.no_grad():
-    by_itself = classifier(alone_ids, torch.ones_like(alone_ids).bool())
-    wrong = classifier(ids, torch.ones_like(real)) - by_itself
-    fixed = classifier(ids, real) - by_itself
-    vectors = plain.bert(ids, real)  # (1, 30, D), not 0 at padding
-mean_wrong = vectors.mean(dim=1)
-mean_fixed = vectors[real].mean(dim=0, keepdim=True)
-changes = wrong.abs().max(), fixed.abs().max()
-print(f"logits change, wrong: {changes[0]:.3f}, fixed: {changes[1]:.3f}")
-off = (mean_wrong - mean_fixed).norm() / mean_fixed.norm()
-print(f"the careless mean is off by {off:.0%} of the right one's length")
-
-# %% [markdown]
-# **4 · Too large a rate in fine-tuning.** At thirty times the rate not even the hundred reviews that it trains on are learned, in this one seed, with pre-training or without: 0.58 is the share of positive ones among them.
-
-# %% tags=["nbval-ignore-output"]
-hasty = {}
-for start, at in {"pre-trained": plain_as_library, "from scratch": untrained}.items():
-    for rate in tqdm((0.03, 0.001), leave=False):
-        tried = toys.finetune(at.bert, hundred, learning_rate=rate)
-        known, new = (toys.accuracy(tried, pairs) for pairs in (hundred, task.test))
-        hasty[start, rate] = known, new
-        print(f"{start:12} rate {rate:5}: hundred {known:.2f}, new reviews {new:.2f}")
-
-# %% tags=["fold"]
-# @title The four errors as claims
-with torch.no_grad():
-    with_zeros = plain_as_library.bert(*padded)  # (1, 30, D), 0 at padding
-claim(
-    "1: choosing from everything spends more than a third of the chosen positions on tokens that need no reading.",
-    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
-)
-claim(
-    "2: averaged over all words the loss of the copying reader is less than a fifth of that at the chosen positions.",
-    everywhere < 0.2 * at_chosen,
-)
-claim(
-    "3: padding changes the logits only without the mask; the careless mean is off by more than a tenth of the right one's length; with the library's zeros it is the right one, times the share of real tokens.",
-    wrong.abs().max() > 1e-3
-    and fixed.abs().max() < 1e-4
-    and off > 0.1
-    and torch.allclose(with_zeros.mean(dim=1), with_zeros[real].mean(dim=0) * real.float().mean(), atol=1e-5),
-)
-claim(
-    "4: at a rate of 0.03 fewer than 7 in 10 of the hundred are right after training, with pre-training and without; at 0.001 more than 8 in 10.",
-    all((known < 0.7) == (rate == 0.03) and (known > 0.8) == (rate == 0.001) for (_, rate), (known, _) in hasty.items()),
-)
+# The bags read whole reviews, the networks only their ends; MiniLM's settings with all labels differ from those with few. *Going deeper* has these, and what our own reading was worth.
 
 # %% [markdown]
 # ### Exercise 12.5 · Explore and explain: how much reading does it take?
 #
 # Difficulty ●●●○○ · 35 minutes · needs section 5
 #
-# Below, the small BERT reads for 200 steps only, then learns from the hundred as before. Change the steps of reading (`steps=`), the number of labels, the rate of fine-tuning (`learning_rate=`). For another seed begin with `toys.review_task(seed)` and a new `toys.small_bert`. Answer in words, with your numbers:
+# Back to the toy, where reading takes seconds. Below, the small BERT reads for 200 steps only, then learns from the hundred as before. Change the steps of reading (`steps=`), the number of labels, the rate of fine-tuning (`learning_rate=`). For another seed begin with `toys.review_task(seed)` and a new `toys.small_bert`. Answer in words, with your numbers:
 #
 # (a) From how many steps on does reading pay? What had the network learned by then? (Its loss at the masks is printed; section 4 has lines to compare it with.)
 #
@@ -1408,35 +1191,11 @@ print(f"new reviews {toys.accuracy(judge, task.test):.2f}")
 ch12.what_tuning_adds.compare(...)
 
 # %% [markdown]
-# ## 10 · How large is BERT?
-#
-# The published models: **BERT-base** with $N = 12$, $D = 768$, $H = 12$, and **BERT-large** with $N = 24$, $D = 1024$, $H = 16$; $F = 4D$, $V = 30522$, $L = 512$. On torch's device `meta` tensors have shapes and no numbers, so both can be built without any memory:
-
-# %%
-published = {}
-for name in ("bert-base-uncased", "bert-large-uncased"):
-    with torch.device("meta"):
-        published[name] = BERT(BERTConfig.from_name(name))
-totals = [number_of_parameters(bert) for bert in published.values()]
-
-# %% tags=["fold"]
-# @title How many parameters
-in_tokens = number_of_parameters(published["bert-base-uncased"].embedding.token)
-claim("109,482,240 and 335,141,888 parameters.", totals == [109_482_240, 335_141_888])
-claim(
-    "Of BERT-base's parameters about a fifth are in the token table.",
-    abs(in_tokens / totals[0] - 0.2) < 0.02,
-    share=f"{in_tokens / totals[0]:.1%}",
-)
-
-# %% [markdown]
-# (The paper rounds to 110 and 340 million. With the pooler, without the heads of pre-training; *Going deeper* counts every part.)
-#
 # ### Exercise 12.6 · Count
 #
-# Difficulty ●●●○○ · 25 minutes · needs sections 4, 6 (the pooler) and 10, chapter 10
+# Difficulty ●●●○○ · 25 minutes · needs section 4, chapter 10
 #
-# From the sizes alone, without building a model: with two segments, the pooler, and no heads.
+# How large is a BERT? **BERT-base** has $N = 12$, $D = 768$, $H = 12$, **BERT-large** $N = 24$, $D = 1024$, $H = 16$; both have $F = 4D$ as the width of the feed-forward network, $V = 30522$, $L = 512$. Count from the sizes alone, without building a model: with two segments, no heads, and the *pooler*, a linear layer from $D$ to $D$ with a bias.
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-6-bert-parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def bert_parameters(V, L, D, N, F):
@@ -1464,15 +1223,18 @@ def bert_parameters(V, L, D, N, F):
 ch12.bert_parameters(bert_parameters)
 
 # %% [markdown]
-# ## 11 · Search by meaning
+# A network that has read can judge, after a few labels. What can it do with none?
+
+# %% [markdown]
+# ## 9 · Search by meaning
 #
-# **Can a text be found that shares no word with the question?** MiniLM did it on the first screen. It needs no label for this and no new layer. A text's vector is the mean over its real tokens, brought to length 1; the notice with the nearest vector is shown. Here are four questions, written so that words mislead, and twelve notices:
+# **Can a text be found that shares no word with the question?** MiniLM needs no label for this and no new layer. A text's vector is section 5's mean over its real tokens, brought to length 1; the notice with the nearest vector is shown. Here are four questions, written so that words mislead, and twelve notices:
 
 # %%
 print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
 
 # %%
-guess_5 = predict("how many of the four questions get the right text", ...)
+guess_4 = predict("how many of the four questions get the right text", ...)
 
 # %%
 cosines = minilm.search()  # (4, 12): by MiniLM
@@ -1486,7 +1248,7 @@ nearest = {"words": by_words.argmax(1).tolist(), "MiniLM": cosines.argmax(1).tol
 found = {
     way: sum(b == r for b, r in zip(best, right_text)) for way, best in nearest.items()
 }
-guess_5.compare(f"{found['MiniLM']} of 4; by the words in common {found['words']}")
+guess_4.compare(f"{found['MiniLM']} of 4; by the words in common {found['words']}")
 table(
     ["question", "nearest by words in common", "nearest by MiniLM"],
     [
@@ -1500,7 +1262,7 @@ claim(
 )
 
 # %% [markdown]
-# The dot product of two vectors of length 1 is the cosine of their angle, from -1 to 1, so a search through many texts is one product of matrices. (The count is a weak rival: three of its four matches share only words like *the* or *in*, and full stops.) All cosines of the four questions:
+# The dot product of two vectors of length 1 is the cosine of their angle, from -1 to 1, so a search through many texts is one product of matrices. All cosines of the four questions:
 
 # %%
 figures.search_by_meaning(cosines, minilm.DOCUMENTS, minilm.QUERIES)
@@ -1516,15 +1278,15 @@ claim(
 )
 
 # %% [markdown]
-# **Not every BERT can do this.** Guessing hidden words does not bring the means of related texts together: at judging how similar two sentences are, the mean of BERT-base's vectors did worse than a mean of fixed word vectors (Reimers and Gurevych 2019, table 1). So such a network is trained once more, on pairs $(q_i, d_i)$ that belong together, such as a question and its answer; ours saw more than a billion. Each query of a batch must choose its own text among all B, by the cosines $c_{ij} = \cos(q_i, d_j)$ and a temperature $\tau$:
+# **Not every BERT can do this.** Guessing hidden words does not bring the means of related texts together: at judging how similar two sentences are, the mean of BERT-base's vectors did worse than a mean of fixed word vectors (Reimers and Gurevych 2019, table 1). So such a network is trained once more, on pairs $(q_i, d_i)$ that belong together, such as a question and its answer; these were MiniLM's billion pairs. Each query of a batch must choose its own text among all B, by the cosines $c_{ij} = \cos(q_i, d_j)$ and a temperature $\tau$:
 #
 # $$ \text{loss} = -\frac{1}{B} \sum_{i=1}^{B} \log \frac{\exp(c_{ii} / \tau)}{\sum_{j=1}^{B} \exp(c_{ij} / \tau)}. $$
 #
-# It is a cross-entropy in which the batch's other texts are the wrong classes. To find texts, often for a language model to answer from, is what many encoders do today. Four questions prove little: on large collections BM25, a weighted word count, is hard to beat (Thakur et al. 2021).
+# It is a cross-entropy in which the batch's other texts are the wrong classes. Four questions prove little, and the count is a weak rival: three of its four matches share only words like *the* or *in*, and full stops. On large collections BM25, another weighted word count, is hard to beat (Thakur et al. 2021).
 #
 # ### Exercise 12.7 · Search
 #
-# Difficulty ●●○○○ · 15 minutes · needs section 11
+# Difficulty ●●○○○ · 15 minutes · needs section 9
 #
 # From the encoder's output to the cosines of all pairs. The vectors at padding may hold any finite numbers.
 
@@ -1566,67 +1328,15 @@ ch12.similarities(similarities)
 # ```
 #
 # (That gives the numbers of the figure above, which were recorded so.)
-
-# %% [markdown]
-# ## 12 · What BERT cannot do
 #
-# **Can it write?** It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now hide both. Take a *perfect* reader, whose probabilities are counted from all reviews, and draw each gap from its own.
-
-# %%
-guess_6 = predict("how often the perfect reader breaks the rule, as a share", ...)
-
-# %%
-frame = "the plot was not _ , it was _ .".split()
-fits = [
-    [word in synthetic.GOOD for word, at in zip(review.words, frame) if at == "_"]
-    for review in toys.review_text()
-    if len(review.words) == len(frame)
-    and all(at in ("_", word) for word, at in zip(review.words, frame))
-]  # a pair of bools for each review of this form: is the adjective good?
-first, second = torch.tensor(fits).double().mean(dim=0)  # each gap by itself
-by_itself = first * second + (1 - first) * (1 - second)
-in_turn = sum(a == b for a, b in fits) / len(fits)  # the second, given the first
-
-# %% tags=["reveal"]
-guess_6.compare(f"{by_itself:.2f}; {in_turn:.2f} if the gaps are filled in turn")
-
-# %% tags=["fold", "reveal"]
-# @title The perfect reader, and yours
-def share_good(probs):
-    """Of the probability that adjectives get, the share of good ones: (n,)."""
-    return probs[:, good].sum(1) / (probs[:, good].sum(1) + probs[:, bad].sum(1))
-
-
-both = fill(plain, " ".join(frame))  # (2, V)
-p = share_good(both)
-own_by_itself = (p.prod() + (1 - p).prod()).item()
-own_in_turn = total = 0.0
-for word in (*synthetic.GOOD, *synthetic.BAD):
-    weight = both[0, vocab.stoi[word]].item()
-    then = share_good(fill(plain, f"the plot was not {word} , it was _ ."))[0].item()
-    own_in_turn += weight * (then if word in synthetic.GOOD else 1 - then)
-    total += weight
-own_in_turn /= total
-claim(
-    "Filled independently, the gaps are both good or both bad half of the time, even with perfect probabilities; filled one after the other, never.",
-    abs(by_itself - 0.5) < 1e-9 and in_turn == 0,
-)
-claim(
-    "Your network, which has not learned the rule, breaks it about half of the time in both ways.",
-    abs(own_by_itself - 0.5) < 0.1 and abs(own_in_turn - 0.5) < 0.2,
-    independently=own_by_itself,
-    one_after_the_other=own_in_turn,
-)
-
-# %% [markdown]
-# So it does not write in one pass. Later models fill the gaps in rounds, and are trained for it; BERT was not. For generation take a causal model (chapter 13); for classifying, searching and labelling whole texts, BERT's descendants (*Going deeper*).
+# So an encoder that has read judges with a new last layer, and finds texts after one more training. It is not made to *write*: it fills each gap by itself (*Going deeper*).
 
 # %% [markdown]
 # ## Summary
 #
 # 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone; the choice is drawn anew for each batch, as in RoBERTa.
 # 2. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word need only copy it; so BERT hides words.
-# 3. BERT is an encoder whose input is a sum of token, position and segment; pairs are `[CLS] first [SEP] second [SEP]`, words are cut into WordPieces.
+# 3. BERT is an encoder whose input is a sum of token, position and segment; published ones cut words into WordPieces.
 # 4. Fine-tuning exchanges the last layer and trains everything, gently. In the toy, with 200 labels and the same 950 steps in all, a network from scratch did as well; on real reviews a network with far more training led, and a bag of words came close.
 # 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts and, trained once more on pairs, finds them by meaning; it is not made to write them.
 #
@@ -1784,12 +1494,177 @@ claim(
 )
 
 # %% [markdown]
-# At most a trace of two kinds.
+# At most a trace of two kinds. And in use? Each adjective of the test reviews is masked in turn:
+
+# %% tags=["fold"]
+# @title Is it so at every adjective?
+def given_to_the_right_kind():
+    """Mean probability of the six adjectives of the right polarity, each adjective masked in turn."""
+    given, every_review = [], torch.arange(len(test_ids))
+    for where in ([r.held for r in task.reviews], [r.denied for r in task.reviews]):
+        at = 1 + torch.tensor(where)  # 1: after [CLS]
+        old, hidden = test_ids[every_review, at], test_ids.index_put((every_review, at), torch.tensor(MASK))
+        with torch.no_grad():
+            probs = plain(hidden, test_real)[every_review, at].softmax(dim=-1)  # (R, V)
+        given.append(torch.where(torch.isin(old, good), probs[:, good].sum(1), probs[:, bad].sum(1)))
+    return torch.cat(given).mean()
+
+
+right_kind = given_to_the_right_kind()
+claim(
+    "Each of the 800 adjectives of the test reviews masked in turn: the six of the right polarity together get half of the probability on average, as from a coin.",
+    abs(right_kind - 0.5) < 0.05,
+    mean=right_kind,
+)
 
 # %% [markdown] tags=["deeper"]
-# ### Would a causal mask in the first layer be enough?
+# ### Where does it look when it fills a gap?
 #
-# No. In the second layer position $t$ may look at position $t + 1$, whose vector holds word $t + 1$: the answer can be copied there. GPT hides the future in every layer.
+# The two reviews of section 2. Switch heads on and off. Then press *causal mask*, for what GPT could see: in which of the two is anything left that gives the verb away?
+
+# %% tags=["fold"]
+# @title Your network on any review
+from course_lib.notebook.recorder import explore_sentence
+
+
+def tokens_and_ids(review):
+    """The tokens of a review, with [MASK] at each gap _, and what the network is called with, their ids."""
+    unknown = sorted(set(review.split()) - set(vocab.itos) - {"_"})
+    if unknown:
+        raise ValueError(f"not in this language: {', '.join(unknown)}; see vocab.itos")
+    words = [MASK if word == "_" else vocab.stoi[word] for word in review.split()]
+    blank_ids = [CLS, *words, SEP]
+    return [vocab.itos[i] for i in blank_ids], torch.tensor([blank_ids])
+
+
+def explore_blanks(*reviews):
+    """Fill the gaps of reviews of your own, and show where the network looks."""
+    for review in reviews:
+        _, blank_ids = tokens_and_ids(review)
+        with torch.no_grad():
+            best = plain_as_library(blank_ids)[0][0].argmax(-1)[1:-1]
+        filled = [f"[{vocab.itos[i]}]" if w == "_" else w for w, i in zip(review.split(), best.tolist(), strict=True)]
+        print("filled:", " ".join(filled))
+    return explore_sentence(
+        plain_as_library,
+        tokens_and_ids,
+        *reviews,
+        title="A small BERT, pre-trained on toy reviews",
+        alt="Attention maps of two layers with four heads each, over two reviews with a hidden verb. Every token may "
+        "attend to every token, on both sides.",
+        caption="No triangle: every position attends to *both* sides, and so does the gap.",
+        layer=1,
+        head="all",
+        query="[MASK]",
+    )
+
+# %%
+explore_blanks(
+    "critics called the plot boring , but i _ it lovely .",
+    "i _ the plot lovely , although critics called it boring .",
+)
+
+# %% [markdown]
+# In the first: *critics called ... but i* stands on the left of the gap. In the second what gives the verb away is on the right.
+
+# %% [markdown] tags=["deeper"]
+# ### What is learned if the next word is visible?
+#
+# Take tokens drawn at random, 50 kinds, which nobody can foresee: a blind guess costs $\ln 50 = 3.9$ nats. One attention head, set by hand, without a single learned number, has to predict the next token at every position, with both sides open. (`attention_weights(scores, mask)` is chapter 07's masked softmax.)
+
+# %%
+T, SHARP = 12, 20.0  # SHARP: makes a softmax, of scores or logits, nearly 0 and 1
+noise = torch.randint(50, (8, T), generator=torch.Generator().manual_seed(0))
+one_hot = F.one_hot(noise, 50).double()  # (B, T, V): a token's vector is its name
+to_the_right = SHARP * torch.diag(torch.ones(T - 1).double(), 1)  # (T, T) scores
+print("the scores of four tokens (row: who looks; column: at whom):")
+print(*to_the_right[:4, :5].int().tolist(), sep="\n")
+
+
+def loss_of_head(visible):
+    """Nats per token of the head that looks one position to the right, if it may."""
+    copied = attention_weights(to_the_right.expand(8, -1, -1), visible) @ one_hot
+    logits = SHARP * copied[:, :-1]  # (B, T - 1, V): of the next token
+    return F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
+
+# %%
+guess_5 = predict("its loss in nats per token", ...)
+
+# %% tags=["reveal"]
+sees_both, sees_left = loss_of_head(None), loss_of_head(causal_mask(T))
+guess_5.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
+
+# %% tags=["fold", "reveal"]
+# @title What the head needed to learn
+claim(
+    "With both sides open a head in which nothing was learned predicts random tokens with a loss of nearly 0.",
+    sees_both < 1e-5,
+)
+claim(
+    "Under a causal mask it does worse than a guess.",
+    sees_left > math.log(50),
+    loss=f"{sees_left:.1f} nats",
+    guess=f"{math.log(50):.1f} nats",
+)
+
+# %% [markdown]
+# The low loss is a copy from one position to the right: it can be had without learning anything about the tokens. Under the causal mask the head cannot reach that position, and averages the tokens seen so far.
+#
+# Would a causal mask in the first layer be enough? No. In the second layer position $t$ may look at position $t + 1$, whose vector holds word $t + 1$: the answer can be copied there. GPT hides the future in every layer.
+
+# %% [markdown] tags=["deeper"]
+# ### Can it write?
+#
+# It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now hide both. Take a *perfect* reader, whose probabilities are counted from all reviews, and draw each gap from its own.
+
+# %%
+guess_6 = predict("how often the perfect reader breaks the rule, as a share", ...)
+
+# %%
+frame = "the plot was not _ , it was _ .".split()
+fits = [
+    [word in synthetic.GOOD for word, at in zip(review.words, frame) if at == "_"]
+    for review in toys.review_text()
+    if len(review.words) == len(frame)
+    and all(at in ("_", word) for word, at in zip(review.words, frame))
+]  # a pair of bools for each review of this form: is the adjective good?
+first, second = torch.tensor(fits).double().mean(dim=0)  # each gap by itself
+by_itself = first * second + (1 - first) * (1 - second)
+in_turn = sum(a == b for a, b in fits) / len(fits)  # the second, given the first
+
+# %% tags=["reveal"]
+guess_6.compare(f"{by_itself:.2f}; {in_turn:.2f} if the gaps are filled in turn")
+
+# %% tags=["fold", "reveal"]
+# @title The perfect reader, and yours
+def share_good(probs):
+    """Of the probability that adjectives get, the share of good ones: (n,)."""
+    return probs[:, good].sum(1) / (probs[:, good].sum(1) + probs[:, bad].sum(1))
+
+
+both = fill(plain, " ".join(frame))  # (2, V)
+p = share_good(both)
+own_by_itself = (p.prod() + (1 - p).prod()).item()
+own_in_turn = total = 0.0
+for word in (*synthetic.GOOD, *synthetic.BAD):
+    weight = both[0, vocab.stoi[word]].item()
+    then = share_good(fill(plain, f"the plot was not {word} , it was _ ."))[0].item()
+    own_in_turn += weight * (then if word in synthetic.GOOD else 1 - then)
+    total += weight
+own_in_turn /= total
+claim(
+    "Filled independently, the gaps are both good or both bad half of the time, even with perfect probabilities; filled one after the other, never.",
+    abs(by_itself - 0.5) < 1e-9 and in_turn == 0,
+)
+claim(
+    "Your network, which has not learned the rule, breaks it about half of the time in both ways.",
+    abs(own_by_itself - 0.5) < 0.1 and abs(own_in_turn - 0.5) < 0.2,
+    independently=own_by_itself,
+    one_after_the_other=own_in_turn,
+)
+
+# %% [markdown]
+# So it does not write in one pass. Later models fill the gaps in rounds, and are trained for it; BERT was not. For generation take a causal model (chapter 13); for classifying, searching and labelling whole texts, BERT's descendants (*Going deeper*).
 
 # %% [markdown] tags=["deeper"]
 # ### How much do the three shares matter?
@@ -1836,6 +1711,27 @@ claim(
 )
 
 # %% [markdown] tags=["deeper"]
+# ### How wrong is a loss over all positions?
+#
+# Exercise 12.2 had such a loss. Most of the answers can be read in the question. Take a reader that copies what it sees, and at `[MASK]` knows only how often each word occurs:
+
+# %%
+shown, targets = blanks(seed=2)
+often = torch.bincount(test_ids[maskable], minlength=V) + 1e-3
+copying = 0.99 * F.one_hot(shown, V) + 0.01 / V  # (B, T, V) probabilities
+answers = torch.where((shown == MASK)[..., None], often / often.sum(), copying)
+each = -answers.gather(2, test_ids[..., None]).log()[..., 0]  # (B, T) nats
+everywhere, at_chosen = each[maskable].mean(), each[targets != IGNORE].mean()
+print(f"wrong: {everywhere:.2f} nats, fixed: {at_chosen:.2f} nats per masked token")
+
+# %% tags=["fold"]
+# @title Both losses
+claim(
+    "Averaged over all words the loss of the copying reader is less than a fifth of that at the chosen positions.",
+    everywhere < 0.2 * at_chosen,
+)
+
+# %% [markdown] tags=["deeper"]
 # ### Which other last layers are there?
 #
 # Most tasks for an encoder are of four kinds (the paper's figure 4). They differ in what the new layer reads. Our classifier is of the first kind, with a mean in place of `[CLS]`:
@@ -1854,6 +1750,23 @@ print("span         ", tuple(start.shape), tuple(end.shape))  # softmax over T, 
 
 # %% [markdown]
 # The loss is always a cross-entropy: over the classes, of the text or of every real token; for a span over the T positions, once for the start and once for the end.
+
+# %% [markdown] tags=["deeper"]
+# ### Is it enough to train the new layer?
+#
+# That was ELMo's way, **feature extraction**: the encoder stays frozen. On toy reviews, with more labels too:
+
+# %% tags=["fold"]
+# @title Frozen features, with more labels too
+with_600 = toys.frozen_accuracy(plain_as_library.bert, task.labelled, task.test)
+claim(
+    "A linear layer on the frozen network is more than 20 points behind fine-tuning with 200 labels, on average; on your network, frozen, even 600 labels do not bring two thirds.",
+    recorded("frozen", 200) < recorded("pre-trained", 200) - 0.2 and with_600 < 2 / 3,
+    with_600_labels=with_600,
+)
+
+# %% [markdown]
+# A likely reason: the verdict needs "which" and "held or denied" combined, and the last layer was made to guess words, not to lay this out for a linear layer. Elsewhere they can do well: the next part tries MiniLM.
 
 # %% [markdown] tags=["deeper"]
 # ### Where is the sentiment in MiniLM?
@@ -2014,9 +1927,60 @@ claim(
 )
 
 # %% [markdown] tags=["deeper"]
+# ### What if the input is two texts?
+#
+# Many tasks compare two: a question and a passage, a claim and its evidence. So BERT can read pairs, `[CLS] first [SEP] second [SEP]`, and its segments say which text a token belongs to:
+
+# %%
+ids_of_both = (
+    text.numericalize(part.split(), vocab)
+    for part in ("the plot was dull", "i found it boring")
+)
+joined, segments = join_pair(*ids_of_both, CLS, SEP)
+print("tokens  ", *(vocab.itos[i] for i in joined))
+print("segments", *segments)
+
+# %% [markdown]
+# The first `[SEP]` belongs to the first text.
+#
+# In pre-training BERT has a second task, on pairs: **next sentence prediction** (NSP). In half of the pairs the second text followed the first, in the other half it comes from another document. The answer is read at a token that stands for no word, `[CLS]`: a layer with tanh, the *pooler*, and a linear layer turn its vector into two logits. The two losses are added.
+
+# %%
+diagrams.show("mlm_nsp")
+
+# %% tags=["fold"]
+# @title Both tasks before training, on 64 pairs
+documents = [
+    [text.numericalize(f"{part} .".split(), vocab) for part in review.removesuffix(" .").split(" . ")]
+    for review, _ in synthetic.reviews(400, seed=5)
+]
+pairs = sentence_pairs(documents, torch.Generator().manual_seed(0))
+joined_pairs = [(*join_pair(a, b, CLS, SEP), follows) for a, b, follows in pairs]
+joined_pairs = [row for row in joined_pairs if len(row[0]) <= 32][:64]
+pair_ids, pair_real = text.pad_batch([row for row, _, _ in joined_pairs])
+pair_segments = torch.zeros_like(pair_ids)
+pair_segments[pair_real] = torch.tensor([s for _, row, _ in joined_pairs for s in row])
+strangers = torch.tensor([0 if follows else 1 for _, _, follows in joined_pairs])
+options = {"generator": torch.Generator().manual_seed(0), "first_regular_id": FIRST}
+shown, shown_labels = mask_tokens(pair_ids, pair_real & (pair_ids >= FIRST), V, MASK, **options)
+with torch.no_grad():
+    sums = pretraining_loss(untrained, (shown, pair_real, pair_segments, shown_labels, strangers))
+neighbours = sum(follows for _, _, follows in pairs) / len(pairs)
+claim("About half of the pairs are neighbours.", 0.4 < neighbours < 0.6, share=neighbours)
+claim(
+    "Before training both tasks together cost about ln V + ln 2 nats.",
+    abs(sums["loss"] / sums["count"] - math.log(V) - math.log(2)) < 0.3,
+    loss=f"{sums['loss'] / sums['count']:.2f} nats",
+    guess=f"{math.log(V) + math.log(2):.2f} nats",
+)
+
+# %% [markdown]
+# RoBERTa (Liu et al. 2019) dropped NSP, with results as good or better; the small BERT does without it, too.
+
+# %% [markdown] tags=["deeper"]
 # ### What if the second text's segments are left at 0?
 #
-# Nothing fails: the code runs, the loss falls. But a published BERT was made to read the second text with $S[1]$ added to each of its vectors. In a random BERT, on the pairs of section 6:
+# Nothing fails: the code runs, the loss falls. But a published BERT was made to read the second text with $S[1]$ added to each of its vectors. In a random BERT, on the pairs above:
 
 # %%
 set_seed(3)
@@ -2039,9 +2003,44 @@ claim(
 # By merging, like BPE (chapter 02), but merges are ranked by how much they raise the likelihood of the text.
 
 # %% [markdown] tags=["deeper"]
+# ### Can a published BERT fill gaps?
+#
+# With a network connection:
+#
+# ```python
+# model = BERTForPreTraining.from_pretrained("bert-base-uncased")  # 440 MB, once
+# tokenizer = huggingface.tokenizer("bert-base-uncased")
+# encoded = tokenizer.encode("The plot was [MASK].")
+# logits, _ = model(torch.tensor([encoded.ids]))
+# best = logits[0, encoded.tokens.index("[MASK]")].topk(5).indices
+# print([tokenizer.id_to_token(i) for i in best])
+# ```
+#
+# (Not run here.) The library reads and writes Hugging Face's names, so the round trip can be made with the small BERT:
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    small_bert.save_pretrained(folder)
+    returned = BERTForPreTraining.from_pretrained(folder)
+    files = sorted(path.name for path in Path(folder).iterdir())
+    config, tensors = huggingface.read(folder)
+with torch.no_grad():
+    ours = small_bert(test_ids[:20], test_real[:20])
+    theirs = returned(test_ids[:20], test_real[:20])
+print(*files)
+
+# %% tags=["fold"]
+# @title The files, and the logits compared
+claim(
+    "The folder holds `config.json` and `model.safetensors`, and the loaded network gives the same logits, bit by bit.",
+    files == ["config.json", "model.safetensors"]
+    and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)),
+)
+
+# %% [markdown] tags=["deeper"]
 # ### Which names are in a published file?
 #
-# Those of Hugging Face's `BertForPreTraining`, in `model.safetensors`. (Older files, `pytorch_model.bin`, are pickles; opening a pickle can run any program, and the library refuses them.) There query, key and value are three matrices, in the library one; it cuts and joins. Of the small network saved in section 7, the weights of one layer and of the rest:
+# Those of Hugging Face's `BertForPreTraining`, in `model.safetensors`. (Older files, `pytorch_model.bin`, are pickles; opening a pickle can run any program, and the library refuses them.) There query, key and value are three matrices, in the library one; it cuts and joins. Of the small BERT just saved, the weights of one layer and of the rest:
 
 # %% tags=["fold"]
 # @title Some of the names
@@ -2079,7 +2078,27 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### Where are the parameters?
 #
-# Part by part, in both sizes. (Exercise 12.6 asks for the formula: write yours first.)
+# On torch's device `meta` tensors have shapes and no numbers, so both published sizes can be built without any memory, with the pooler, without the heads of pre-training. (Exercise 12.6 asks for the formula: write yours first.)
+
+# %%
+published = {}
+for name in ("bert-base-uncased", "bert-large-uncased"):
+    with torch.device("meta"):
+        published[name] = BERT(BERTConfig.from_name(name))
+totals = [number_of_parameters(bert) for bert in published.values()]
+
+# %% tags=["fold"]
+# @title How many parameters
+in_tokens = number_of_parameters(published["bert-base-uncased"].embedding.token)
+claim("109,482,240 and 335,141,888 parameters.", totals == [109_482_240, 335_141_888])
+claim(
+    "Of BERT-base's parameters about a fifth are in the token table.",
+    abs(in_tokens / totals[0] - 0.2) < 0.02,
+    share=f"{in_tokens / totals[0]:.1%}",
+)
+
+# %% [markdown]
+# The paper rounds to 110 and 340 million. Part by part:
 
 # %% tags=["fold"]
 # @title Where the parameters are
