@@ -1,7 +1,7 @@
 # ---
 # jupyter:
 #   course:
-#     minutes: 230
+#     minutes: 220
 #     needs: Python, PyTorch tensors, probability
 #   jupytext:
 #     text_representation:
@@ -95,7 +95,7 @@ more_probable.compare("neither of the two")
 # %% [markdown]
 # (A sentence after a tick is a *claim*: a condition that the run has just tested. The small print gives what was measured.)
 #
-# The model multiplies one number for each letter, and a product stays the same when its factors change places. No amount of text can repair that: the model has thrown the order away. But how much *is* order worth? In this chapter you build models that use it, first for numbers, then for text, and measure what they gain.
+# The model multiplies one number for each letter, and a product stays the same when its factors change places. No amount of text can repair that: the model has thrown the order away. But how much *is* order worth? You will build models that use it, first for numbers, then for text, and measure what they gain.
 #
 # *One hour? Sections 3 to 5 without exercises 1.4 and 1.5. A first sitting: sections 1 to 5, some two and a half hours with their exercises.*
 #
@@ -536,8 +536,8 @@ best_n = predict("the best n on new text, with k = 0.1", ...)
 
 # %%
 by_n = {"training": [], "held out": []}
+seen_part = train_text[: len(valid_text)]
 for n in tqdm(range(1, 8), leave=False):
-    seen_part = train_text[: len(valid_text)]
     by_n["training"].append(smoothed_bits(counts[n], seen_part, n, k=0.1))
     by_n["held out"].append(smoothed_bits(counts[n], valid_text, n, k=0.1))
 
@@ -841,7 +841,7 @@ for step in tqdm(range(1201), leave=False):
     optimizer.step()
 
 # %% [markdown]
-# At the end the loss on the validation text is about 2.3 bits per letter. That says little by itself. Put values beside it that you understand: what is the loss of a model that knows nothing, of one that knows the frequencies, of one that knows the letter before?
+# At the end the loss on the validation text is about 2.3 bits per letter. Is that good? Put values beside it that you understand: the loss of a model that knows nothing, of one that knows the frequencies, of one that knows the letter before.
 
 # %% tags=["fold", "reveal"]
 # @title Its loss, from the first to the last
@@ -915,7 +915,7 @@ claim(
 )
 
 # %% [markdown]
-# Now a colleague writes the convolution with `padding="same"`, as image models do. Is it still causal? You write a test, `sees_future`: change all letters from position 10 on. If the output at position 9 moves, the model has looked ahead.
+# Now a colleague changes `features`, where the library's model convolves, to `padding="same"`, as image models have it. Is it still causal? You write a test, `sees_future`: change all letters from position 10 on. If the output at position 9 moves, the model has looked ahead.
 
 
 # %%
@@ -1013,7 +1013,7 @@ ch01.causal_conv(causal_conv)
 # %% [markdown]
 # ## 8 · What is order worth?
 #
-# Back to the question of the first screen. We score the main models of this chapter in bits per letter, on the tenth of the text on which nothing was fitted or chosen. Then we do it once more in bits per word: WikiText-2, two million words of Wikipedia with a vocabulary of 33,278. Those runs were recorded beforehand, in the *ledger*, with their settings and seeds; smoothing and training time (at most three passes) were chosen on validation text. The network looks back seven letters on the first text and four words on the second.
+# Back to the question of the first screen. We score the main models of this chapter in bits per letter, on the tenth of the text on which nothing was fitted or chosen. Then once more in bits per word: WikiText-2, two million words of Wikipedia with a vocabulary of 33,278. Those runs were recorded beforehand, in the *ledger*; their smoothing and training time were chosen on validation text.
 #
 # Counting was ahead on letters. **How many of the five-word strings of WikiText's test text never occurred in the training text?**
 
@@ -1134,7 +1134,7 @@ claim(
 )
 
 # %% [markdown]
-# Both tests ask for one year, from the known years nearest to it. But a random split often lets the model use the year *after*, which no forecaster has. Split a series by time, and a collection of texts by whole documents.
+# A random split often lets the model use the year *after*, which no forecaster has. Split a series by time, and a collection of texts by whole documents.
 #
 # **Averaging perplexities over sentences.** One sentence has 100 tokens with 1 nat each; another has 2, with 6 nats each. Add the nats of *all* tokens, divide once, take the exponential last:
 

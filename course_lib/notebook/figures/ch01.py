@@ -237,11 +237,11 @@ def worth_of_order(letters, words):
         alt="Dots of bits on test text. Letters: 4.75 for knowing nothing, 4.1 without context, then falling with "
         "context to about 1.8 for seven-grams; the window network has 2.3. Words: 9.83 without context, 8.15, 7.93, "
         "7.92 and 7.92 with one to four words; the window network 7.77.",
-        caption="Bits per letter above, bits per word below: compare within a panel, not across. Against no context, "
-        f"the best of these models saves {gains[0]:.0f} % of the bits on letters and {gains[1]:.0f} % on words (mind "
-        "the axis). On letters the table of counts is ahead; on words, where most long contexts are new, the network "
-        "is. Kneser and Ney's better way of counting is not among the models. Band: 0.6 to 1.3 bits, Shannon's bounds "
-        "for people who guess letters on a different English text; for scale only.",
+        caption="Compare within a panel, not across. Against no context, the best of these models saves "
+        f"{gains[0]:.0f} % of the bits on letters and {gains[1]:.0f} % on words (mind the axis). On letters the table "
+        "of counts is ahead; on words, where most long contexts are new, the network is. It sees seven letters, or "
+        "four words in at most three passes; Kneser and Ney's better way of counting is not among the models. Band: "
+        "Shannon's bounds for people guessing letters, on a different English text; for scale only.",
     )
 
 
