@@ -1420,7 +1420,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### Can a probe know too much itself?
 #
-# Give the probe not one vector but those of the neighbours too, *of the untrained embeddings*. And score it on the examples that it was fitted to:
+# Give the probe not one vector but those of the neighbours too, *of the untrained embeddings*. And score it on the examples that it was fitted to. (`R` = 400 is the number of test reviews.)
 
 # %%
 layers, adjective_answers = toys.adjectives(untrained.bert, task)
