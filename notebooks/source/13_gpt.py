@@ -86,7 +86,7 @@ claim(
 )
 
 # %% [markdown]
-# The first two texts come from the *same* model, trained for only 500 steps; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses. You will build the network in about 60 lines (sections 1 to 3), train it until it writes (4 and 5), and choose how it writes (6). *Sections 1 to 5, with exercise 13.1, take about an hour and a half; at their end it speaks. Section 6 and sections 7 to 10 can each wait for another sitting.*
+# The first two texts come from the *same* model, trained for only 500 steps; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses. You will build the network in about 60 lines (sections 1 to 3), train it until it writes (4 and 5), and choose how it writes (6). *Sections 1 to 5, with exercise 13.1, take about an hour and a half; at their end it speaks.*
 #
 # ### You will be able to
 #
@@ -200,7 +200,7 @@ print("-> logits", tuple(skeleton(ids).shape))  # (B, T, V)
 # %% [markdown]
 # ## 3 · Fill the boxes
 #
-# How does a position use the tokens before it? A block has two parts: in masked self-attention each position looks back at the others, and a feed-forward network works on what it found.
+# How does a position use the tokens before it? A block has two parts: in masked self-attention each position looks back at the earlier ones, and a feed-forward network works on what it found.
 #
 # ### Look back
 #
@@ -333,7 +333,7 @@ with torch.no_grad():
 print("changed:", (moved > 1e-4).tolist())
 
 # %% [markdown]
-# The past does not see the change; the position itself and the future do. And the rest? The library's `GPT` is GPT-2's network. With the same weights, ours must give the same logits. (A folded function copies them over.)
+# The past does not see the change; the position itself and the future do. And the rest? The library's `GPT` is GPT-2's network, with dropout, faster attention and a cache besides. With the same weights, ours must give the same logits. (A folded function copies them over.)
 
 
 # %% tags=["fold"]
@@ -367,7 +367,7 @@ claim(
 )
 
 # %% [markdown]
-# So the network is right, and knows nothing. (The library adds dropout, faster attention and a cache.)
+# So the network is right, and knows nothing.
 
 # %% [markdown]
 # ## 4 · The loss, before training
@@ -444,7 +444,7 @@ print(f"largest other {z[others].max():.0f}, of the space {z[number[' ']]:.0f}")
 #
 # Why is it so large? Each logit is a dot product with a row of the table. torch draws tables from $\mathcal{N}(0, 1)$, and the last LayerNorm makes vectors of length about $\sqrt D$. So a product with an unrelated row is about $\sqrt D$ large, 8 for $D = 64$. But the table is tied: the token just read is still in the stream, and its product with its own row is up to about $\sqrt D \cdot \sqrt D = D$. The model is sure that each character comes twice.
 #
-# GPT's remedy is to draw weights from $\mathcal{N}(0, 0.02^2)$, and to divide those that write into the stream by $\sqrt{2N}$. (*Going deeper* says why.)
+# GPT's remedy is to draw weights from $\mathcal{N}(0, 0.02^2)$, with biases at 0, and to divide those that write into the stream by $\sqrt{2N}$. (*Going deeper* says why.)
 
 
 # %%
@@ -565,7 +565,7 @@ optimizer = torch.optim.AdamW(gpt.parameters(), rate, betas=(0.9, 0.99), fused=T
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
 windows, history = torch.Generator().manual_seed(1), []
 for step in tqdm(range(steps + 1), leave=False):
-    if step % (steps // 5) == 0:
+    if step % (steps // 5) == 0:  # with dropout: gpt.eval() here, gpt.train() after
         history.append((step, estimate(gpt, train_ids), estimate(gpt, valid_ids)))
         print("step {:4}: training {:.2f}, validation {:.2f}".format(*history[-1]))
         print("   ", repr(sample(gpt, "Return the ", 60)))
@@ -591,7 +591,7 @@ claim(
 )
 
 # %% [markdown]
-# Gibberish turns into syllables, then words and lines. The two losses stay close: what it has learned holds for new modules, too.
+# Gibberish turns into syllables, then words and lines. The two losses stay close: what it has learned holds for new modules, too. (AdamW's weight decay here also hits biases and norms, which chapter 11 spares.)
 #
 # ### More time, and it writes
 #
@@ -617,7 +617,7 @@ claim(
 
 # %% tags=["nbval-ignore-output"]
 shakespeare, characters = pretrained.load_shakespeare()
-speaker = PlainGPT(len(characters), 256, 128, 4, 4, Block)
+speaker = PlainGPT(len(characters), 256, 128, 4, 4, Block)  # V, L, D, N, H
 renamed = {}
 for name, tensor in shakespeare.state_dict().items():
     renamed[name.replace("in_proj_", "in_proj.")] = tensor
@@ -629,7 +629,7 @@ said = continue_text(speaker, gremio, 240, by_chance)[0].tolist()
 print("".join(characters[i] for i in said))
 
 # %% [markdown]
-# **It writes:** speakers, lines, and mostly real words. Sense would need more text, more parameters and more time.
+# **It writes:** speakers, lines, and mostly real words, but little sense.
 #
 # ### Is that good?
 #
@@ -690,8 +690,6 @@ claim(
 # %% [markdown]
 # Given minutes instead of seconds, this network passes the tables. (*Going deeper* compares seven models, and shows why the measure is per character.)
 #
-# If you copy the loop: with dropout, call `gpt.eval()` before `estimate` and `sample`, and `gpt.train()` after them; and spare biases and norms AdamW's weight decay, as in chapter 11.
-#
 # *A good place to stop for today.* You have built, checked and trained a GPT, and heard it. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 #
 # ---
@@ -714,9 +712,9 @@ top2 = z.masked_fill(z < z.topk(2).values[-1], -torch.inf)  # the others cannot 
 print("top-k, k = 2:   ", top2.softmax(dim=-1))
 
 # %% [markdown]
-# Top-p by hand, with $p = 0.9$: at temperature 1 go down from the likeliest and add up, 0.64, 0.88, 0.97. The third token crosses 0.9, so three stay, and their probabilities are divided by 0.97.
+# Top-p by hand, with $p = 0.9$: go down from the likeliest and add up, 0.64, 0.88, 0.97. The third token crosses 0.9, so three stay, and their probabilities are divided by 0.97.
 #
-# Now our trained model. After `Retur` it is nearly sure; at the start of a new docstring it is not. Top-k with $k = 5$ leaves five characters in both places. And top-p with $p = 0.9$?
+# Now our trained model. After `Retur` it is nearly sure; at the start of a new docstring it is not. Top-k with $k = 5$ leaves five characters in both places. And top-p with $p = 0.9$? (`top_k_top_p` sets the logits of what is cut to $-\infty$.)
 
 # %%
 guess_3 = predict("how many characters top-p 0.9 leaves inside, and at a start", ...)
@@ -746,7 +744,7 @@ claim(
 )
 
 # %% [markdown]
-# Inside the word, $k = 5$ lets in characters that make no sense there: over thousands of steps one of them will come. At a new start it forbids much of what a docstring may begin with. Turn the dials yourself: inside the word, with top-p at 0.9, how far must the temperature rise until ten characters are left?
+# Inside the word, $k = 5$ lets in characters that make no sense there: over thousands of steps one of them will come. At a new start it forbids much of what a docstring may begin with. Turn the dials: inside the word, with top-p at 0.9, how far must the temperature rise until ten characters are left?
 
 # %% tags=["fold"]
 # @title Interactive: temperature, top-k and top-p
@@ -956,7 +954,7 @@ print("in parts equals at once:", largest < 1e-11)
 #
 # ### How much does it save?
 #
-# A GPT with a context of 256 (untrained: that does not change the time) writes 200 tokens in both ways. **How many times as long as the first ten tokens do the last ten take?** (We compare medians.)
+# An untrained GPT with a context of 256 writes 200 tokens in both ways. **How many times as long as the first ten tokens do the last ten take, by their medians?**
 
 # %%
 guess_4 = predict("the last ten's time over the first ten's, without a cache", ...)
