@@ -37,7 +37,7 @@ def accuracy_by_labels(ways, sizes):
     styles = {name: {"linestyle": "--"} for name in ways if name.endswith("150 steps")}
     ax = _by_labels(ways, sizes, styles)
     ax.set(ylabel="accuracy on 400 new reviews", ylim=(0.4, 1.03))
-    ax.legend(loc="upper left")
+    plots.direct_labels(ax)
     means = {
         name: [ledger.summary(experiment, variant.format(n), "accuracy")[0] for n in sizes]
         for name, (experiment, variant) in ways.items()
@@ -153,7 +153,7 @@ def probes(experiment, questions):
         ax.set(title=question, ylim=(0, 1.04), xlabel="layer (0: embeddings)")
         ax.set_xticks(range(3))
     panels[0].set(ylabel="accuracy of a linear probe")
-    panels[0].legend(loc="lower left")
+    plots.direct_labels(panels[-1])
     show(
         panels[0],
         alt="Two panels, role and thing, by layer. Role: the pre-trained network rises from three quarters at the "

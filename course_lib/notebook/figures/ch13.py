@@ -166,7 +166,7 @@ def one_and_two_processes(one, two):
     ax.plot(steps, one, color=plots.COLORS["hidden"], linewidth=6, alpha=0.4, label="one process")
     ax.plot(steps, two, color=plots.COLORS["ink"], label="two processes")
     ax.set(xlabel="step", ylabel="nats per character")
-    ax.legend()
+    plots.direct_labels(ax)
     show(
         ax,
         alt="Loss against step for one process and for two; the thin line of two runs inside the broad line of one.",
