@@ -888,7 +888,7 @@ print("7-gram: ", write(counts[7], 7, "the function ", 80, random.Random(1)))
 # %% [markdown]
 # ## 7 · All windows at once, and one that sees the future
 #
-# Neighbouring windows overlap, so our network embeds each letter $K$ times. Instead, embed the text once, and slide the *same* weights over it: a *convolution over time*. With zeros before the text every position has a full window, so $T$ letters give $T$ predictions, (B, T) ids become (B, T, V) logits. Cut $W_h$ into $K$ blocks of shape (H, D), one for each place in the window: $W_0$ multiplies the embedding of the present letter, $W_1$ the one before it, up to $W_{K-1}$ for the oldest. Then
+# Neighbouring windows overlap, so our network embeds each letter $K$ times. Instead, embed the text once, and slide the *same* weights over it: a *convolution over time*. With zeros before the text every position has a full window, so $T$ letters give $T$ predictions: ids (B, T) become logits (B, T, V). Cut $W_h$ into $K$ blocks of shape (H, D), one for each place in the window: $W_0$ multiplies the embedding of the present letter, $W_1$ the one before it, up to $W_{K-1}$ for the oldest. Then
 #
 # $$ h_t = \mathrm{ReLU}\Big( \sum_{j=0}^{K-1} e_{t-j} \, W_j^\top + b_h \Big), $$
 #
