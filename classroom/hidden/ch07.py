@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from classroom.hidden import Hidden, agree, on_paper
+from classroom.hidden import Hidden, agree, on_paper, to_three_digits
 from course_lib.exercises import Wrong, expect_number
 
 # --- 7.1 ------------------------------------------------------------------------
@@ -35,11 +35,21 @@ def right_numbers_by_hand():
     return weights(0, 0, 0.3)[2].item(), low, sum(s * total**2 for total, s in sums.items()), slope[1].item()
 
 
+def judge_numbers_by_hand(got, wanted):
+    """As a tuple, or by name."""
+    if isinstance(got, dict):
+        names = ("weight", "length", "variance", "slope")
+        if not got.keys() >= set(names):
+            raise Wrong(f"wanted {', '.join(names)}")
+        got = [got[name] for name in names]
+    to_three_digits(got, wanted)
+
+
 # --- 7.2 ------------------------------------------------------------------------
 
 
 def draw_dot_product_attention(draw):
-    """Calls with fewer, as many and more queries than keys; masks of every shape, with rows that may see nothing."""
+    """Calls with fewer, as many and more queries than keys; masks of every shape, empty rows, large scores."""
     calls = {}
     few, many, K, E = draw.sizes(4)
     few, many = sorted((few, many))
@@ -53,6 +63,7 @@ def draw_dot_product_attention(draw):
         for mask, causal in itertools.product(masks, (False, True)):
             of_mask = "no mask" if mask is None else f"a mask {tuple(mask.shape)}"
             calls[f"q {tuple(q.shape)}, S = {S}, {of_mask}, causal={causal}"] = (q, k, v, mask, causal)
+        calls[f"q {tuple(q.shape)}, S = {S}, scores in the ten thousands"] = (200 * q, 200 * k, v, whole, False)
     return (calls,)
 
 
@@ -218,7 +229,7 @@ def right_stack_maps(weights, x, mask, H):
 
 
 TESTS = [
-    on_paper("ex07-1-numbers-by-hand-check", "numbers", right_numbers_by_hand),
+    on_paper("ex07-1-numbers-by-hand-check", "numbers", right_numbers_by_hand, judge=judge_numbers_by_hand),
     Hidden(
         "ex07-2-dot-product-attention-check", "dot_product_attention", draw_dot_product_attention,
         right_dot_product_attention, probe_dot_product_attention,

@@ -50,6 +50,10 @@ from course_lib.functional import padding_mask
 def numbers_by_hand(answer):
     """Exercise 7.1: a weight, a query's length, a variance, and a slope of the softmax."""
     names = ("weight", "length", "variance", "slope")
+    if isinstance(answer, dict):
+        if missing := [name for name in names if name not in answer]:
+            raise Wrong(f"the answer has no entry {missing[0]!r}")
+        answer = [answer[name] for name in names]
     got = dict(zip(names, expect_numbers(answer, names), strict=True))
     s = math.sqrt(3)
     g = math.exp(s)
@@ -61,6 +65,7 @@ def numbers_by_hand(answer):
             (math.e / (2 * math.e + 2), "you divided by 3; the root of the width divides"),
             (math.exp(1.5) / (2 * math.exp(1.5) + 2), "you divided by the root of 4, the number of keys; the root of "
              "the width, 3, divides"),
+            (g / (g + 2), "key 4 is missing from the sum: it has the same score as key 3"),
             (g / (g + 3), "key 4 has the same score as key 3: two of the four terms are large"),
             (0.5, "keys 1 and 2 have a score of 0, and e^0 is 1: they get weight, too"),
             (g, "this is e^s; divide by the sum over all four keys"),
@@ -72,6 +77,10 @@ def numbers_by_hand(answer):
             (2 * math.log(27) / 10, "you divided the scores by the root of the number of keys; that of the width, 3, "
              "divides"),
             (s * math.log(9) / 10, "three other keys have a score of 0, not one: e^s / (e^s + 3) = 0.9"),
+            (s * math.log(18) / 10, "you counted two other keys with a score of 0; there are three"),
+            (math.log(18) / 10, "two things: there are three other keys, not two, and scores are divided by sqrt(3)"),
+            (math.log(18), "this is the score that is needed against two other keys; there are three, and which length "
+             "gives the score?"),
             (s * math.log(27), "this is the length that a query needs with keys of length 1; they have length 10"),
             (math.log(27), "this is the score that is needed; which length gives it?"),
             (math.log(9) / 10, "two things: three other keys have a score of 0, and scores are divided by sqrt(3)"),
@@ -81,6 +90,7 @@ def numbers_by_hand(answer):
             (6.0, "this is the standard deviation; the variance is its square"),
             (2.25, "this is the variance of one product q_i k_i (or that after the division by sqrt(K)); 16 are added"),
             (148.0, "you added the two variances; for a product of independent factors with mean 0 they multiply"),
+            (24.0, "you added the standard deviations of 16 products, 1.5 each; it is their variances that add up"),
             (9.0, "you added standard deviations, or divided by a root: variances of independent summands add up"),
             (576.0, "variances add up over the K summands, so K stands there once, not squared"),
         ),
@@ -91,6 +101,7 @@ def numbers_by_hand(answer):
             (-0.07, "this is the slope of w_1 in the third score"),
             (0.0, "w_1 does depend on a_2: it stands in the denominator of the softmax"),
             (-0.2, "the factor w_1 is missing"),
+            (-0.06, "this is w_2 (w_1 - 1), with i and j exchanged in one factor; wanted w_1 (delta_12 - w_2)"),
             (-0.02, "this is -w_2 w_3: the slope of the second weight in the third score"),
             (-0.112, "for i = j there is a factor 1 - w_i; i and j differ here"),
         ),
@@ -203,6 +214,20 @@ def _masked(student):
             raise Wrong(f"a mask of shape {shape} must expand to (..., T, S) by itself, and here it does not")
 
 
+def _far_apart(student):
+    """A hidden score far above the visible ones, and visible ones far below."""
+    q, v = torch.tensor([[100.0, 0]]).double(), torch.tensor([[1.0], [2], [3]]).double()
+    mask, mean = torch.tensor([True, True, False]), torch.tensor([[1.5]]).double()
+    k = torch.tensor([[0.0, 1], [0, 1], [20, 0]]).double()
+    if not close(_attended(student, q, k, v, "a hidden key with a large score", mask=mask), mean):
+        raise Wrong("two visible scores are 0, a hidden one is above 1,000, and the visible keys lose their weight: "
+                    "hide the scores before the softmax, so that what is hidden counts nowhere")  # fmt: skip
+    k = torch.tensor([[-300.0, 0], [-300, 0], [0, 1]]).double()
+    if not close(_attended(student, q, k, v, "visible keys with very low scores", mask=mask), mean):
+        raise Wrong("two visible scores are below -20,000, and the number that stands for hidden ones is larger: fill "
+                    "with -inf")  # fmt: skip
+
+
 def _causal(student):
     """Causality with T = S, with a cache (T < S), and together with a mask."""
     k, v = _draw(2, 7, 5, seed=1), _draw(2, 7, 6, seed=2)
@@ -294,17 +319,18 @@ def _empty_rows(student):
         "one softmax.",
         "scores = q k^T / sqrt(K); visible = ones.tril(S - T) if causal, and mask if there is one; fill hidden "
         "scores with "
-        "a huge negative number, softmax over the last axis, set hidden weights to 0, multiply with v.",
+        "-inf, softmax over the last axis, set hidden weights to 0, multiply with v.",
         "scores.masked_fill(~visible, -math.inf).softmax(-1).masked_fill(~visible, 0.0): the last step turns the "
         "nan of "
         "an empty row into zeros. visible = ones.tril(S - T) & mask.",
     )
 )
 def dot_product_attention(student):
-    """Exercise 7.2: plain, large scores, masked, causal with and without a cache, both, and rows that see nothing."""
+    """Exercise 7.2: plain, large scores, masked, scores far apart, causal, with a cache, both, and empty rows."""
     _plain(student)
     _large(student)
     _masked(student)
+    _far_apart(student)
     _causal(student)
     _empty_rows(student)
     q, mask = _draw(2, 5, 4), torch.ones(5, 5, dtype=torch.bool)
@@ -560,6 +586,9 @@ def _diagnose_multi_head(got, given):
          "the merge: each head's K entries stay together"),
         ({"cut": lambda y: y.reshape(B, H, y.shape[1], K)}, "the heads are cut by view without transpose: they hold "
          "positions, not entries"),
+        ({"cut": lambda y: y.reshape(B, H, y.shape[1], K), "join": lambda heads: heads.reshape(B, T, D)}, "the heads "
+         "are cut by view and merged by reshape, both without a transpose: head 0 holds the first positions, cut into "
+         "pieces, instead of the first K entries of every position"),
         ({"cut": lambda y: y.unflatten(-1, (K, H)).permute(0, 3, 1, 2)}, "head h got every H-th entry; wanted K "
          "neighbours, h K .. (h + 1) K - 1"),
     )  # fmt: skip

@@ -47,6 +47,11 @@ def filled(value):
     return lambda scores, visible: scores.masked_fill(~visible, value).softmax(-1)
 
 
+def renormalised(scores, visible):
+    shown = scores.softmax(-1) * visible
+    return shown / shown.sum(-1, keepdim=True).clamp_min(1e-12)
+
+
 def only_whole_masks(q, k, v, mask=None, causal=False):
     if mask is not None and mask.ndim == 2 and q.ndim == 4:
         mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
@@ -218,6 +223,8 @@ PLANTED = {
         ("e^0 = 1", attend(weigh=lambda s, visible: (s * visible).softmax(-1))),
         ("added as a number", attend(weigh=lambda s, visible: (s + visible).softmax(-1))),
         ("must expand", only_whole_masks),
+        ("hide the scores before the softmax, so that", attend(weigh=renormalised)),
+        ("are below -20,000", attend(weigh=lambda s, visible: filled(-1e4)(s, visible) * visible)),
         ("causal=True changes nothing", lambda q, k, v, mask=None, causal=False: attend()(q, k, v, mask)),
         ("the other one", attend(triangle=lambda ones, T, S: ones.triu(S - T))),
         ("its own position", attend(triangle=lambda ones, T, S: ones.tril(S - T - 1))),
@@ -271,18 +278,25 @@ PLANTED = {
         ("root of 4", (math.exp(1.5) / (2 * math.exp(1.5) + 2), LENGTH, VARIANCE, SLOPE)),
         ("root of the number of keys", (WEIGHT, math.log(27) / 5, VARIANCE, SLOPE)),
         ("key 4 has the same score", (G / (G + 3), LENGTH, VARIANCE, SLOPE)),
+        ("key 4 is missing", (G / (G + 2), LENGTH, VARIANCE, SLOPE)),
         ("e^0 is 1", (0.5, LENGTH, VARIANCE, SLOPE)),
         ("left out the division", (WEIGHT, math.log(27) / 10, VARIANCE, SLOPE)),
         ("three other keys", (WEIGHT, math.sqrt(3) * math.log(9) / 10, VARIANCE, SLOPE)),
-        ("the score that is needed", (WEIGHT, math.log(27), VARIANCE, SLOPE)),
+        ("the score that is needed; which", (WEIGHT, math.log(27), VARIANCE, SLOPE)),
+        ("you counted two other keys", (WEIGHT, math.sqrt(3) * math.log(18) / 10, VARIANCE, SLOPE)),
+        ("not two, and scores", (WEIGHT, math.log(18) / 10, VARIANCE, SLOPE)),
+        ("needed against two other keys", (WEIGHT, math.log(18), VARIANCE, SLOPE)),
         ("entries of variance 1", (WEIGHT, LENGTH, 16, SLOPE)),
-        ("standard deviation", (WEIGHT, LENGTH, 6, SLOPE)),
+        ("is the standard deviation", (WEIGHT, LENGTH, 6, SLOPE)),
+        ("standard deviations of 16 products", (WEIGHT, LENGTH, 24, SLOPE)),
         ("added the two variances", (WEIGHT, LENGTH, 148, SLOPE)),
         ("think of the sign", (WEIGHT, LENGTH, VARIANCE, 0.14)),
         ("its own score", (WEIGHT, LENGTH, VARIANCE, 0.21)),
         ("two digits", (0.42, 0.57, 36, -0.14)),
         ("uniform weights", (0.25, LENGTH, VARIANCE, SLOPE)),
         ("two things", (WEIGHT, math.log(9) / 10, VARIANCE, SLOPE)),
+        ("w_2 (w_1 - 1)", (WEIGHT, LENGTH, VARIANCE, -0.06)),
+        ("no entry 'length'", {"weight": WEIGHT, "variance": VARIANCE, "slope": SLOPE}),
         ("w_2 w_3", (WEIGHT, LENGTH, VARIANCE, -0.02)),
         ("i and j differ here", (WEIGHT, LENGTH, VARIANCE, -0.112)),
     ],
@@ -321,7 +335,14 @@ PLANTED["multi_head"] = [
     ("queries and values", assembled(order=(2, 1, 0))),
     ("merged without a transpose", assembled(join=lambda o: o.reshape(o.shape[0], o.shape[2], -1))),
     ("interleaved in the merge", assembled(join=lambda o: o.permute(0, 2, 3, 1).flatten(2))),
-    ("hold positions", assembled(cut=lambda y, H: y.reshape(y.shape[0], H, y.shape[1], -1))),
+    (
+        "cut by view and merged by reshape",
+        assembled(
+            cut=lambda y, H: y.reshape(y.shape[0], H, y.shape[1], -1),
+            join=lambda o: o.reshape(o.shape[0], o.shape[2], -1),
+        ),
+    ),
+    ("hold positions, not", assembled(cut=lambda y, H: y.reshape(y.shape[0], H, y.shape[1], -1))),
     ("every H-th entry", assembled(cut=lambda y, H: y.unflatten(-1, (-1, H)).permute(0, 3, 1, 2))),
     ("the mask changes nothing", assembled(use_mask=lambda mask: None)),
     ("the wrong way round", assembled(use_mask=lambda mask: None if mask is None else ~mask)),
@@ -415,6 +436,8 @@ def test_other_right_answers_pass():
     as_lists = {name: list(value) if isinstance(value, tuple) else value for name, value in ARROWS.items()}
     assert verdict(ch07.shapes, as_lists) == "passed: shapes"
     assert verdict(ch07.numbers_by_hand, torch.tensor([0.425, 0.571, 36.0, -0.14])) == "passed: numbers_by_hand"
+    by_name = {"weight": WEIGHT, "length": LENGTH, "variance": VARIANCE, "slope": SLOPE}
+    assert verdict(ch07.numbers_by_hand, by_name) == "passed: numbers_by_hand"
     assert verdict(ch07.multi_head, assembled()) == "passed: multi_head"
     assert verdict(ch07.multi_head, packed(attend())) == "passed: multi_head"
 

@@ -973,6 +973,10 @@ def score_for(share):
     """The score that beats three scores of 0 by so much."""
     return math.log(3 * share / (1 - share))
 ''',)),
+    Right("ex07-1-numbers-by-hand", "a dict by name", '''\
+grown = math.exp(math.sqrt(3))
+numbers = {"weight": grown / (2 * grown + 2), "length": 0.571, "variance": 36, "slope": -0.14}
+'''),
     Right("ex07-2-dot-product-attention", "einsum, keyword-only, innocent names", '''\
 def dot_product_attention(q, k, v, *, mask=None, causal=False):
     attention_scores = torch.einsum("...tk,...sk->...ts", q, k) * q.shape[-1] ** -0.5
