@@ -298,8 +298,9 @@ def by_adjective(model, task):
     """What hiding the adjective does, for the test sentences of each adjective, and how much "it" looked at it.
 
     Returns:
-        {adjective: dict of "weight" (the largest of a gathering head's weights on the adjective, a mean over the
-        sentences), "right" and "right_without" (fractions of right tickets, with the adjective and with it hidden)}.
+        {adjective: dict of "sentences" (how many), "weight" (the largest of a gathering head's weights on the
+        adjective, a mean over the sentences), "right" and "right_without" (fractions of right tickets, with the
+        adjective and with it hidden)}.
     """
     test, rows = task.test, torch.arange(len(task.test.ids))
     place = adjective_of(test)
@@ -310,7 +311,8 @@ def by_adjective(model, task):
     for adjective in sorted(set(last)):
         chosen = torch.tensor([word == adjective for word in last])
         parts = {"weight": weight, "right": right, "right_without": without}
-        found[adjective] = {name: part[chosen].mean().item() for name, part in parts.items()}
+        means = {name: part[chosen].mean().item() for name, part in parts.items()}
+        found[adjective] = {"sentences": int(chosen.sum()), **means}
     return found
 
 

@@ -109,7 +109,7 @@ claim(
 # %% [markdown]
 # ## 1 · One sentence, every matrix
 #
-# How does a word look something up? A *bank* is the side of a river in one sentence and a company in the next, yet an embedding gives it the same vector in both. It would be better if each word could look at the others and take in what concerns it. We do this by hand, for four words with four numbers each. In a trained model such numbers have no names. Here they have, so that you can read every matrix.
+# How does a word look something up? A *bank* is the side of a river in one sentence and a company in the next, yet an embedding gives it the same vector in both. It would be better if each word could look at the others and take in what is relevant to it. We do this by hand, for four words with four numbers each. In a trained model such numbers have no names. Here they have, so that you can read every matrix.
 
 # %%
 words = ["the", "river", "bank", "collapsed"]
@@ -140,7 +140,7 @@ weights_bank = scores_bank.softmax(dim=0)  # (T,)
 print("weights", weights_bank, "sum", weights_bank.sum())
 
 # %% [markdown]
-# **Output.** *Bank* becomes the weighted mean of all words. Its water, for example, comes from *river* ($0.30 \cdot 2$) and from itself ($0.49 \cdot 0.5$).
+# **Output.** *Bank* becomes the weighted mean of all words. Its water, for example, comes from *river* and from itself: $0.295 \cdot 2 + 0.487 \cdot 0.5 = 0.83$.
 
 # %%
 h_bank = weights_bank @ x  # (T,) @ (T, D) -> (D,)
@@ -168,11 +168,11 @@ print("bank after river  ", h[2])
 print("bank after savings", h_savings[2])
 
 # %% [markdown]
-# One word, three vectors. Those three lines, scores, weights, output, are **self-attention**.
+# One word, three vectors. The three lines (scores, weights, output) are **self-attention**.
 #
 # ### Three roles: query, key, value
 #
-# Does each word now take in what concerns it? Not yet: a word usually fits itself best, because its dot product with itself is its squared length. So *collapsed* looks at itself. But it should find out *what* collapsed, and a verb is not similar to its subject. And *river* fits *bank* exactly as well as *bank* fits *river*: the matrix of scores is symmetric.
+# Does each word now take in what is relevant to it? Not yet: a word usually fits itself best, because its dot product with itself is its squared length. So *collapsed* looks at itself. But it should find out *what* collapsed, and a verb is not similar to its subject. And *river* fits *bank* exactly as well as *bank* fits *river*: the matrix of scores is symmetric.
 #
 # So far one vector has played three parts: it asks, it is asked, and it is what comes back. Now each word gets a vector for each part, made by a matrix of its own:
 #
@@ -189,9 +189,19 @@ print("bank after savings", h_savings[2])
 # | value | water | money | what is passed on |
 
 # %%
-W_q = torch.tensor([[0.0, 0, 1, 0], [0, 0, 0, 1]])  # (K, D)
-W_k = torch.tensor([[2.0, 2, 0, 0], [0, 0, 2, 0]])
-W_v = torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0]])
+W_q = torch.tensor(
+    [  # water, money, thing, event
+        [0.0, 0, 1, 0],  # a thing asks for a topic
+        [0.0, 0, 0, 1],  # an event asks for a thing
+    ]
+)  # (K, D)
+W_k = torch.tensor(
+    [
+        [2.0, 2, 0, 0],  # water or money: a topic
+        [0.0, 0, 2, 0],  # a thing
+    ]
+)
+W_v = torch.tensor([[1.0, 0, 0, 0], [0.0, 1, 0, 0]])  # row 1: water; row 2: money
 q, k, v = x @ W_q.T, x @ W_k.T, x @ W_v.T  # (T, K) each
 print("queries", q, "keys", k, "values", v, sep="\n")
 
@@ -208,7 +218,7 @@ print("scores", scores_qk, "weights", weights_qk, "output", h_qk, sep="\n")
 figures.word_maps(words, weights, weights_qk)
 
 # %% [markdown]
-# *Bank* looks most at *river*, and *collapsed* finds *bank*. *River* has a query of zeros, asks for nothing, and so looks at all words alike. The scores need not be symmetric any more: *bank* gives *river* 2.83, and *river* gives *bank* 0.
+# *Bank* looks most at *river*, and *collapsed* finds *bank*. *River* has a query of zeros, asks for nothing, and so looks at all words alike: its output is their mean. (A Transformer, chapter 09, adds the output to the word's own vector.) The scores need not be symmetric any more: *bank* gives *river* 2.83, and *river* gives *bank* 0.
 #
 # In one formula, with the rows stacked to matrices $\mathbf Q$, $\mathbf K$, $\mathbf V$ (Vaswani et al. 2017, equation 1):
 #
@@ -250,9 +260,9 @@ print("bank after savings", found[1, 2])
 # %% [markdown]
 # ## 2 · Can it learn where to look?
 #
-# Take the memory task of the first screen. Its eight pairs are a dictionary: letters are keys, digits are values, and the last row comes with a query. (The three terms come from databases.) Python's dictionary wants exactly the right key and returns one value. Attention compares the query with *all* keys and returns a weighted mean, a **soft dictionary**. Move the query a little, and the answer moves a little: so there is a slope, and training can improve the query.
+# Take the memory task of the first screen. Its eight pairs are a dictionary: letters are keys, digits are values, and the last row comes with a query. Python's dictionary wants exactly the right key and returns one value. Attention compares the query with *all* keys and returns a weighted mean, a **soft dictionary**. Move the query a little, and the answer moves a little: so there is a slope, and training can improve the query.
 #
-# Nobody tells the model what to compare. `LookUp` has our attention and one linear layer, which makes the answer from the question's row. It is the first screen's model without its 96 biases:
+# Nobody tells the model what to compare. `LookUp` has our attention and one linear layer, which makes the answer from the question's row. It is the first screen's model without the 96 biases of its three projections:
 
 # %%
 class LookUp(nn.Module):
@@ -340,7 +350,7 @@ claim(
 )
 
 # %% [markdown]
-# The GRU can learn it, but at a learning rate of 0.005, the only one run that long, it took more than a hundred times as many updates. For most of them it stays at 0.3, which is what you get by always naming the digit that occurred most often. Two kinds of memory have met:
+# The GRU can learn it, but at a learning rate of 0.005, the only one run that long, it took more than a hundred times as many updates. For most of them it stays at 0.3, which is about what you get by always naming the digit that occurred most often. Two kinds of memory have met:
 #
 # | | recurrent state | keys and values |
 # |---|---|---|
@@ -390,7 +400,21 @@ claim(
 #
 # $$ \frac{\partial w_i}{\partial a_j} = w_i\,(\delta_{ij} - w_j), $$
 #
-# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**. Before training the choice was made by chance, and the gradient can hardly revise it. The right half of the figure shows the length of a query's gradient, in three seeds, for a simple loss: each of the 32 values is one random number of variance 1, and their weighted mean is itself the loss.
+# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**. Before training the choice was made by chance, and for most queries the gradient can hardly revise it.
+#
+# To measure this we need a loss. The simplest: give each key one random number, and call their weighted mean the loss. For a single query:
+
+# %%
+set_seed(0)
+query, keys = torch.randn(1024, requires_grad=True), torch.randn(32, 1024)
+number = torch.randn(32)  # one for each key
+for divide_by in (1, math.sqrt(1024)):
+    loss = (keys @ query / divide_by).softmax(dim=0) @ number
+    (gradient,) = torch.autograd.grad(loss, query)
+    print(f"divided by {divide_by:2.0f}: length of the gradient {gradient.norm():.4f}")
+
+# %% [markdown]
+# Queries differ. The right half of the figure has 500 of them at each width, in three seeds.
 
 # %%
 figures.query_gradients()
@@ -418,13 +442,14 @@ claim(
     median_with=at_1024["with the root", "median"],
 )
 claim(
-    "The fraction of saturated queries (slope below a hundredth of that of equal weights) is then above one half; with the root it is 0, at all widths.",
-    all(run[-1] > 0.5 for run in saturated["without"]) and max(max(run) for run in saturated["with the root"]) == 0,
-    fraction_without=[run[-1] for run in saturated["without"]],
+    "Without the root the fraction of saturated queries (slope below a hundredth of that of equal weights) is 0 at K = 4, from 0.1 to 0.13 at 64 and above one half at 1024; with the root it is 0 at all widths.",
+    all(run[0] == 0 and 0.1 < run[2] < 0.13 and run[4] > 0.5 for run in saturated["without"])
+    and max(max(run) for run in saturated["with the root"]) == 0,
+    **{f"at K = {K}": [run[i] for run in saturated["without"]] for i, K in enumerate((4, 16, 64, 256, 1024))},
 )
 
 # %% [markdown]
-# At $K = 1024$ a typical query, the median, receives almost nothing. (The mean, dotted, even grows: undivided scores change $\sqrt K$ times as fast with the query, and a few large gradients carry it.) Divided by $\sqrt K$, a typical gradient has about the same length at every width.
+# Up to $K = 64$ the typical gradient, the median, is even larger without the root. What grows is the fraction of queries that are saturated: none at $K = 4$, about one in nine at 64, more than half at 1024. There the median is almost nothing. Divided by $\sqrt K$, a typical gradient has about the same length at every width.
 #
 # So the division keeps the gradients of random queries alive, at all these widths. In training a model may then make its scores as large as it likes.
 
@@ -444,7 +469,7 @@ claim(
 # (d) `slope`: three weights are $w = (0.7, 0.2, 0.1)$. How fast does $w_1$ change with the *second* score, that is, what is $\partial w_1 / \partial a_2$?
 
 # %% nbgrader={"grade": false, "grade_id": "ex07-1-numbers-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
-numbers = ...  # weight, length, variance, slope
+numbers = ...  # (weight, length, variance, slope)
 ### BEGIN SOLUTION
 grown = math.exp(0.3 * 10 / math.sqrt(3))
 numbers = (grown / (2 * grown + 2), math.sqrt(3) * math.log(27) / 10, 16 * 0.25 * 9, -0.7 * 0.2)
@@ -470,7 +495,7 @@ hidden = scores_qk.masked_fill(~mask, -math.inf)
 print("masked scores", hidden, "weights", hidden.softmax(dim=-1), sep="\n")
 
 # %% [markdown]
-# *The* sees itself alone; only *collapsed* sees everything. Now the class gains two arguments. One is `mask`. The other is `memory`, for cross-attention: if it is given, keys and values are made from it instead of from $x$. $T$ queries then meet $S$ keys, and usually $T \ne S$.
+# Only *collapsed* sees everything. Now the class gains two arguments. One is `mask`. The other is `memory`, for cross-attention: if it is given, keys and values are made from it instead of from $x$. $T$ queries then meet $S$ keys, and usually $T \ne S$.
 
 # %%
 class PlainAttention(nn.Module):
@@ -492,7 +517,7 @@ class PlainAttention(nn.Module):
 diagrams.show("scaled_dot_product")
 
 # %% [markdown]
-# With `memory`, the questions of section 2 can be answered in one call. They are asked in reverse order, and so come the digits:
+# With `memory`, the questions of section 2 can be answered in one call. They are asked in reverse order, and the digits come back in reverse too:
 
 # %%
 asker = PlainAttention(d_model=20, d_key=32)
@@ -519,7 +544,7 @@ both = real[:, None, :] & mask  # (B, 1, S) & (T, S) -> (B, T, S)
 print(tuple(both.shape), both[1].int(), sep="\n")
 
 # %% [markdown]
-# Does a mask do its job? A test for every model: *change what is hidden, and nothing else may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
+# The last two rows are those of the padding: it still asks, but nobody reads its rows. Does a mask do its job? A test for every model: *change what is hidden: no visible position's output may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
 
 # %%
 layer = PlainAttention(d_model=4, d_key=2)
@@ -543,7 +568,7 @@ print(causal_mask(2, 5).int())  # two queries, five keys
 # %% [markdown]
 # Second, a query that may see *nothing*, for example in an empty sentence. `PlainAttention` gives it NaN (0 divided by 0), which spoils the gradient of $W_v$ and of everything below the values. In this course it gets zeros.
 #
-# That is all that one attention needs. Write it once, with every case.
+# That is all that one attention needs. (In training, *dropout* may set some weights to 0 at random and scale up the others.) Write it once, with every case.
 
 # %% [markdown]
 # ### Exercise 7.2 · Scaled dot-product attention
@@ -593,12 +618,12 @@ ch07.dot_product_attention(dot_product_attention)
 # %% [markdown]
 # ## 5 · Several heads
 #
-# What if a word has two questions? Suppose *bank* needs its topic *and* what happened to it. One softmax gives *one* mean: half on *river* and half on *collapsed*, it gets half of each, in one sum. So let it look twice: two **heads**, each with its own $W_q$, $W_k$, $W_v$ and softmax. The first is that of section 1; in the second, things look for events, and values tell event and thing. The outputs are put side by side.
+# What if a word has two questions? Suppose *bank* needs its topic *and* what happened to it. One softmax gives *one* mean: half on *river* and half on *collapsed*, it gets half of each, in one sum. So let it look twice: two **heads**, each with its own $W_q$, $W_k$, $W_v$ and softmax. The first is that of section 1; in the second head things look for events, and the values carry event and thing. The outputs are put side by side.
 
 # %%
 W_q2 = torch.tensor([[0.0, 0, 3, 0], [0, 0, 0, 0]])  # things look for ...
 W_k2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 0, 0]])  # ... events
-W_v2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 1, 0]])  # tells event and thing
+W_v2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 1, 0]])  # event and thing
 second_head = PlainAttention(d_model=4, d_key=2)
 with torch.no_grad():
     second_head.W_q.weight.copy_(W_q2)
@@ -624,7 +649,9 @@ class PlainMultiHead(nn.Module):
         return self.W_o(torch.cat(outputs, dim=-1))  # (B, T, D)
 
 # %% [markdown]
-# However many heads there are, the layer has $4 D^2$ weights: the same matrices, cut differently. But a loop over heads is slow. Instead, stack the heads along one more axis, which `@` treats like a batch. For one sentence, queries (H, T, K) and keys (H, S, K) give scores (H, T, S), one matrix for each head:
+# What does it cost? Each head has $3 D K$ weights. $H$ of them, with $K = D / H$, have $3 D^2$, and $W_o$ has $D^2$: always $4 D^2$, however many heads there are.
+#
+# But a loop over heads is slow. Instead, stack the heads along one more axis, which `@` treats like a batch. For one sentence, queries (H, T, K) and keys (H, S, K) give scores (H, T, S), one matrix for each head:
 
 # %%
 q_heads = torch.stack([q, x @ W_q2.T])  # (H, T, K)
@@ -635,19 +662,79 @@ h_heads = scores_heads.softmax(dim=-1) @ v_heads  # (H, T, K)
 print("as before:", torch.allclose(torch.cat([h_heads[0], h_heads[1]], dim=-1), h_both))
 
 # %% [markdown]
-# In a batch these become (B, H, T, K) and (B, H, T, S):
+# The matrices can be joined, too. Put the heads' $W_q$ one above the other, and they are one matrix (D, D): a single product makes the queries of all heads, side by side, (B, T, D). Then each position's $D$ numbers are cut into $H$ heads of $K$, and the axis of the heads moves in front of the positions. `split_heads` does this, and `merge_heads` undoes it. To see it, take numbers that say where they stand: 23 is number 3 of position 2.
+
+# %%
+tens = 10 * torch.arange(4).view(1, 4, 1) + torch.arange(6)  # (B, T, D)
+halves = split_heads(tens, 2)  # (B, H, T, K)
+print("all", tens[0], "head 0", halves[0, 0], "head 1", halves[0, 1], sep="\n")
+print("merged, as before:", torch.equal(merge_heads(halves), tens))
+
+# %% [markdown]
+# Each head has all positions, and its own columns of them. In exercise 7.3 you write both functions. In a hurry? The next cell shows the library's.
+
+# %% tags=["fold", "reveal"]
+# @title Both, one line each (the answers to 7.3)
+show_source(split_heads, merge_heads)
+
+# %% [markdown]
+# ### The whole layer in one piece
+#
+# Project, cut, attend in every head, merge, project:
 
 # %%
 diagrams.show("multi_head")
 
 # %% [markdown]
-# The matrices of all heads stand in one, head above head: so $W_q$ is (D, D), and its product (B, T, D) is cut into heads. Torch packs $W_q$, $W_k$ and $W_v$ once more, into one `in_proj_weight`:
+# This is what the class has become: `W_q`, `W_k`, `W_v` hold all heads, and between split and merge stand the lines of section 4, with one more axis.
+
+
+# %%
+class MultiHead(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.W_q = nn.Linear(d_model, d_model, bias=False)
+        self.W_k = nn.Linear(d_model, d_model, bias=False)
+        self.W_v = nn.Linear(d_model, d_model, bias=False)
+        self.W_o = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
+        memory = x if memory is None else memory
+        q = split_heads(self.W_q(x), self.num_heads)  # (B, H, T, K)
+        k = split_heads(self.W_k(memory), self.num_heads)  # (B, H, S, K)
+        v = split_heads(self.W_v(memory), self.num_heads)  # (B, H, S, K)
+        scores = q @ k.mT / k.shape[-1] ** 0.5  # (B, H, T, S)
+        if mask is not None:  # broadcasts to (B, H, T, S)
+            scores = scores.masked_fill(~mask, -math.inf)
+        heads = scores.softmax(dim=-1) @ v  # (B, H, T, K)
+        return self.W_o(merge_heads(heads))  # (B, T, D)
+
+
+# %% [markdown]
+# Does it compute what the list of heads does? Give both the same matrices, our two sentences and their mask, which gets an axis for the heads, (B, 1, T, S).
+
+# %%
+set_seed(0)
+plain = PlainMultiHead(d_model=4, num_heads=2)
+joined = MultiHead(d_model=4, num_heads=2)
+with torch.no_grad():
+    joined.W_q.weight.copy_(torch.cat([head.W_q.weight for head in plain.heads]))
+    joined.W_k.weight.copy_(torch.cat([head.W_k.weight for head in plain.heads]))
+    joined.W_v.weight.copy_(torch.cat([head.W_v.weight for head in plain.heads]))
+    joined.W_o.weight.copy_(plain.W_o.weight)
+    one_by_one = plain(sentences, mask=both)  # (B, T, D)
+    at_once = joined(sentences, mask=both[:, None])  # (B, T, D)
+print("the same:", torch.allclose(one_by_one, at_once, atol=1e-6))
+
+# %% [markdown]
+# The layer is complete: several questions at once, in one sentence or across two. `MultiHead` has three input matrices, which reads well. Torch's layer, like the library's `MultiHeadAttention`, packs them into one, `in_proj_weight`:
 
 # %%
 diagrams.show("packed_projection")
 
 # %% [markdown]
-# What is left is to cut the heads apart, and to join them again. In the next exercises you write both, and then the layer.
+# Now build it yourself.
 
 # %% [markdown]
 # ### Exercise 7.3 · Split and merge heads
@@ -709,9 +796,9 @@ ch07.shapes(arrows)
 # %% [markdown]
 # ### Exercise 7.5 · Assemble: multi-head attention from your own parts
 #
-# Difficulty ●●●●○ · 30 minutes · needs exercises 7.2 and 7.3
+# Difficulty ●●●○○ · 30 minutes · needs exercises 7.2 and 7.3
 #
-# The whole layer as a function, from your `split`, `dot_product_attention` and `merge`, without a loop over heads, without torch's attention and without the library's functions. The weights are packed as torch packs them: the first D rows of `in_proj_weight` make queries, the next keys, the last values.
+# Torch's layer as a function, from your `split`, `dot_product_attention` and `merge`, without a loop over heads, without torch's attention and without the library's functions. Three things differ from `MultiHead`. The weights are packed: the first D rows of `in_proj_weight` make queries, the next keys, the last values. There are biases. And `key` and `value` may be two different tensors.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex07-5-multi-head", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -742,58 +829,11 @@ def multi_head(query, key, value, in_proj_weight, in_proj_bias, out_proj_weight,
 ch07.multi_head(multi_head)
 
 # %% [markdown]
-# ### The whole layer in one piece
-#
-# This is where the class has grown to. `W_q`, `W_k`, `W_v` now hold all heads; `split_heads` and `merge_heads` are the library's versions of 7.3. The lines between them are those of section 4, with one more axis.
-
-
-# %%
-class PackedMultiHead(nn.Module):
-    def __init__(self, d_model, num_heads):
-        super().__init__()
-        self.num_heads = num_heads
-        self.W_q = nn.Linear(d_model, d_model, bias=False)
-        self.W_k = nn.Linear(d_model, d_model, bias=False)
-        self.W_v = nn.Linear(d_model, d_model, bias=False)
-        self.W_o = nn.Linear(d_model, d_model, bias=False)
-
-    def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
-        memory = x if memory is None else memory
-        q = split_heads(self.W_q(x), self.num_heads)  # (B, H, T, K)
-        k = split_heads(self.W_k(memory), self.num_heads)  # (B, H, S, K)
-        v = split_heads(self.W_v(memory), self.num_heads)  # (B, H, S, K)
-        scores = q @ k.mT / k.shape[-1] ** 0.5  # (B, H, T, S)
-        if mask is not None:  # broadcasts to (B, H, T, S)
-            scores = scores.masked_fill(~mask, -math.inf)
-        heads = scores.softmax(dim=-1) @ v  # (B, H, T, K)
-        return self.W_o(merge_heads(heads))  # (B, T, D)
-
-
-# %% [markdown]
-# Is it the list of heads, only faster? Give both the same matrices, our two sentences and their mask. The mask gets an axis for the heads, (B, 1, T, S).
-
-# %%
-set_seed(0)
-plain = PlainMultiHead(d_model=4, num_heads=2)
-packed = PackedMultiHead(d_model=4, num_heads=2)
-with torch.no_grad():
-    packed.W_q.weight.copy_(torch.cat([head.W_q.weight for head in plain.heads]))
-    packed.W_k.weight.copy_(torch.cat([head.W_k.weight for head in plain.heads]))
-    packed.W_v.weight.copy_(torch.cat([head.W_v.weight for head in plain.heads]))
-    packed.W_o.weight.copy_(plain.W_o.weight)
-    one_by_one = plain(sentences, mask=both)  # (B, T, D)
-    at_once = packed(sentences, mask=both[:, None])  # (B, T, D)
-print("the same:", torch.allclose(one_by_one, at_once, atol=1e-6))
-
-# %% [markdown]
-# The layer is complete. The library's `MultiHeadAttention` computes the same with torch's packed weights, and can return its maps. These maps are where the next bug hides.
-
-# %% [markdown]
 # ### Exercise 7.6 · Find the bug: maps that no model ever used
 #
 # Difficulty ●●●○○ · 20 minutes · needs sections 4 and 5
 #
-# A model is a stack of layers, and what each layer returns is added to what it read. The function below collects the attention maps of all layers; it is modelled on `get_attention_maps` in UvA's tutorial 6. Every map looks like a map, and those of the first layer are right.
+# A model is a stack of layers, and what each layer returns is added to what it read. A layer of the library also tells its maps: `layer.attention_weights(x, mask=mask)`. The function below collects the attention maps of all layers; it is modelled on `get_attention_maps` in UvA's tutorial 6. Every map looks like a map, and those of the first layer are right.
 
 
 # %%
@@ -841,11 +881,11 @@ ch07.stack_maps(stack_maps)
 #
 # Once such a layer is trained, where does it look? And what does that tell you?
 #
-# > The animal didn't cross the street because **it** was too *tired*.
+# > The cat didn't cross the bridge because **it** was too *tired*.
 # >
-# > The animal didn't cross the street because **it** was too *wide*.
+# > The cat didn't cross the bridge because **it** was too *wide*.
 #
-# One word decides whether *it* is the animal or the street. Famous pictures show a head in which *it* looks at the right noun. But a picture is one example, and somebody chose it. So we write thousands of such **twins** in a toy language, where we know the truth for each:
+# One word decides whether *it* is the cat or the bridge. A famous picture shows a head in which *it*, in such a pair, looks at the right noun. But that is one example, and somebody chose it. So we write thousands of such **twins** in a toy language, where we know the truth for each:
 
 # %%
 task = coreference.coreference_task(3000, seed=0)
@@ -853,7 +893,7 @@ for sentence in task.test_sentences[:4]:
     print(" ".join(sentence.tokens), "| it =", sentence.tokens[sentence.referent])
 
 # %% [markdown]
-# Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, none twice: say *animal* gets 3, *street* 11. For *tired* the right answer at *it* is then 3, for *wide* 11. The only way to know that number is to look there.
+# Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, none twice: say *cat* gets 3, *bridge* 11. For *tired* the right answer at *it* is then 3, for *wide* 11. The only way to know that number is to look there.
 #
 # One layer would not do: *it* is always the same word, so its query would be the same in every sentence. The model has two. In the first, `gather`, *it* collects hints from the sentence, with two heads. In the second, `read`, it asks with what it has gathered: the *words* are the keys, the *tickets* the values, and one head says which ticket comes back. `ids` are the words' numbers and `given` holds each word's ticket, both (B, T); `words` and `tickets` are embeddings:
 #
@@ -904,14 +944,22 @@ claim(
 )
 
 # %% [markdown]
-# In both twins, *it* reads the right noun. But look at the upper rows of the first picture: there, in our run, *it* hardly looked at the adjective, the very word that decides! Does a weight show what the model needs? Test it: hide the adjective from `gather` alone. Then *it* asks the same question in both twins, and between the two nouns it must choose alike: of two twins at most one can be right, so at most half of all answers. *Which* half? In the table, *weight* is that of the gathering head that looks at the adjective more.
+# **What we see.** In both twins *it* reads the right noun. But look at the two rows of `gather` in the upper map: there, in our run, *it* hardly looked at *tired*, the very word that decides!
+#
+# **A test.** Does a weight show what the model needs? We hide the adjective from `gather` alone. Then *it* asks `read` the same question in both twins. The two nouns have the same keys in both, so the ratio of their weights is the same, too.
+#
+# **What to expect.** At most one of two twins should then be right, so at most half of all answers. *Which* half? In the table, *weight* is that of the gathering head that looks at the adjective more.
 
 # %% tags=["fold", "nbval-ignore-output"]
 # @title By adjective: the weight, and hiding it
 by_adjective = coreference.by_adjective(model, task)
+right_hidden = sum(row["sentences"] * row["right_without"] for row in by_adjective.values()) / len(written)
 table(
-    ["adjective", "weight", "right", "right with it hidden"],
-    [[word, *row.values()] for word, row in by_adjective.items()],
+    ["adjective", "sentences", "weight", "right", "right with it hidden"],
+    [
+        *([word, *row.values()] for word, row in by_adjective.items()),
+        ["all", len(written), "", quality["accuracy"], right_hidden],
+    ],
 )
 
 # %% tags=["fold"]
@@ -927,16 +975,24 @@ hidden_runs = [
     )
 ]
 looked_at = [{word: without for word, weight, without in rows if weight > 0.8} for rows in hidden_runs]
-
+half = [right_hidden, *ledger.values("coreference-hidden", "all", "without_adjective")]
+claim(
+    "With the adjective hidden, at most half of all answers are right, here and in each of three recorded seeds.",
+    max(half) < 0.5001 and len(half) == 4,
+    right=half,
+)
 claim(
     "In each seed, of the adjectives with a weight above 0.8, one can be hidden and the answers stay right (more than 9 in 10), and with another hidden hardly any is right (fewer than 1 in 10).",
     all(max(found.values()) > 0.9 and min(found.values()) < 0.1 for found in looked_at) and len(looked_at) == 3,
     never_needed=[max(found, key=found.get) for found in looked_at],
     always_needed=[min(found, key=found.get) for found in looked_at],
+    in_between=[sum(0.1 < without < 0.9 for _, _, without in rows) for rows in hidden_runs],
 )
 
 # %% [markdown]
-# Two adjectives with about the same large weight can differ completely: hide one, and the answers stay right; hide the other, and nearly all become wrong; many lie in between. Without the adjective the model falls back on one of the two nouns. For adjectives that point to that noun it need not look at all, though it may. And not to look can be an answer: "I have *not* seen *wide*" is as good as "I have seen *tired*". (`read` still sees the adjective among its keys, but that word's ticket is never the answer.)
+# Compare *small* and *wide*: in our run both have a weight of about 0.99. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. One adjective, *lazy*, lies in between; in the recorded seeds more do. So a large weight does not tell whether the word is needed.
+#
+# Why? Without the adjective the model falls back on one of the two nouns. For adjectives that point to that noun it need not look at all, though it may. Not to look may even be an answer, "I have *not* seen *wide*": perhaps that is what happens with *tired*. (`read` still sees the adjective among its keys, but that word's ticket is never the answer.)
 #
 # > **What a map proves, and what it does not**
 # >
@@ -946,7 +1002,7 @@ claim(
 # >
 # > Jain and Wallace (2019): *attention is not explanation*. Wiegreffe and Pinter (2019): *attention is not not explanation*. A map is a hypothesis. Test it by hiding the word.
 #
-# Does *your* attention read, too? The next cell puts your function of exercise 7.5, with the trained weights, into both layers of the reader.
+# Can your own attention read the twins? The next cell puts your function of exercise 7.5, with the trained weights, into both layers of the reader.
 
 # %% tags=["fold", "nbval-ignore-output"]
 # @title Your attention reads the twins
@@ -980,14 +1036,17 @@ except NotImplementedError:
 #
 # Difficulty ●●●○○ · 40 minutes · needs sections 3 and 6
 #
-# The cell multiplies the trained reader's queries by $c$, an *inverse temperature*. Change it. Answer in words:
+# The second cell multiplies the trained reader's queries by $c$, an *inverse temperature*, and shows where *it* then looks in the first twin, what it answers, and the slope of the weights ($J$ is the matrix of section 3's slopes). Change $c$. Answer in words:
 #
 # (a) At 0.1, 1 and 10: what happens to the weights, to the answer, and to the gradient that a *wrong* answer would send into the queries? (b) When would you rather have a soft, and when a sharp attention? (c) Somebody shows you a map
 # in which *it* looks at the right noun and says: "the model has understood the sentence". Name two reasons why the map alone does not show that, and one experiment that would tell you more.
 
-# %% tags=["nbval-ignore-output"]
-rows = []
-for c in (0.1, 1, 10):  # your turn
+# %% tags=["fold"]
+# @title What the next cell calls: read_sharper(c)
+
+
+def read_sharper(c):
+    """Where *it* looks most in the first twin and with which weight, which word's ticket it tells, and c |J|."""
     with torch.no_grad():
         x_words, h_words = model.context(twins.ids, padding_mask(twins.real))
         q_r, k_r, v_r = model.read.project(h_words, x_words, model.tickets(tickets))
@@ -998,8 +1057,13 @@ for c in (0.1, 1, 10):  # your turn
     most = looks.argmax()
     # the query is multiplied by c, and so is its slope
     slope = c * attention_scaling.softmax_jacobian(looks).norm().item()
-    word, answered = pair[0].tokens[most], pair[0].tokens[told]
-    rows.append([c, word, looks[most].item(), answered, slope])
+    return [pair[0].tokens[most], looks[most].item(), pair[0].tokens[told], slope]
+
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+for c in (0.1, 1, 10):  # your turn
+    rows.append([c, *read_sharper(c)])
 table(["c", "looks most at", "weight", "answers", "slope c |J|"], rows)
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex07-7-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
@@ -1026,7 +1090,7 @@ ch07.saturation_and_heads.compare(...)
 #
 # 1. Each word asks with a query, is found by its key and passes on its value: scores $\mathbf Q \mathbf K^\top / \sqrt{d_k}$, a softmax over the keys, a weighted mean of the values.
 # 2. It is a soft dictionary that learns what to compare. On a look-up task it needed fewer than 100 updates, and a GRU with seven times the parameters, at the one learning rate run that long, more than 10,000.
-# 3. Undivided, random scores have a standard deviation of $\sqrt K$: for large $K$ the softmax saturates, and most queries get hardly any gradient.
+# 3. Without the division, random scores have a standard deviation of $\sqrt K$: for large $K$ the softmax saturates, and most queries get hardly any gradient.
 # 4. A mask says who may look at whom; several heads give several means, with the same number of parameters.
 # 5. A map shows what was mixed, not what the model needs. Hiding a word is a test.
 #
@@ -1097,10 +1161,9 @@ print("wrong   ", wrong[0, 0])  # the values are an identity: these are the weig
 print("repaired", attention(q_1, k_5, v_5, causal=True)[0, 0])
 
 # %% [markdown]
-# **5 · `view` without `transpose`.** `x.view(B, H, T, K)` has the right shape, but head 0 then gets the first two *positions*, each cut in two, instead of a part of every position ([a bug of this kind](https://github.com/reczoo/FuxiCTR/issues/30)):
+# **5 · `view` without `transpose`.** `x.view(B, H, T, K)` has the right shape, but head 0 then gets the first two *positions*, each cut in two, instead of a part of every position ([a bug of this kind](https://github.com/reczoo/FuxiCTR/issues/30)). With the numbers of section 5:
 
 # %%
-tens = 10 * torch.arange(4).view(1, 4, 1) + torch.arange(6)  # 23: position 2, column 3
 print("head 0, wrong", tens.view(1, 2, 4, 3)[0, 0], sep="\n")
 print("head 0, repaired", split_heads(tens, 2)[0, 0], sep="\n")
 
@@ -1134,7 +1197,6 @@ claim(
 
 # %%
 show_source(MultiHeadAttention.forward, MultiHeadAttention.project)
-show_source(split_heads, merge_heads)
 
 # %% [markdown]
 # With the matrices of our list of heads, it returns the same, and its maps as well:
@@ -1142,9 +1204,9 @@ show_source(split_heads, merge_heads)
 # %%
 librarys = MultiHeadAttention(d_model=4, num_heads=2, bias=False)
 with torch.no_grad():
-    rows_of_all = [packed.W_q.weight, packed.W_k.weight, packed.W_v.weight]
+    rows_of_all = [joined.W_q.weight, joined.W_k.weight, joined.W_v.weight]
     librarys.in_proj_weight.copy_(torch.cat(rows_of_all))  # (3 D, D)
-    librarys.out_proj.weight.copy_(packed.W_o.weight)
+    librarys.out_proj.weight.copy_(joined.W_o.weight)
     from_library = librarys(sentences, mask=both[:, None])
 print("the same:", torch.allclose(from_library, one_by_one, atol=1e-6))
 print("maps", tuple(librarys.attention_weights(sentences).shape))  # (B, H, T, T)
@@ -1352,7 +1414,7 @@ from course_lib.notebook import interactive
 interactive.root_of_k(width=4)
 
 # %% [markdown]
-# No, the queries differ: of the 16 here, one gets there at $K = 8$, most at 64 or 128, some not before 512, and a query can fall back at the next width. If two keys compete, the better one has the weight $1 / (1 + e^{-\text{lead}})$, where the lead is the difference of their scores. That is more than 0.99 once the lead is more than $\ln 99 \approx 4.6$. Two undivided random scores differ with a standard deviation of $\sqrt{2K}$, which is 11 at $K = 64$: by then such a lead is common, but which key has it is chance.
+# No, the queries differ: of the 16 here, one gets there at $K = 8$, most at 64 or 128, some not before 512, and a query can fall back at the next width. If two keys compete, the better one has the weight $1 / (1 + e^{-\text{lead}})$, where the lead is the difference of their scores. That is more than 0.99 once the lead is more than $\ln 99 \approx 4.6$. Without the division, two random scores differ with a standard deviation of $\sqrt{2K}$, which is 11 at $K = 64$: by then such a lead is common, but which key has it is chance.
 
 # %% [markdown] tags=["deeper"]
 # ### How do you get from a GRU to attention?

@@ -30,8 +30,8 @@ def recall_by_updates():
         alt="Accuracy over the number of updates, on a logarithmic axis. Attention rises from 0.3 to 1 within 100 "
         "updates. The GRUs stay near 0.3, the larger one up to 2,000 updates, where its line ends, the smaller one up "
         "to 10,000; at 20,000 it is above 0.9.",
-        caption="How many updates does it take? Attention fewer than 100, the GRU more than 10,000 (bands: three "
-        "seeds).",
+        caption="How many updates does it take? Attention fewer than 100, the GRU more than 10,000 (at 0.005, the one "
+        "learning rate that was run so long; bands: three seeds).",
     )
 
 
@@ -117,7 +117,8 @@ def query_gradients():
         "root median, quartiles and mean stay level; without it the mean rises slowly while the median falls to a "
         "thousandth and the lower quartile below the axis.",
         caption="What does the division by $\\sqrt K$ prevent? Without it, in a wide space, one key takes nearly all "
-        "the weight, and half of the queries get almost no gradient; the mean stays high because some get a large one.",
+        "the weight, and at K = 1024 half of the queries get almost no gradient; the mean stays high because some "
+        "get a large one.",
     )
 
 
