@@ -662,7 +662,9 @@ h_heads = scores_heads.softmax(dim=-1) @ v_heads  # (H, T, K)
 print("as before:", torch.allclose(torch.cat([h_heads[0], h_heads[1]], dim=-1), h_both))
 
 # %% [markdown]
-# The matrices can be joined, too. Put the heads' $W_q$ one above the other, and they are one matrix (D, D): a single product makes the queries of all heads, side by side, (B, T, D). Then each position's $D$ numbers are cut into $H$ heads of $K$, and the axis of the heads moves in front of the positions. `split_heads` does this, and `merge_heads` undoes it. To see it, take numbers that say where they stand: 23 is number 3 of position 2.
+# The matrices can be joined, too. Put the heads' $W_q$ one above the other, and they are one matrix (D, D): a single product makes the queries of all heads, side by side, (B, T, D).
+#
+# Then they are cut: each position's $D$ numbers into $H$ heads of $K$, and the axis of the heads moves in front of the positions. `split_heads` does this, and `merge_heads` undoes it. Try it on numbers that say where they stand: 23 is number 3 of position 2.
 
 # %%
 tens = 10 * torch.arange(4).view(1, 4, 1) + torch.arange(6)  # (B, T, D)
@@ -895,16 +897,16 @@ for sentence in task.test_sentences[:4]:
 # %% [markdown]
 # Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, none twice: say *cat* gets 3, *bridge* 11. For *tired* the right answer at *it* is then 3, for *wide* 11. The only way to know that number is to look there.
 #
-# One layer would not do: *it* is always the same word, so its query would be the same in every sentence. The model has two. In the first, `gather`, *it* collects hints from the sentence, with two heads. In the second, `read`, it asks with what it has gathered: the *words* are the keys, the *tickets* the values, and one head says which ticket comes back. `ids` are the words' numbers and `given` holds each word's ticket, both (B, T); `words` and `tickets` are embeddings:
+# One layer would not do: *it* is always the same word, so its query would be the same in every sentence. So the model has two. In the first, `gather`, *it* collects hints from the sentence, with two heads. In the second, `read`, it asks with what it has gathered. There the *words* are the keys and the *tickets* the values, and one head decides which ticket comes back:
 #
 # ```python
-# x = words(ids)                # (B, T, D)
-# h = x + gather(x)             # "it" has gathered hints
-# y = read(h, x, tickets(given))  # query, key, value
-# scores = output(y)            # (B, T, 16), one for each ticket
+# x = words(ids)                  # embeddings of the words, (B, T, D)
+# h = x + gather(x)               # "it" has gathered hints
+# y = read(h, x, tickets(given))  # query, key, value: the tickets' embeddings
+# scores = output(y)              # (B, T, 16), one for each ticket
 # ```
 #
-# The nouns of a test sentence never stood together in training. (`coreference.TicketReader` adds the mask for padding.)
+# `ids` are the words' numbers and `given` their tickets, both (B, T). The nouns of a test sentence never stood together in training. (`coreference.TicketReader` adds the mask for padding.)
 
 # %%
 set_seed(0)
