@@ -1,8 +1,9 @@
 r"""Recorded runs of chapter 10: what layers cost in time and memory, and how far a gradient reaches through them.
 
 Read in this order: `layer_cost` (time against length, where attention's time overtakes the RNN's, gradient against
-distance), `attention_time` (time and peak memory of attention's two paths). Nothing is trained and all inputs are
-random numbers. Times are those of one processor core; compare them with each other, not with another machine's.
+distance), `attention_time` (time and peak memory of attention's two paths), `attention_mask_time` (how much of the
+difference is the causal mask's). Nothing is trained and all inputs are random numbers. Times are those of one processor
+core; compare them with each other, not with another machine's.
 """
 
 import math
@@ -171,6 +172,24 @@ def attention_time(
             results[backend]["peak_mb"] = [max(0, peak - held) / 1e6 for peak, held in zip(peaks, inputs, strict=True)]
     longest = [results[backend]["seconds"][-1] for backend in ("math", "sdpa")]
     results["at the longest"] = {"T": lengths[-1], "math_over_sdpa": longest[0] / longest[1]}
+    return {"results": results}
+
+
+@experiment("attention-mask-time", "Time of attention's two paths at one length, causal and not: math and sdpa.")
+def attention_mask_time(seed, length=2048, batch_size=2, heads=4, head_width=64, rounds=5):
+    """One forward and backward pass of `attention` on one core, float32; the four cases take turns."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = torch.randn(3, batch_size, heads, length, head_width, generator=generator).unbind()
+    steps = {
+        (mask, backend): attention_step(q, k, v, mask == "causal", backend)
+        for mask in ("causal", "not causal")
+        for backend in ("math", "sdpa")
+    }
+    taken = measure.seconds(steps, rounds)
+    results = {}
+    for mask in ("causal", "not causal"):
+        plain, fused = taken[mask, "math"], taken[mask, "sdpa"]
+        results[mask] = {"T": length, "math": plain, "sdpa": fused, "math_over_sdpa": plain / fused}
     return {"results": results}
 
 

@@ -12,9 +12,9 @@ from course_lib.experiments import known, measured_cost
 TINY = {"lengths": (2, 4, 8), "width": 4, "batch_size": 2, "heads": 2, "rounds": 1}
 
 
-def test_both_are_announced():
+def test_all_are_announced():
     """Fails if an experiment cannot be run by name."""
-    assert {"layer-cost", "attention-time"} <= known().keys()
+    assert {"layer-cost", "attention-time", "attention-mask-time"} <= known().keys()
 
 
 def test_layer_cost_records_every_row():
@@ -90,6 +90,17 @@ def test_attention_time_records_time_and_memory():
     assert results["sdpa"]["peak_mb"][-1] < weights
     ratio = results["math"]["seconds"][-1] / results["sdpa"]["seconds"][-1]
     assert results["at the longest"] == {"T": 1024, "math_over_sdpa": ratio}
+
+
+def test_attention_mask_time_records_both_masks():
+    """Fails if a mask or a backend is missing, or the ratio is not that of the recorded times."""
+    results = measured_cost.attention_mask_time(0, length=8, batch_size=1, heads=2, head_width=4, rounds=1)["results"]
+    json.dumps(results, allow_nan=False)
+    assert list(results) == ["causal", "not causal"]
+    for row in results.values():
+        assert row["T"] == 8
+        assert min(row["math"], row["sdpa"]) > 0
+        assert row["math_over_sdpa"] == row["math"] / row["sdpa"]
 
 
 def test_a_step_goes_forward_and_backward():

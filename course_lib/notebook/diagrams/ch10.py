@@ -131,7 +131,7 @@ def two_kinds_of_matrices():
         label(ax, x, y - h / 2 - 0.36, size, size=9.5)
 
     y = 7.2
-    learned = "words meet learned matrices: four of these (queries, keys, values, output)"
+    learned = "only real attention: words meet four learned matrices (queries, keys, values, output)"
     label(ax, 0.3, 9.0, learned, align="left", weight="bold")
     matrix(2.0, y, "$x$", "T × D", "input", wide, long)
     label(ax, 3.6, y, "×", size=13)
@@ -140,7 +140,7 @@ def two_kinds_of_matrices():
     matrix(8.2, y, "$Q$", "T × D", "hidden", wide, long)
     label(ax, 9.6, y, "$D^2$ parameters each", align="left", size=10.5, kind="weight")
     y = 2.3
-    label(ax, 0.3, 4.4, "words meet words: these two (drawn for one head)", align="left", weight="bold")
+    label(ax, 0.3, 4.4, "bare and real attention: words meet words (one head)", align="left", weight="bold")
     matrix(1.05, y, "$Q$", "T × D", "hidden", wide, long)
     label(ax, 2.2, y, "×", size=13)
     matrix(4.05, y, r"$K^\top$", "D × T", "hidden", long, wide)

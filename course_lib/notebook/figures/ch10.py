@@ -66,7 +66,7 @@ def gradient_by_distance(by_seed):
         caption="How much arrives from d steps back in an untrained layer? Close by, most arrives in the RNN and the "
         "LSTM, but they forget exponentially; the CNN's window ends at 8 (3 - 1) = 16 steps; attention without "
         "positions passes on little from each of the 128 inputs, but as much from far as from near; ALiBi makes it "
-        "look near. (Lines are cut at 1e-9; only the CNN's gradient is exactly 0 beyond its end.)",
+        "favour near words. (Lines are cut at 1e-9; only the CNN's gradient is exactly 0 beyond its end.)",
     )
 
 
