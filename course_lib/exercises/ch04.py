@@ -7,14 +7,31 @@ for the usual mistakes and names the one it recognises. Notebook: 04.
 import itertools
 
 import torch
+from torch.autograd import forward_ad
+from torch.nn import utils
 
+from course_lib import bptt
 from course_lib.exercises import Written, Wrong, check, close, expect_number, expect_numbers, expect_tensor, near
+from course_lib.exercises.ready_made import called
+
+AUTOGRAD = (torch.autograd.grad, torch.autograd.backward, forward_ad.make_dual)  # backward() and torch.func call these
+CLIPPING = (utils.clip_grad_norm_, utils.clip_grads_with_norm_, bptt.clip_norm)
 
 
 def _draw(*shape, seed=0):
     """Random float64 numbers, the same every time."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _by_hand(student, given):
+    """Refuse a right answer whose gradients torch computes, or that is clipped by a ready-made function."""
+    if called(student, [(given, {})], AUTOGRAD):
+        raise Wrong("the numbers are right, but torch differentiates for you (autograd): walk from T to 1 yourself")
+    if name := called(student, [(given, {})], CLIPPING):
+        raise Wrong(
+            f"the numbers are right, but `{name}` clips for you: compute the common norm and the factor yourself"
+        )
 
 
 # --- 4.1 ------------------------------------------------------------------------
@@ -83,7 +100,7 @@ def expanded_gradient(student):
     """Exercise 4.2: the expanded sum of dL/dh_t."""
     B, T, D, Q = 2, 5, 3, 4
     do, W_hh, W_ho = _draw(B, T, Q), _draw(D, D), _draw(Q, D)
-    for t in (3, T, 1):
+    for t in (2, T, 1):
         got = expect_tensor(student(do, W_hh, W_ho, t), shape=(B, D))
         got = got.double()
         if close(got, _expanded(do, W_hh, W_ho, t)):
@@ -111,6 +128,8 @@ def expanded_gradient(student):
                 raise Wrong(message)
         if t < T and close(got, do[:, t - 1] @ W_ho):
             raise Wrong("this is step t's own term alone; every later output depends on h_t, too")
+        if t < T - 2 and close(got, _expanded(do, W_hh, W_ho, t, last=t + 1 - T)):
+            raise Wrong("you stopped at t + 1: these are the first two terms; every output from t to T has one")
         if t < T and close(got, _expanded(do, W_hh, W_ho, t, first=T - t)):
             raise Wrong("this is the last step's term alone; every output from t to T has one")
         if close(got, _expanded(do, W_hh, W_ho, t, first=1)):
@@ -139,12 +158,13 @@ def _leaky_forward(x, h_0, W_ih, W_hh, b, alpha):
 def _leaky(do, x, h, c, W_hh, W_ho, alpha, keep=True, scale=True, slope=True, back=None, before=True):
     """The backward pass with its usual mistakes as switches."""
     back = W_hh if back is None else back
-    straight = {True: 1 - alpha, "whole": 1, False: 0}[keep]
+    straight = {True: 1 - alpha, "whole": 1, False: 0, "alpha": alpha}[keep]
+    entering = {True: alpha, False: 1, "rest": 1 - alpha}[scale]
     carried, da = torch.zeros_like(h[:, 0]), torch.zeros_like(c)
     for t in range(x.shape[1] - 1, -1, -1):
         dh = do[:, t] @ W_ho + carried
         inside = {True: c[:, t], "h": h[:, t + 1]}.get(slope)
-        da[:, t] = (alpha if scale else 1) * dh * (1 if inside is None else 1 - inside**2)
+        da[:, t] = entering * dh * (1 if inside is None else 1 - inside**2)
         carried = da[:, t] @ back + straight * dh
     seen = h[:, :-1] if before else h[:, 1:]
     sums = [torch.einsum("btd,bti->di", g, v) for g, v in ((da, x), (da, seen), (do, h[:, 1:]))]
@@ -179,6 +199,7 @@ def leaky_backward(student):
     for name, g, w in zip(names, got, want, strict=True):
         expect_tensor(g, shape=w.shape, name=name)
     if all(close(g, w) for g, w in zip(got, want, strict=True)):
+        _by_hand(student, arguments)
         return
 
     def is_like(**switches):
@@ -189,7 +210,15 @@ def leaky_backward(student):
             "this is section 3's loop. Here tanh makes the candidate c_t, not the state; only the fraction alpha of it "
             "enters the state; and h_t also reaches h_(t+1) past tanh"
         )
+    if is_like(keep="alpha", scale="rest"):
+        raise Wrong("alpha and 1 - alpha are swapped: the candidate enters with alpha, 1 - alpha of the state stays")
     usual = {
+        "the straight path has the factor alpha; it must have 1 - alpha, the fraction of h_t that stays": {
+            "keep": "alpha"
+        },
+        "the candidate's gradient has the factor 1 - alpha; it must have alpha, the fraction that is replaced": {
+            "scale": "rest"
+        },
         "the straight path is missing: h_t also reaches h_(t+1) with the factor 1 - alpha, past tanh": {"keep": False},
         "the straight path lacks its factor: h_(t+1) takes over 1 - alpha of h_t, not the whole": {"keep": "whole"},
         "the candidate enters the state with the factor alpha, so its gradient carries it, too": {"scale": False},
@@ -360,10 +389,17 @@ def window_backward(student):
         raise Wrong(
             f"the gradients are right, but the returned loss is {float(loss):.4g}; its sum over the windows is wanted"
         )
-    layer.zero_grad()
+    before = [_draw(*parameter.shape) for parameter in layer.parameters()]  # what another loss may have left in .grad
+    for parameter, gradient in zip(layer.parameters(), before, strict=True):
+        parameter.grad = gradient.clone()
     loss = student(layer, loss_fn, x, y, 1)
     got = torch.cat([parameter.grad.flatten() for parameter in layer.parameters()])
-    if not close(got, _window_gradient(layer, loss_fn, x, y, 1)) or not close(expect_number(loss), want):
+    added, want_added = got - torch.cat([g.flatten() for g in before]), _window_gradient(layer, loss_fn, x, y, 1)
+    if close(got, want_added):
+        raise Wrong(
+            "what stood in .grad before the call is gone: the gradients are added to it, so set nothing to zero"
+        )
+    if not close(added, want_added) or not close(expect_number(loss), want):
         raise Wrong(f"right for T = {T} and window = {window}, wrong for window = 1: is every step in one window?")
 
 
@@ -439,6 +475,9 @@ def training_step(student):
         ]
         _forward_is_right(expect_tensor(h_T, shape=(B, D), name="h_T"), expect_number(loss, "the loss"), weights, given)
         _update_is_right(new, weights, given, max_norm)
+        if isinstance(loss, torch.Tensor):
+            raise Wrong("the loss is a tensor; a float is wanted, the number alone, which holds no graph: loss.item()")
+    _by_hand(student, ([weight.clone() for weight in weights], *given, max_norm))
 
 
 def _forward_is_right(h_T, loss, weights, given):

@@ -5,11 +5,14 @@ different mistakes the same diagnosis.
 """
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 
+from course_lib import bptt
 from course_lib.exercises import ch04
 from tests.helpers.solutions import solution, verdict
 
@@ -41,6 +44,11 @@ def power_of(exponent):
 
 def last_term(do, W_hh, W_ho, t):
     return do[:, -1] @ W_ho @ torch.linalg.matrix_power(W_hh, do.shape[1] - t)
+
+
+def first_two_terms(do, W_hh, W_ho, t):
+    later = do[:, t] @ W_ho @ W_hh if t < do.shape[1] else 0
+    return do[:, t - 1] @ W_ho + later
 
 
 def leaky(
@@ -175,6 +183,87 @@ def swapped_loss(layer, loss_fn, x, y, window):
     return windows()(layer, lambda output, targets: loss_fn(targets, output), x, y, window)
 
 
+def leaky_by_autograd(how):
+    """Right numbers that autograd computes: W_ih and b are unknown, so zeros are added to what stood inside tanh."""
+
+    def backward(do, x, h, c, W_hh, W_ho, alpha):
+        zeros = torch.zeros(len(W_hh), x.shape[2], dtype=x.dtype), torch.zeros(len(W_hh), dtype=x.dtype)
+        weights = [w.detach().clone().requires_grad_() for w in (zeros[0], W_hh, W_ho, zeros[1])]
+        rest = torch.atanh(c) - h[:, :-1] @ W_hh.T
+
+        def loss(W_ih, W_hh, W_ho, b):
+            state, total = h[:, 0], 0.0
+            for t in range(x.shape[1]):
+                inside = torch.tanh(rest[:, t] + x[:, t] @ W_ih.T + state @ W_hh.T + b)
+                state = (1 - alpha) * state + alpha * inside
+                total = total + (do[:, t] * (state @ W_ho.T)).sum()
+            return total
+
+        return how(loss, weights)
+
+    return backward
+
+
+def by_grad(loss, weights):
+    return torch.autograd.grad(loss(*weights), weights)
+
+
+def by_backward(loss, weights):
+    loss(*weights).backward()
+    return tuple(weight.grad for weight in weights)
+
+
+def by_func(loss, weights):
+    return torch.func.grad(loss, argnums=(0, 1, 2, 3))(*weights)
+
+
+def by_dual_numbers(loss, weights):
+    """Forward mode, one entry after the other."""
+    weights = [weight.detach() for weight in weights]
+    gradients = [torch.zeros_like(weight) for weight in weights]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, when it loads what it needs
+        for number, gradient in enumerate(gradients):
+            for entry in range(gradient.numel()):
+                direction = torch.zeros_like(gradient)
+                direction.view(-1)[entry] = 1.0
+                with forward_ad.dual_level():
+                    moved = list(weights)
+                    moved[number] = forward_ad.make_dual(weights[number], direction)
+                    gradient.view(-1)[entry] = forward_ad.unpack_dual(loss(*moved)).tangent
+    return tuple(gradients)
+
+
+def step_by_autograd(weights, h_0, x, y, alpha, rate, max_norm):
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    h, _ = ch04._leaky_forward(x, h_0, leaves[0], leaves[1], leaves[3], alpha)
+    loss = torch.nn.functional.cross_entropy((h[:, 1:] @ leaves[2].T).flatten(0, 1), y.flatten())
+    loss.backward()
+    norm = math.sqrt(sum(leaf.grad.square().sum().item() for leaf in leaves))
+    factor = min(1.0, max_norm / norm)
+    new = [old - rate * factor * leaf.grad for old, leaf in zip(weights, leaves, strict=True)]
+    return new, h[:, -1].detach(), loss.item()
+
+
+def step_clipped_by(clip):
+    """The gradients by hand, and a ready-made function that clips them."""
+
+    def training_step(weights, h_0, x, y, alpha, rate, max_norm):
+        moved, h_T, loss = right_step(weights, h_0, x, y, alpha, 1.0, math.inf)
+        leaves = [torch.nn.Parameter(weight.clone()) for weight in weights]
+        for leaf, weight, target in zip(leaves, weights, moved, strict=True):
+            leaf.grad = weight - target
+        clip(leaves, max_norm)
+        return [w - rate * leaf.grad for w, leaf in zip(weights, leaves, strict=True)], h_T, loss
+
+    return training_step
+
+
+def clears_first(layer, *rest):
+    layer.zero_grad()
+    return windows()(layer, *rest)
+
+
 PLANTED = {
     "three_steps": [
         ("the loss is a mean", (7.5, 21, 12, 10.5)),
@@ -201,6 +290,7 @@ PLANTED = {
         ("powers are missing", expanded(power_of(lambda k, t, T: 0))),
         ("own term alone", lambda do, W_hh, W_ho, t: do[:, t - 1] @ W_ho),
         ("the last step's term alone", last_term),
+        ("you stopped at t + 1", first_two_terms),
         ("the sum begins at k = t", expanded(first=1)),
         ("runs up to k = T", expanded(last=-1)),
         ("steps count from 1", expanded(shift=1)),
@@ -227,6 +317,10 @@ PLANTED = {
         ("dW_ih, dW_ho", lambda *a: tuple(g * f for g, f in zip(right_leaky(*a), (2, 1, 2, 1), strict=True))),
         ("dW_ih has shape (2, 4)", lambda *a: (right_leaky(*a)[0].T, *right_leaky(*a)[1:])),
         ("tuple of four gradients", lambda *a: right_leaky(*a)[0]),
+        ("alpha and 1 - alpha are swapped", lambda *a: right_leaky(*a[:-1], 1 - a[-1])),
+        ("the straight path has the factor alpha", lambda *a: leaky(straight=a[-1])(*a)),
+        ("the candidate's gradient has the factor 1 - alpha", lambda *a: leaky(inside=(1 - a[-1]) / a[-1])(*a)),
+        ("torch differentiates for you", leaky_by_autograd(by_grad)),
     ],
     "kept_pairs": [
         ("numbers of pairs", (9, 3, 0)),
@@ -257,6 +351,7 @@ PLANTED = {
         ("those of the windows 1-4", windows(scale=lambda n: 2.0)),
         ("still holds its graph", windows(give=lambda total: total)),
         ("its sum over the windows", windows(give=lambda total: total.item() / 3)),
+        ("what stood in .grad before the call is gone", clears_first),
         ("have no .grad", lambda layer, loss_fn, x, y, window: 0.0),
         ("is a return missing", windows(give=lambda total: None)),
     ],
@@ -295,6 +390,10 @@ PLANTED = {
         ("changes its argument in place", step_in_place),
         ("expected a tuple", step(lambda new, h_T, loss, h_0: new)),
         ("a list of four tensors", step(lambda new, h_T, loss, h_0: (new[0], h_T, loss))),
+        ("the loss is a tensor", step(lambda new, h_T, loss, h_0: (new, h_T, torch.tensor(loss)))),
+        ("torch differentiates for you", step_by_autograd),
+        ("`clip_grad_norm_` clips for you", step_clipped_by(torch.nn.utils.clip_grad_norm_)),
+        ("`clip_norm` clips for you", step_clipped_by(bptt.clip_norm)),
         ("the loss is None", step(lambda new, h_T, loss, h_0: (new, h_T, None))),
     ],
 }
@@ -357,6 +456,21 @@ def test_planted_mistake_gets_its_message(name, number):
     message = verdict(getattr(ch04, name), wrong)
     assert message.startswith("not yet: ")
     assert part in message
+
+
+@pytest.mark.parametrize("how", [by_grad, by_backward, by_func, by_dual_numbers])
+def test_autograd_is_refused_whatever_it_is_called(how):
+    """Fails if a gradient that torch computes passes under another name, or is refused for its numbers."""
+    said = verdict(ch04.leaky_backward, leaky_by_autograd(how))
+    assert said.startswith("not yet: the numbers are right, but torch differentiates")
+
+
+def test_autograd_works_after_the_checks():
+    """Fails if a check leaves its watch on: students compare with autograd."""
+    verdict(ch04.training_step, step_by_autograd)
+    x = torch.ones(2, requires_grad=True)
+    x.sum().backward()
+    assert x.grad.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("name", PLANTED)
