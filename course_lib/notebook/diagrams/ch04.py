@@ -70,7 +70,7 @@ def gradient_path():
     """One path of a gradient, whole and cut."""
     ax = canvas(15, 7.4)
     xs = [1.2 + 1.95 * t for t in range(7)]
-    for y, cut, name in ((5.6, None, "full"), (1.9, 3, "windows of 3 steps")):
+    for y, cut, name in ((5.6, None, "whole"), (1.9, 3, "cut into windows of 3 steps")):
         label(ax, 0.4, y + 1.35, name, align="left", size=10.5, weight="bold")
         for t, x in enumerate(xs):
             box(ax, x, y, f"$h_{t}$", kind="hidden", w=0.95, h=0.8, size=11)
