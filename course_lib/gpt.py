@@ -1,7 +1,8 @@
 r"""GPT: a decoder-only Transformer that predicts the next token.
 
-Read `Block`, whose `forward` is its figure, and `GPT`, which stacks blocks between a table of embeddings and an output
-layer. `GPT.from_pretrained` takes the weights of GPT-2 and computes the same numbers; `course_lib.generate` writes.
+Read `Block`, whose `forward` is its figure (its attention: `course_lib.attention.MultiHeadAttention`), and `GPT`, which
+stacks blocks between a table of embeddings and an output layer. `GPT.from_pretrained` takes the weights of GPT-2 and
+computes the same numbers; `course_lib.generate` writes.
 """
 
 from dataclasses import dataclass
@@ -23,34 +24,6 @@ from course_lib.utils.validate import (
     check_probability,
     check_sizes,
 )
-
-
-class SquaredReLU(nn.Module):
-    """max(0, x)^2. Source: So et al. (2021), "Primer", arXiv:2109.08668."""
-
-    def forward(self, x):
-        """The same shape."""
-        return F.relu(x).square()
-
-
-class SwiGLU(nn.Module):
-    """Half of the features, let through as far as the other half says. Source: Shazeer (2020), arXiv:2002.05202."""
-
-    def forward(self, x):
-        """(..., 2 F) to (..., F)."""
-        x, gate = x.chunk(2, -1)
-        return x * F.silu(gate)
-
-
-ACTIVATIONS = {
-    "gelu": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU("tanh"),  # the approximation that GPT-2 was trained with
-    "relu": nn.ReLU,
-    "relu_squared": SquaredReLU,
-    "swiglu": SwiGLU,
-}
-# of the published models: d_model, num_layers, num_heads
-SIZES = {"gpt2": (768, 12, 12), "gpt2-medium": (1024, 24, 16), "gpt2-large": (1280, 36, 20), "gpt2-xl": (1600, 48, 25)}
 
 
 @dataclass(frozen=True)
@@ -233,6 +206,9 @@ class GPT(nn.Module):
         huggingface.save(folder, gpt2_checkpoint.write_settings(self.config), tensors)
 
 
+# --- parts ----------------------------------------------------------------------
+
+
 def tie(model, _=None):
     """One tensor under both names again where config says so: `load_state_dict(..., assign=True)` makes them two."""
     if model.config.tied:
@@ -244,3 +220,32 @@ def make_norm(config):
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.d_model, config.norm_eps)
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.bias)
+
+
+class SquaredReLU(nn.Module):
+    """max(0, x)^2. Source: So et al. (2021), "Primer", arXiv:2109.08668."""
+
+    def forward(self, x):
+        """The same shape."""
+        return F.relu(x).square()
+
+
+class SwiGLU(nn.Module):
+    """Half of the features, let through as far as the other half says. Source: Shazeer (2020), arXiv:2002.05202."""
+
+    def forward(self, x):
+        """(..., 2 F) to (..., F)."""
+        x, gate = x.chunk(2, -1)
+        return x * F.silu(gate)
+
+
+ACTIVATIONS = {
+    "gelu": nn.GELU,
+    "gelu_tanh": lambda: nn.GELU("tanh"),  # the approximation that GPT-2 was trained with
+    "relu": nn.ReLU,
+    "relu_squared": SquaredReLU,
+    "swiglu": SwiGLU,
+}
+
+# of the published models: d_model, num_layers, num_heads
+SIZES = {"gpt2": (768, 12, 12), "gpt2-medium": (1024, 24, 16), "gpt2-large": (1280, 36, 20), "gpt2-xl": (1600, 48, 25)}
