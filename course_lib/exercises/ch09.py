@@ -40,6 +40,37 @@ def _recognise(got, wrong):
             raise Wrong(message)
 
 
+def _expect_gradient(student, right, x, *rest, real=...):
+    """Raise where the numbers are right, but the gradient that comes back to x is not theirs: something is detached."""
+    with torch.enable_grad():
+        leaf, twin = x.clone().requires_grad_(), x.clone().requires_grad_()
+        want = right(twin, *rest)[real]
+        mixed = _random(*want.shape, seed=7)
+        kinds = []
+
+        def noted(*given):
+            result = student.__wrapped__(*given)
+            kinds.append(type(result))
+            return result
+
+        try:
+            got = guarded(noted)(leaf, *rest)[real]
+        except _StudentError:  # NumPy takes no tensor that wants a gradient
+            return
+        if kinds[0] is not torch.Tensor:  # an array, or another kind that begins a graph of its own
+            return
+        if not got.requires_grad:
+            raise Wrong("the numbers are right, but no gradient comes back to x, so nothing before it could learn: is "
+                        "x detached, or are gradients switched off?")  # fmt: skip
+        gradient, wanted = (
+            torch.autograd.grad((mixed * result).sum(), start, allow_unused=True, materialize_grads=True)[0]
+            for result, start in ((got, leaf), (want, twin))
+        )
+    if not close(gradient, wanted, 1e-4):
+        raise Wrong("the numbers are right, but the gradient that comes back to x is not: a part of your computation "
+                    "is detached, or runs with gradients switched off")  # fmt: skip
+
+
 # --- exercise 9.1: LayerNorm ------------------------------------------------------------------
 
 
@@ -118,6 +149,12 @@ def layer_norm(student):
         if not close(student(x, weight, bias, 0.1), F.layer_norm(x, (4,), weight, bias, 0.1)):
             raise Wrong("right for D = 5 and eps = 0.3, wrong for D = 4 and eps = 0.1: is one of them written in your "
                         "code?")  # fmt: skip
+        far = 5000 + 3 * _random(2, 3, 4).float(), weight.float(), bias.float()
+        if not close(student(*far, 0.1), F.layer_norm(far[0], (4,), *far[1:], 0.1), 1e-2):
+            raise Wrong("right for small entries, wrong where they lie near 5000: is the variance a difference of two "
+                        "large numbers, the mean of the squares and the square of the mean? In float32 little is left "
+                        "of it. Subtract the mean first, then square")  # fmt: skip
+        _expect_gradient(student, lambda x, *rest: F.layer_norm(x, (4,), *rest), x, weight, bias, 0.1)
         return
     _is_eps_used(student, got, x, weight, bias)
     one, zero = torch.ones(5, dtype=x.dtype), torch.zeros(5, dtype=x.dtype)
@@ -182,13 +219,15 @@ def residuals_by_hand(answer):
     unbiased = 4 / math.sqrt(12)
     if near(got[0], unbiased) or near(got[1], 6 + 2 * unbiased):
         raise Wrong("you divided the squares by D - 1 = 2; LayerNorm divides by D = 3: the variance is 24 / 3")
+    if all(map(near, sorted(got), sorted(want))):
+        raise Wrong("these are the right four numbers in another order; asked for are post, pre, rezero, replaced")
     post, pre, rezero, replaced = got
     if near(post, 3 * unit):
         raise Wrong("post: norm(x) + f(norm(x)) is the form in the last question; Post-LN adds first, then normalises")
     if near(post, 2 * unit) or near(post, 4.0):
         raise Wrong("post: is the residual x added, and then all of it normalised? norm(x + f(x)) = norm(3x)")
     if not near(post, want[0]):
-        raise Wrong(f"post: the first entry of norm(x + f(x)) is not {post:.3g}; norm(3x) equals norm(x)")
+        raise Wrong(f"post: the first entry of norm(x + f(x)) is not {post:.3g}; first the sum, x + 2x, then its norm")
     if near(pre, 3 * unit):
         raise Wrong("pre: the residual must be x as it is, not norm(x): x + f(norm(x))")
     if near(pre, 2 * unit):
@@ -228,6 +267,8 @@ def _attend(x, mask, p, width=None, axis=-1, merge=True, order="qkv", split=True
     q, k, v = (parts[name] for name in "qkv")
     if split == "interleaved":
         q, k, v = (part.view(B, T, D // H, H).permute(0, 3, 1, 2) for part in (q, k, v))
+    elif split == "by head":
+        q, k, v = torch.cat([q, k, v], -1).view(B, T, H, 3, D // H).permute(3, 0, 2, 1, 4)
     elif split:
         q, k, v = (part.view(B, T, H, D // H).transpose(1, 2) for part in (q, k, v))
     else:
@@ -263,7 +304,7 @@ def _block(x, mask, p, attend=_attend, feed=_feed_forward, add="post", norms=(1,
     x = norm1(keep + attend(x, mask, p, **options))
     if add == "first only":
         return norm2(feed(x, p))
-    return norm2({"none": 0, "the start": start}.get(add, x) + feed(x, p))
+    return norm2({"none": 0, "the start": start}.get(add, x) + feed(start if add == "thinks of the start" else x, p))
 
 
 def _without_biases(p, *names):
@@ -281,6 +322,11 @@ def _other_block(student, x, p):
     if not close(student(x, mask, p, 2)[mask], _block(x, mask, p)[mask], precision(got)):
         raise Wrong("right for padding at the end of the rows, wrong for padding in front or between: use `real` "
                     "as it is, not the number of its True")  # fmt: skip
+    _expect_gradient(student, _block_of_heads, x, mask, p, 2, real=mask)
+
+
+def _block_of_heads(x, mask, p, H):
+    return _block(x, mask, p, H=H)
 
 
 def _no_norms(x, mask, p):
@@ -356,6 +402,10 @@ def encoder_block(student):
         "the first norm is used twice; the second sum has its own, gain2 and offset2": _block(x, mask, p, norms=(1, 1)),
         "the second residual is the block's input; what the feed-forward read, norm1's result, is added to what it "
         "gives": _block(x, mask, p, add="the start"),
+        "the feed-forward network reads the block's input; it must read norm1's result, as the second sum does":
+            _block(x, mask, p, add="thinks of the start"),
+        "the rows of in_proj_weight are read head by head, q, k and v of each; they are all of q, then all of k, then "
+        "all of v, and within each the heads one after the other": _block(x, mask, p, split="by head"),
         "a causal mask in an encoder: the text is there as a whole, every token may look at all the real ones":
             _block(x, mask, p, causal=True),
         "none of the four biases is added: each of the linear maps has one": _block(x, mask, _without_biases(
@@ -596,8 +646,15 @@ def continue_greedily(student):
         first = _CausalModel()(torch.tensor([prompt]))[0, -1].argmax().item()
         if got and len(set(got)) == 1 and got[0] == first and len(got) > 1:
             raise Wrong("the same word every time: append each word to the text before the next round")
-        raise Wrong(f"for the prompt {prompt} the first word should be the best after it, id {first}, and each "
-                    f"following one the best after all before; you return {got}")  # fmt: skip
+        n = next(
+            (i for i, (word, best) in enumerate(zip(got, right, strict=False)) if word != best),
+            min(len(got), len(right)),
+        )
+        best = f"id {right[n]}" if n < len(right) else f"the stop token ({_STOP})"
+        yours = f"id {got[n]}" if n < len(got) else "nothing more"
+        raise Wrong(f"for the prompt {prompt} the first place that differs is new word {n + 1}: the best after all "
+                    f"{len(prompt) + n} words before it is {best}, yours is {yours}. Does the model read the whole "
+                    "text in each round, and do you take the best word, not draw one?")  # fmt: skip
     words = _write(_CausalModel(), [4, 6], _STOP, 20, obey=False)
     stop = next(word for t, word in enumerate(words) if t >= 2 and word != _STOP and word not in words[:t])
     got = student(_CausalModel(), [4, 6], stop, 20)
@@ -907,7 +964,8 @@ def _expect_update(student, weights, H, source, real):
         return updates(learn, _tensors(own)), _tensors(own)
 
     mine = _Shared(_copied(weights, leaves=True))
-    got = [expect_number(loss, "learn: the loss") for loss in updates(guarded(student(mine, H).learn), _tensors(mine))]
+    losses = updates(guarded(student(mine, H).learn), _tensors(mine))
+    got = [expect_number(loss, "learn: the loss") for loss in losses]
     right, tensors = ours()
     if not close(got[0], right[0]):
         for rule, message in (
@@ -934,6 +992,9 @@ def _expect_update(student, weights, H, source, real):
         raise Wrong("learn: after an update the loss is the same to nine digits, and no tensor that was handed over "
                     "has moved: is there a backward, and a step? Or does your model hold copies of them?")  # fmt: skip
     if close(got[1], right[1]) and all(close(a, b) for a, b in zip(_tensors(mine), tensors, strict=True)):
+        if any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses):
+            raise Wrong("learn: the loss that you return still holds the graph of its whole pass, and keeps it in "
+                        "memory as long as somebody keeps the loss. Return a float")  # fmt: skip
         return
     kept_losses, kept = ours("kept")
     if close(got[1], kept_losses[1]) and all(close(a, b) for a, b in zip(_tensors(mine), kept, strict=True)):

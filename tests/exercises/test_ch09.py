@@ -36,6 +36,18 @@ def norm(dim=-1, unbiased=False, place="inside", gain=True, offset=True, centre=
     return layer_norm
 
 
+def by_squares(x, weight, bias, eps):
+    """The variance as the mean of the squares minus the square of the mean: cancels where entries are large."""
+    mean = x.mean(-1, keepdim=True)
+    return weight * (x - mean) / (x.square().mean(-1, keepdim=True) - mean.square() + eps).sqrt() + bias
+
+
+def detached_centre(x, weight, bias, eps):
+    """Right numbers; the mean is taken for a constant."""
+    centred = x - x.mean(-1, keepdim=True).detach()
+    return weight * centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() + bias
+
+
 def torch_norm(x, weight, bias, eps):
     """By torch's BatchNorm of the transposed batch: the right numbers, and not allowed."""
     return F.batch_norm(x.flatten(0, 1).T, None, None, training=True, eps=eps).T.view(x.shape) * weight + bias
@@ -54,6 +66,7 @@ def block(
     split=True,
     project=True,
     exchange=False,
+    by_head=False,
     unbiased=(),
 ):
     def encoder_block(x, mask, p, num_heads):
@@ -69,6 +82,8 @@ def block(
                 parts[i].view(B, T, *axes).permute(turn) if split else parts[i].reshape(B, num_heads, T, -1)
                 for i in order
             )
+            if by_head:
+                q, k, v = torch.cat(parts, -1).view(B, T, num_heads, 3, K).permute(3, 0, 2, 1, 4)
             scores = q @ k.mT / {"K": D // num_heads, "H": num_heads, "D": D, "1": 1}[width] ** 0.5
             keys = {"mask": mask, "all": mask | True, "padding": ~mask}.get(see, mask)
             if see == "causal":
@@ -102,6 +117,8 @@ def block(
         x = norm1(attend(x) + (0 if form in ("none", "last") else x))
         if not second:
             return norm2(x)
+        if form == "thinks of the start":
+            return norm2(feed(start) + x)
         return norm2(feed(x) + (0 if form in ("none", "first") else start if form == "start" else x))
 
     return encoder_block
@@ -214,6 +231,22 @@ def doubled(model, prompt, stop, max_new):
     return ids[0, len(prompt) :].tolist()
 
 
+def cropped(model, prompt, stop, max_new):
+    """The model reads the last eight tokens alone."""
+    return write()(lambda ids: model(ids[:, -8:]), prompt, stop, max_new)
+
+
+def drawn(model, prompt, stop, max_new):
+    """Each word is drawn, not the best taken."""
+    generator = torch.Generator().manual_seed(0)
+
+    def chosen(ids):
+        word = model(ids)[0, -1].softmax(-1).multinomial(1, generator=generator)
+        return F.one_hot(word, 9)[None]  # one word has all the weight
+
+    return write()(chosen, prompt, stop, max_new)
+
+
 def copied(part, detach):
     """The same weights in memory of their own, with or without a way back for the gradient."""
     if isinstance(part, torch.Tensor):
@@ -228,7 +261,7 @@ def own(
     norms=(2, 3), first=False, scale=1.0, ids_tell=False, heads=None, depth=None, pad_counts=False, reduction="mean",
     shift=False, zero=True, move=True, keep_eos=False, keep_sos=False, stop=True, short=0, half=False, train=True,
     score="K", in_order=False, divide=False, clone=False, detach=False,
-    again=False, exchange=False, all_places=False, loss_after=False,
+    again=False, exchange=False, all_places=False, loss_after=False, graph=False,
 ):  # fmt: skip
     """A whole model, or one with a mistake in it."""
 
@@ -306,7 +339,7 @@ def own(
             if loss_after:
                 logits = self.decode(target_in, self.encode(source, real), real)
                 loss = F.cross_entropy(logits.transpose(1, 2), wanted, **options)
-            return loss.item()
+            return loss if graph else loss.item()
 
         def translate(self, source, sos, eos, max_new_tokens):
             row, ids = torch.tensor([[*source, eos] if again else source]), [sos]
@@ -355,10 +388,14 @@ PLANTED = {
             .view_as(x) * weight + bias),
         ("torch's own batch_norm", torch_norm),
         ("wrong for D = 4 and eps = 0.1", lambda x, weight, bias, eps: norm()(x, weight, bias, 0.3)),
+        ("wrong where they lie near 5000", by_squares),
+        ("no gradient comes back to x", lambda x, *rest: norm()(x.detach(), *rest)),
+        ("the gradient that comes back to x is not", detached_centre),
     ],
     "residuals_by_hand": [
         ("you divided the squares by D - 1", (1.155, 8.309, 12, 3.464)),
-        ("post: norm(x) + f(norm(x))", (4.243, 8.828, 12, 1.414)),
+        ("post: norm(x) + f(norm(x))", (4.243, 8.828, 12, 4.243)),
+        ("in another order", (4.243, 8.828, 12, 1.414)),
         ("post: is the residual x added", (2.828, 8.828, 12, 4.243)),
         ("post: the first entry", (6, 8.828, 12, 4.243)),
         ("pre: the residual must be x", (1.414, 4.243, 12, 4.243)),
@@ -405,6 +442,9 @@ PLANTED = {
         ("yet: out_bias is not added", block(unbiased=("out_bias",))),
         ("yet: bias1 is not added", block(unbiased=("bias1",))),
         ("yet: bias2 is not added", block(unbiased=("bias2",))),
+        ("reads the block's input", block(form="thinks of the start")),
+        ("head by head", block(by_head=True)),
+        ("no gradient comes back to x", lambda x, *rest: block()(x.detach(), *rest)),
         ("the result holds nan", queries_hidden),
         ("right for 2 heads", lambda x, mask, p, H: block()(x, mask, p, 2)),
         ("in front or between", lambda x, mask, p, H: block()(
@@ -471,6 +511,7 @@ PLANTED = {
         ("is there a backward, and a step", own(move=False)),
         ("has your model copied them", own(clone=True)),
         ("call zero_grad", own(zero=False)),
+        ("still holds the graph", own(graph=True)),
         ("the weights after two updates are not", own(train=False)),
         ("translate: sos stands in front", own(keep_sos=True)),
         ("translate: eos is among your words", own(keep_eos=True)),
@@ -492,6 +533,8 @@ PLANTED = {
         ("list of the new tokens", lambda model, prompt, stop, max_new: "words"),
         ("leave the loop when it comes", never_stops),
         ("the prompt holds the stop token", looks_everywhere),
+        ("the first place that differs is new word", cropped),
+        ("and do you take the best word, not draw one", drawn),
     ],
 }  # fmt: skip
 
