@@ -419,8 +419,9 @@ WORDS = ["la", "kata", "vidis", "<eos>"]
     alt="Four frames. In each, a row of input words stands below a box 'decoder', and the new output word above it. "
     "Frame 1: input <sos>, output la. Frame 2: inputs <sos> la, output kata. Frame 3: <sos> la kata, output vidis. "
     "Frame 4: <sos> la kata vidis, output <eos>. A dashed arrow leads from each output to the next frame's input.",
-    caption="Generating: each output is appended to the input, and the decoder runs again on all of it, until it says "
-    "`<eos>`. Three words and `<eos>` take four passes, each waiting for the one before.",
+    caption="Generating: each output is appended to the input, and in our loop the decoder runs again on all of it, "
+    "until it says `<eos>`. Three words and `<eos>` take four passes, each waiting for the one before. (In practice "
+    "the keys and values of earlier words are kept, and only the new word is computed.)",
 )
 def autoregressive_decoding():
     """Draw four steps of decoding as a strip of frames."""

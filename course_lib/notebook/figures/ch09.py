@@ -27,8 +27,8 @@ def reactions(matrices):
         alt="Three maps of 12 outputs by 12 inputs. Loop: below the diagonal only, fading quickly with the "
         "distance. Direct, causal: on and below the diagonal only, strongest on it, about even elsewhere in a row. "
         "Direct, full: everywhere.",
-        caption="What does an output react to? The loop: to the past, and to the distant past hardly at all. The "
-        "causal direct function: to every input before it, near or far. The full one: to everything.",
+        caption="What does an output react to? This untrained loop: to the past, and to the distant past hardly at "
+        "all. The causal direct function: to every input before it, near or far. The full one: to everything.",
     )
 
 
@@ -237,5 +237,5 @@ def bleu_by_length(recorded):
         alt="BLEU by source length for four models on Multi30k. The lines of the Transformer and of the GRU with "
         "attention lie close together at every length; the two models with one vector are about ten points lower.",
         caption="Does looking back help at every length? In these runs yes: both models that can do it are well above "
-        "both that cannot, though the LSTM is as large as the Transformer. (Bands: least to greatest seed.)",
+        "both that cannot, though the LSTM is nearly as large as the Transformer. (Bands: least to greatest seed.)",
     )
