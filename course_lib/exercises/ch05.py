@@ -64,6 +64,9 @@ def _lstm_cells(x, h, c, weight_ih, weight_hh, bias):
         "you tie the gates, 1 - f in place of i: a variant, but here the input gate has weights of its own": (
             f * c + (1 - f) * g
         ),
+        "you tie the gates, 1 - i in place of f: a variant, but here the forget gate has weights of its own": (
+            (1 - i) * c + i * g
+        ),
         "your new cell is i * g: the old cell is lost": i * g,
         "tanh is taken of the new cell before it is stored: the cell itself has no tanh on its line": (
             (f * c + i * g).tanh()

@@ -257,10 +257,9 @@ def imdb():
         alt="Dots by seed of the test accuracy on IMDB, sorted: "
         + ", ".join(sorted(values, key=lambda row: -math.fsum(values[row]) / len(values[row])))
         + ".",
-        caption="What do gates gain on real reviews? LSTM and GRU lie above the RNN, the more so when only the last "
-        "state is "
-        "read. The bag that also counts pairs is ahead of all. (LSTM: forget bias 1; RNN and GRU: torch's start. Small "
-        f"dots: {seeds} seeds; large: their mean.)",
+        caption="What do gates gain on real reviews? The LSTM and the GRU lie above the RNN, the more so when only "
+        "the last state is read. The bag that also counts pairs is ahead of all. (LSTM: forget bias 1; RNN and GRU: "
+        f"torch's start. Small dots: {seeds} seeds; large: their mean.)",
     )
 
 
