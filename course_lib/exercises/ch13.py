@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,7 +26,8 @@ from course_lib.exercises import (
     expect_tensor,
     near,
 )
-from course_lib.generate import draw, generate
+from course_lib.exercises.ready_made import called
+from course_lib.generate import draw, generate, top_k_top_p
 from course_lib.pretrained import load_shakespeare, weights_by_layer
 
 
@@ -111,6 +113,9 @@ def tied_gradient(student):
         ),
         "the two parts are averaged; a parameter used twice gets the sum of both gradients": (output + embedding) / 2,
         "this is the gradient of the sum over the T tokens; the loss is their mean": (output + embedding) * len(ids),
+        "the sum is divided by V, the size of the vocabulary; the loss is the mean over the T tokens": (
+            (output + embedding) * len(ids) / len(table)
+        ),
         "the sign is turned: the error is softmax minus one-hot": -output - embedding,
         "the one-hot of the targets is missing: the error at a logit is its probability minus 1 for the target": (
             errors.T @ table[ids] + torch.zeros_like(table).index_add(0, ids, errors @ table)
@@ -161,6 +166,8 @@ def temperature_numbers(answer):
         strict=True,
     ):
         _rounded_too_far(name, got, wanted)
+        if name != "(e)" and near(got, 100 * wanted):
+            raise Wrong(f"{name} {got:.4g} is in percent; a probability lies between 0 and 1")
     if not near(a, math.e / (math.e + 2)):
         raise Wrong(f"(a) {a:.4g}: at temperature 1 it is the softmax of 2, 1, 1 itself; what is its first entry?")
     if near(b, a):
@@ -247,6 +254,8 @@ def top_p(student):
                 "0.5, 0.25, 0.25 only the first should stay"
             )
         _expect_one_of_two(student)
+        if name := called(student, [((probs, p), {})], [top_k_top_p]):
+            raise Wrong(f"the numbers are right, but the ready-made {name} makes the cut: write your own lines")
         return
     _explain_top_p(got, probs, p)
 
@@ -494,6 +503,8 @@ def training_memory(student):
         for value, name in zip(answer, ("parameters", "bytes"), strict=True):
             if not isinstance(value, Integral):
                 raise Wrong(f"the numbers are right, but {name} is a {type(value).__name__}; wanted two int")
+    if called(student, [((11, 7, 6, 3), {})], [nn.Module]):
+        raise Wrong("the numbers are right, but a model was built to count them: derive them from the sizes alone")
 
 
 def _explain_parameters(got, sizes):

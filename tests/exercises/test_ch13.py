@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from course_lib import pretrained
 from course_lib.exercises import ch13
-from course_lib.generate import top_k_top_p
 from course_lib.gpt import GPT, GPTConfig
 from tests.helpers.solutions import solution, verdict
 
@@ -156,6 +155,13 @@ def zero_over_zero(probs, p):
     return nucleus(right)(probs, p) * torch.tensor([[math.nan], [1.0], [math.nan]])[: len(probs)]
 
 
+def by_library(probs, p):
+    """Right, but not written by the student; the import inside changes nothing."""
+    from course_lib.generate import top_k_top_p
+
+    return top_k_top_p(probs.log(), top_p=p).softmax(-1)
+
+
 def by_log_softmax(probs, p):
     """A right answer that works with logits throughout."""
     logits, order = probs.log().log_softmax(-1).sort(-1, descending=True)
@@ -251,6 +257,14 @@ def memory(each=16, table=1, L=1, bias=9, norm=4, last=2):
         return parameters, each * parameters
 
     return held
+
+
+def by_building(V, L, D, N):
+    """Counts the library's model, built without memory."""
+    with torch.device("meta"):
+        model = GPT(GPTConfig(V, L, D, N, 1))
+    parameters = sum(p.numel() for p in model.parameters())
+    return parameters, 16 * parameters
 
 
 def own(
@@ -404,6 +418,7 @@ PLANTED = {
         ("only its last look-up counts", tied(assign=True)),
         ("averaged", tied(scale=0.5)),
         ("gradient of the sum", tied(scale=4.0)),
+        ("divided by V", tied(scale=4 / 5)),
         ("sign is turned", tied(scale=-1.0)),
         ("one-hot of the targets is missing", tied(one_hot=False)),
         ("at the targets' rows", tied(at="targets")),
@@ -417,6 +432,8 @@ PLANTED = {
     ],
     "temperature_numbers": [
         ("(a)", temperature(_0=0.5)),
+        ("(a) 57.61 is in percent", [100 * value for value in TEMPERATURE[:4]] + TEMPERATURE[4:]),
+        ("(d) 33.3 is in percent", temperature(_3=33.3)),
         ("(b) is as (a)", temperature(_1=TEMPERATURE[0])),
         ("multiplied by the temperature", temperature(_1=math.sqrt(math.e) / (math.sqrt(math.e) + 2))),
         ("(b) 0.9", temperature(_1=0.9)),
@@ -455,6 +472,7 @@ PLANTED = {
         ("changed their ratios", flattened),
         ("has shape (7,)", lambda probs, p: nucleus(right)(probs, p)[0]),
         ("with p = 1", lambda probs, p: nucleus(right)(probs, min(p, 0.9))),
+        ("ready-made top_k_top_p", by_library),
     ],
     "cached_step": [
         ("does not see itself: with", step(last=0)),
@@ -494,6 +512,7 @@ PLANTED = {
         ("20 bytes a parameter", memory(each=20)),
         ("expected a tuple", lambda V, L, D, N: memory()(V, L, D, N)[1]),
         ("parameters is a float; wanted two int", lambda *sizes: tuple(map(float, memory()(*sizes)))),
+        ("a model was built", by_building),
     ],
     "training_run": [
         ("20 tokens for each parameter", run(_0=774e6)),
@@ -596,13 +615,9 @@ def test_reference_passes(name):
 
 
 def test_other_right_ways_are_welcome():
-    """Fails when a check insists on the reference's own way: the library's, logits, loops, the planted skeletons."""
-
-    def by_library(probs, p):
-        return top_k_top_p(probs.log(), top_p=p).softmax(-1)
-
+    """Fails when a check insists on the reference's own way: logits, loops, the planted skeletons."""
     assert verdict(ch13.tied_gradient, tied()) == "passed: tied_gradient"
-    for answer in (by_library, by_log_softmax, by_loop, last_of_equals):
+    for answer in (by_log_softmax, by_loop, last_of_equals):
         assert verdict(ch13.top_p, answer) == "passed: top_p"
     assert verdict(ch13.top_p, nucleus(right)) == "passed: top_p"
     assert verdict(ch13.cached_step, step()) == "passed: cached_step"
