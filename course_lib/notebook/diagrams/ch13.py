@@ -104,7 +104,7 @@ def whole_gpt():
     operation(ax, x, 3.32, "+")
     box(ax, branch, 3.32, "table of positions", "position", w=3.2, h=0.75)
     wire(ax, [(branch - 1.6, 3.32), (x + 0.27, 3.32)], "position")
-    line(3.32, "+ self.positions[:T]", "a row for each place: (T, D)")
+    line(3.32, "+ self.positions[:T]", "a row for each position: (T, D)")
     wire(ax, [(x, 3.59), (x, 7.23)])
     frame(ax, 0.35, 4.3, 7.25, 6.75)
     label(ax, 7.25, 10.6, "block, × N", size=10.5, align="right", weight="bold")
@@ -138,11 +138,12 @@ def _branch(ax, x, side, below, above, text, kind):
 
 
 @diagram(
-    alt="Five tokens, 'the cat sat on the', the last one new. Under the first four, in a frame, their keys and values, "
-    "kept in the cache; under the fifth its new key and value. On the right the new token's query, the only one. It "
-    "leads to a row of five weights, one under each key; the weighted mean of the five values goes through the rest of "
-    "the model and gives the next token, 'mat'. Aside a triangle of scores: without a cache its grey rows are computed "
-    "again, with a cache only the last.",
+    alt="Five tokens, 'the cat sat on the', the last one new. Under them, from top to bottom, a row of keys, a row of "
+    "weights and a row of values. The keys and values of the first four, in two frames, are kept in the cache; those "
+    "of the fifth are new. On the right the new token's query, the only one. It leads to the row of weights, as an "
+    "arrow from each key does. An arrow leads from each weight to its value, and from each value to the weighted mean, "
+    "which goes through the rest of the model and gives the next token, 'mat'. Aside a triangle of scores: without a "
+    "cache its grey rows are computed again, with a cache only the last.",
     caption="What is computed at step t, and what is kept? Computed: one query, one key, one value, one row of scores, "
     "and the layers' work for one token. Kept: the keys and values of all earlier tokens, in every layer.",
 )
@@ -150,38 +151,39 @@ def kv_cache():
     """Draw one step of decoding with a cache."""
     ax = canvas(16, 9.2)
     xs = [2.9 + 1.6 * i for i in range(5)]
-    for y, name in ((8.5, "tokens"), (6.75, "keys"), (5.75, "values"), (3.95, "weights")):
+    for y, name in ((8.5, "tokens"), (6.85, "keys"), (5.25, "weights"), (3.65, "values")):
         label(ax, 1.8, y, name, size=10.5, align="right", weight="bold")
-    frame(ax, xs[0] - 0.85, 5.15, 6.5, 2.2)
-    label(ax, xs[1] + 0.8, 7.66, "cache: kept, not computed again", kind="hidden", size=10, weight="bold")
-    label(ax, xs[4] + 0.85, 6.25, "new, then\nkept", size=9.5, align="left")
+    for y in (6.85, 3.65):
+        frame(ax, xs[0] - 0.85, y - 0.52, 6.5, 1.04)
+        label(ax, xs[4] + 0.85, y, "new, then\nkept", size=9.5, align="left")
+    label(ax, xs[1] + 0.8, 7.72, "cache: kept, not computed again", kind="hidden", size=10, weight="bold")
     for i, x in enumerate(xs):
         new = i == 4
         box(ax, x, 8.5, WORDS[i], kind="token" if new else "faint", w=1.35, h=0.64)
-        box(ax, x, 6.75, f"$k_{i}$", kind="key", w=1.3, h=0.74, size=11, lw=2.4 if new else 1.6)
-        box(ax, x, 5.75, f"$v_{i}$", kind="value", w=1.3, h=0.74, size=11, lw=2.4 if new else 1.6)
-        wire(ax, [(x, 5.15 if not new else 5.38), (x, 4.32)], "muted")
-    wire(ax, [(xs[4], 8.18), (xs[4], 7.12)])
-    asked = 12.4
-    wire(ax, [(xs[4] + 0.68, 8.5), (asked, 8.5), (asked, 7.12)])
-    box(ax, asked, 6.75, "$q_4$", kind="query", w=1.3, h=0.74, size=11, lw=2.4)
-    label(ax, asked + 0.85, 6.75, "new, used once,\nnever again", size=9.5, align="left")
-    wire(ax, [(asked, 6.38), (asked, 3.95), (xs[4] + 0.75, 3.95)], "query")
-    label(ax, asked - 1.2, 4.28, "asks every key", kind="query", size=9.5)
-    _weights(ax, xs, 3.95)
-    middle = xs[2]
-    wire(ax, [(middle, 3.55), (middle, 2.2)], "attention weight")
-    box(ax, middle, 1.7, "weighted mean of 5 values", kind="attention weight", w=4.6, h=0.9, size=10)
-    wire(ax, [(middle + 2.3, 1.7), (10.25, 1.7)])
-    label(ax, 9.3, 2.2, "rest of\nthe model", size=9)
-    box(ax, 10.95, 1.7, "mat", kind="output", w=1.4, h=0.7)
-    _triangle(ax, 12.75, 3.45)
-    label(ax, 14.05, 0.55, "grey: computed again,\nwithout a cache", size=9.5)
+        box(ax, x, 6.85, f"$k_{i}$", kind="key", w=1.3, h=0.74, size=11, lw=2.4 if new else 1.6)
+        wire(ax, [(x, 6.48), (x, 5.62)], "key")
+        wire(ax, [(x, 4.9), (x, 4.04)], "attention weight")
+        box(ax, x, 3.65, f"$v_{i}$", kind="value", w=1.3, h=0.74, size=11, lw=2.4 if new else 1.6)
+        wire(ax, [(x, 3.28), (x, 2.17)], "value")
+    wire(ax, [(xs[4], 8.18), (xs[4], 7.24)])
+    asked = 12.9
+    wire(ax, [(xs[4] + 0.68, 8.5), (asked, 8.5), (asked, 7.24)])
+    box(ax, asked, 6.85, "$q_4$", kind="query", w=1.3, h=0.74, size=11, lw=2.4)
+    label(ax, asked + 0.85, 6.85, "new, used\nonly once", size=9.5, align="left")
+    wire(ax, [(asked, 6.48), (asked, 5.25), (xs[4] + 0.75, 5.25)], "query")
+    label(ax, asked - 1.45, 5.58, "asks every key", kind="query", size=9.5)
+    _weights(ax, xs, 5.25)
+    box(ax, xs[2], 1.7, "weighted mean of 5 values", kind="attention weight", w=7.3, h=0.9, size=10)
+    wire(ax, [(xs[2] + 3.65, 1.7), (11.05, 1.7)])
+    label(ax, 10.45, 2.62, "rest of\nthe model", size=9)
+    box(ax, 11.75, 1.7, "mat", kind="output", w=1.4, h=0.7)
+    _triangle(ax, 13.05, 3.45)
+    label(ax, 14.1, 0.55, "grey: computed again,\nwithout a cache", size=9.5)
     return ax
 
 
 def _weights(ax, xs, y):
-    """One row of weights, one under each key, as cells filled by their share."""
+    """One row of weights, one between each key and its value, as cells filled by their share."""
     from matplotlib.patches import Rectangle
 
     from course_lib.notebook import plots
