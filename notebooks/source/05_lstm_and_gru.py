@@ -849,7 +849,7 @@ claim(
 )
 
 # %% [markdown]
-# To copy for texts of your own, here is all of this in one piece, in plain torch.
+# To copy for texts of your own: with `ReviewLSTM` and its imports, this is all of it in one piece, in plain torch.
 
 # %% tags=["fold"]
 # @title To copy: texts and labels in, accuracy out
