@@ -110,14 +110,13 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 
 # %% [markdown]
 # There are only 1,024 strings of 10 symbols, and each came up some 25 times in training: the window can learn them like a table. In a long string it is lost. A quotation mark looks the same whether it opens or closes. To know which, you must know how many came before, back to the
-# first symbol. No fixed window reaches that far. Yet one bit is enough, if it is kept up to date. (You have seen one training run of each; another seed may find a rule that holds only on short strings.)
+# first symbol. No fixed window reaches that far. Yet one bit is enough, if it is kept up to date. This is one training run of each; another seed may find a rule that holds only on short strings.
 #
-# This chapter builds a network that keeps such a memory up to date. First one story, then two other tasks, then the limits:
+# This chapter builds a network that keeps such a memory, lets it write, and finds its limit:
 #
 # - **Sections 1 to 4:** from a loop to a network that writes, in bare tensors. *With exercise 3.1 this is a sitting of about an hour; exercise 3.2 may wait.*
-# - **Sections 5 to 7:** the same with torch's layer, on a text of any length, and how good it is. *Then the language model is complete.*
-# - **Sections 8 and 9, other tasks:** which state do you use for one answer about a whole text? And for one in the middle?
-# - **Section 10:** what is hard for a recurrent network, which leads to chapter 04. **Section 11** lists errors to look up.
+# - **Sections 5 to 8:** torch's layer, a text of any length, how good the model is, and what holds it back, which leads to chapter 04.
+# - **Section 9:** the same layer for other tasks. **Section 10:** errors to look up.
 #
 # ### You will be able to
 #
@@ -125,8 +124,6 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 # 2. train a language model, carry its state, write with it (3.3), and judge how wide the state should be (3.4);
 # 3. read the parameters and shapes of `nn.RNN` (3.5), and take the right state out of a padded batch (3.6);
 # 4. assemble a bidirectional layer for padded rows out of your own parts (3.7).
-#
-# **Letters.** `B` sequences in a batch, `T` steps, `I` numbers in an input $x_t$, `D` units, that is, numbers in the state $h_t$, `N` layers, `V` tokens in the vocabulary. Vectors are rows, as in torch: $x_t$ is (B, I), $h_t$ is (B, D), and a weight $W$ of shape (D, I) is used as $x_t W^\top$.
 
 # %% [markdown]
 # ## 1 · A loop and its state
@@ -135,7 +132,7 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 #
 # $$ h_t = f(x_t, h_{t-1}), \qquad y_t = g(h_t). $$
 #
-# It takes one input at a time. Whatever it will need later of $x_1, \dots, x_t$ must be in the **state** $h_t$. (It is also called the *hidden* state, because it is neither an input nor an output.)
+# It takes one input at a time. Whatever it will need later of $x_1, \dots, x_t$ must be in the **state** $h_t$, also called the *hidden* state, as it is neither an input nor an output.
 #
 # A loop needs no neural network:
 
@@ -155,65 +152,49 @@ print(said)
 print("".join("^" if bit else "." for bit in open_at))
 
 # %% [markdown]
-# **What is the smallest state for each of these, whatever the length?** (a) *is a quotation open*; (b) the mean so far; (c) *do the letters so far form a palindrome?*
-#
-# (a) needs one bit. (b) needs two numbers, the mean and the count, with more and more digits. (c) needs all the letters. Only for (a) is a fixed number of bits enough at every length.
-#
-# Here we chose $f$ and the state ourselves. A recurrent network has a state of fixed size, and it *learns* what to put into it. What is its $f$?
+# Here we chose $f$ and the state ourselves, and one bit was enough at every length. A recurrent network has a state of fixed size too, but it *learns* what to put into it. What is its $f$?
 
 # %% [markdown]
 # ## 2 · One step, and one more
 #
-# To be learned, $f$ must be made of weights. Elman (1990) chose one layer of a neural network, which sees the input *and its own previous result* (his units lie between 0 and 1; with tanh, as is usual today, it is):
+# To be learned, $f$ must be made of weights. Elman (1990) chose one layer of a neural network, which sees the input *and its own previous result*. With tanh, as is usual today:
 #
-# $$ h_t = \tanh\big(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b\big), \qquad W_{ih}: (D, I), \quad W_{hh}: (D, D), \quad b: (D). $$
+# $$ h_t = \tanh\big(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b\big). $$
 #
-# The first term is what the new input adds, the second is what the past has to say, and the tanh keeps each of the D numbers between -1 and 1. The index $ih$ reads "from input to hidden"; $ho$ in the diagram, "from hidden to output", waits for section 4.
+# The first term is what the new input adds, the second is what the past has to say, and the tanh keeps every number of the state between -1 and 1.
+#
+# **Shapes.** A batch has `B` sequences of `T` steps. An input has `I` numbers, a state has `D`, one for each *unit* of the layer. Vectors are rows, as in torch: $x_t$ is (B, I), $h_t$ is (B, D). So $W_{ih}$, "from input to hidden", is (D, I), $W_{hh}$ is (D, D), and $b$ is (D).
+#
+# Here is the loop, unrolled. Its $W_{ho}$ makes the output $y_t$.
 
 # %% tags=["fold"]
 # @title Diagram: the loop, unrolled over four steps
 diagrams.show("rnn_unrolled")
 
 # %% [markdown]
-# We read two words of four letters, *keep* and *peek*. They have the same letters in a different order, so a bag of letters cannot tell them apart. Each letter becomes a *one-hot* vector: a 1 at its place in the alphabet e, k, p, and 0 elsewhere.
+# We take two strings of the kind from the opening, 1010 and 0011, where 1 is a quotation mark. The input is a single number, so I = 1. The weights are random, the state starts at zero, and each symbol has one line:
 
 # %%
-two_words = ["keep", "peek"]
-letters = sorted(set("".join(two_words)))  # e, k, p
-word_ids = torch.tensor([[letters.index(c) for c in word] for word in two_words])
-
-B, T, I, D = 2, 4, 3, 5
-x = F.one_hot(word_ids, I).float()
-print("ids", tuple(word_ids.shape), "-> x", tuple(x.shape))
-print(x[0])  # keep
-
-# %% [markdown]
-# Random weights, a state of zeros at the start, and one line for each letter:
-
-# %%
+x = torch.tensor([[1, 0, 1, 0], [0, 0, 1, 1]]).float()[:, :, None]  # (B, T, I)
+B, T, I = x.shape  # 2, 4, 1
+D = 5
 _ = torch.manual_seed(1)
 W_ih, W_hh, b = torch.randn(D, I), torch.randn(D, D), torch.zeros(D)
 
 h_0 = torch.zeros(B, D)
-h_1 = torch.tanh(x[:, 0] @ W_ih.T + h_0 @ W_hh.T + b)  # has read k, p
-h_2 = torch.tanh(x[:, 1] @ W_ih.T + h_1 @ W_hh.T + b)  # ke, pe
-h_3 = torch.tanh(x[:, 2] @ W_ih.T + h_2 @ W_hh.T + b)  # kee, pee
-h_4 = torch.tanh(x[:, 3] @ W_ih.T + h_3 @ W_hh.T + b)  # keep, peek
+h_1 = torch.tanh(x[:, 0] @ W_ih.T + h_0 @ W_hh.T + b)  # has read 1, 0
+h_2 = torch.tanh(x[:, 1] @ W_ih.T + h_1 @ W_hh.T + b)  # 10, 00
+h_3 = torch.tanh(x[:, 2] @ W_ih.T + h_2 @ W_hh.T + b)  # 101, 001
+h_4 = torch.tanh(x[:, 3] @ W_ih.T + h_3 @ W_hh.T + b)  # 1010, 0011
 for t, h in enumerate((h_1, h_2, h_3, h_4), start=1):
     print(f"h_{t}", tuple(h.shape), h, sep="\n")
 
 # %% [markdown]
-# One row for each word, one column for each unit. Look at `h_2`: both words have just read an *e*, and yet the rows differ, because the states before differed. And in `h_4` the same letters in a different order left a different state.
+# One row for each string, one column for each unit. Look at `h_2`: both strings have just read a 0, and yet the rows differ. The first still carries a trace of its mark; the second has met no mark, and with $b = 0$ its state is still zero.
 #
-# In the first line $h_0$ is zero, so `h_1` can be checked: a one-hot vector times $W_{ih}^\top$ picks one *column* of $W_{ih}$. The input looks up D numbers, as an embedding does.
-
-# %%
-print(torch.tanh(W_ih[:, letters.index("k")]))  # the first row of h_1, as b is 0
-
-# %% [markdown]
-# Now compare the four lines: they differ only in $t$. The weights, purple in the diagram, have no index $t$. They are **shared** by all steps, and three things follow. A layer has $D(I + D + 1)$ parameters whether $T$ is 5 or 5,000. It runs on lengths that it has never seen. And what it learns about a quotation mark at one place it can use at every place.
+# Now compare the second row of `h_3` with the first row of `h_1`. They are equal: each string has just met its first mark, and the same weights read it, two steps apart. The weights have no index $t$; they are **shared** by all steps. So a layer has $D(I + D + 1)$ parameters whether $T$ is 5 or 5,000, it runs on lengths that it has never seen, and what it learns about a quotation mark at one place it can use at every place.
 #
-# Lines that differ only in $t$ call for a loop, and this one is yours.
+# The four lines differ only in $t$. That calls for a loop, and this one is yours.
 
 # %% [markdown]
 # ### Exercise 3.1 · The recurrent layer from tensors
@@ -253,7 +234,7 @@ ch03.rnn_forward(rnn_forward)
 # %% [markdown]
 # ## 3 · What does the state hold?
 #
-# Your layer returns D numbers for every step. What do they mean? Training tells a network what to answer, not what to keep. So let us look inside the network from the opening: we run it over a real line and draw its 16 numbers after every character. `carrier` is that network: its `embedding` turns each 0 or 1 into a vector, and its `layer` returns the same pair as your `rnn_forward`, the states after every step and the last one.
+# Your layer returns D numbers for every step. What do they mean? Training tells a network what to answer, not what to keep. So let us look inside `carrier`, the network from the opening that carries a state. We run it over a real line and draw its 16 numbers after every character. Its `embedding` turns each 0 or 1 into a vector, and its `layer` returns the same pair as your `rnn_forward`: the states after every step, and the last one.
 
 # %%
 line = 'she said "wait" and then "go" and left'
@@ -266,20 +247,15 @@ figures.state_over_text(line_states, line)
 # @title How clear is the bit?
 telling, at_marks = (figures.telling_units(line_states, line, at_marks=m) for m in (False, True))
 claim(
-    "At every character of this line but the marks, the sign of an outlined unit alone tells whether a quotation is open.",
-    len(telling) > 0,
-    unit=telling,
-)
-claim(
-    "At the marks other units tell it. The output layer, which reads all 16, is right at every character.",
-    len(set(at_marks) - set(telling)) > 0
+    "At every character of this line but the marks, the sign of an outlined unit alone tells whether a quotation is open. At the marks other units tell it. The output layer, which reads all 16, is right at every character.",
+    len(telling) > 0
+    and len(set(at_marks) - set(telling)) > 0
     and torch.equal(carrier.output(line_states).argmax(-1), is_mark[0].cumsum(0) % 2),
-    units=at_marks,
+    outlined=telling,
+    at_marks=at_marks,
 )
 
 # %% [markdown]
-# (Karpathy 2015 found such a unit in a network that was only trained to predict the next character.)
-#
 # **How can a tanh layer hold a bit?** Take a single unit that reads only itself, $h' = \tanh(w\,h)$, and start it somewhere:
 
 # %%
@@ -323,18 +299,18 @@ quotation_weights = (
 ch03.quotation_weights(quotation_weights)
 
 # %% [markdown]
-# In practice nobody sets weights by hand: training finds them. That is the next section.
+# So a state can hold a bit, whether training finds the weights or you do. Now training gets a harder task: real text.
 
 # %% [markdown]
 # ## 4 · A language model from scratch
 #
-# Read a character, predict the next one. The whole program has about sixty lines, in seven parts: text, parameters, forward, loss, clipping, training, writing.
+# Can such a loop write? It reads a character and predicts the next one; all that your loop lacks is an output at every step. The whole program has about sixty lines, in seven parts: text, parameters, forward, loss, clipping, training, writing.
 #
-# Chapter 01's n-grams looked back $n - 1$ characters. Mikolov et al. (2010) put a recurrent network in their place, which in principle looks back to the start of the text:
+# Chapter 01's n-grams looked back $n - 1$ characters. Mikolov et al. (2010) put a recurrent network in their place, which in principle looks back to the start of the text. With `V` characters in the alphabet:
 #
 # $$ p(x_{t+1} \mid x_1, \dots, x_t) = \mathrm{softmax}(h_t W_{ho}^\top + b_o), \qquad W_{ho}: (V, D), \quad b_o: (V). $$
 #
-# **The text** is one that every machine has: the docstrings of your own Python. (`run_size.pick` gives its first value on a CPU; its second, here all of the text, where there is a GPU.)
+# **The text** is one that every machine has: the docstrings of your own Python. `run_size.pick` gives its first value on a CPU; its second, here all of the text, where there is a GPU.
 
 # %%
 corpus = datasets.docstrings(run_size.pick(300_000, None))
@@ -353,13 +329,13 @@ cut = len(corpus_ids) * 9 // 10
 train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]  # 9 : 1
 
 # %% [markdown]
-# **The parameters.** Five tensors. A one-hot input picks a single column of $W_{ih}$, so these weights may be as large as 1. The other two matrices are multiplied by the D numbers of the state and summed, so they get the scale $1/\sqrt{D}$, which keeps the sums moderate.
+# **The parameters.** Five tensors. A character enters as its *one-hot* vector: V numbers, a 1 at its place in the alphabet and 0 elsewhere, so I = V. It picks a single column of $W_{ih}$, so these weights may be as large as 1. The other two matrices are multiplied by the D numbers of the state and summed, so they get the scale $1/\sqrt{D}$, which keeps the sums moderate.
 
 
 # %%
 def new_parameters(V, D):
     scale = D**-0.5
-    W_ih = torch.empty(D, V).uniform_(-1, 1)  # from a character, one-hot, so I = V
+    W_ih = torch.empty(D, V).uniform_(-1, 1)  # I = V
     W_hh = torch.empty(D, D).uniform_(-scale, scale)
     b = torch.zeros(D)
     W_ho = torch.empty(V, D).uniform_(-scale, scale)
@@ -384,7 +360,7 @@ def forward(ids, h, parameters):
 
 
 # %% [markdown]
-# **The loss.** At every step the target is the character that comes next: for the piece *Return* the inputs are *R e t u r* and the targets *e t u r n*. So `piece` has $T + 1$ characters.
+# **The loss.** At every step the target is the character that comes next: for the piece *Return* the inputs are *R e t u r* and the targets *e t u r n*. So `piece` has $T + 1$ characters. We check the loss once before training: it should be that of guessing.
 
 
 # %%
@@ -410,17 +386,16 @@ claim(
 )
 
 # %% [markdown]
-# **Clipping.** Unrolled over 32 steps, the network is 32 layers deep. In deep networks the gradient is sometimes very large (chapter 04 shows why). In plain gradient descent a single step along it can ruin the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction does not change. (Adam, which we use, limits its steps by itself, and in this small run clipping hardly ever acts: it is insurance. We count how often.)
+# **Clipping.** Unrolled over 32 steps, the network is 32 layers deep, and the gradient of a deep network is sometimes very large. In plain gradient descent a single step along it can ruin the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction does not change. Adam, which we use, limits its steps by itself, so here clipping is insurance.
 
 
 # %%
 def clip(parameters, largest=1.0):
-    """Shorten the gradient if it is longer than `largest`; say whether it was."""
+    """Shorten the gradient if it is longer than `largest`."""
     norm = torch.sqrt(sum((p.grad**2).sum() for p in parameters))
     if norm > largest:
         for p in parameters:
             p.grad *= largest / norm
-    return bool(norm > largest)
 
 
 # %% [markdown]
@@ -428,7 +403,6 @@ def clip(parameters, largest=1.0):
 
 # %% tags=["nbval-ignore-output"]
 optimizer = torch.optim.Adam(parameters, lr=0.005)
-clipped = 0
 for step in tqdm(range(1, 601), leave=False):
     starts = torch.randint(len(train_ids) - 32, (32, 1))
     # positions: (32, 1) + (33,) -> (32, 33)
@@ -436,11 +410,10 @@ for step in tqdm(range(1, 601), leave=False):
     loss = next_character_loss(piece, parameters)
     optimizer.zero_grad()
     loss.backward()  # through all 32 steps
-    clipped += clip(parameters)
+    clip(parameters)
     optimizer.step()
     if step in (1, 100, 300, 600):
         print(f"step {step}: loss {loss.item():.1f}, perplexity {loss.exp():.0f}")
-print(f"clipped in {clipped} of {step} steps")
 
 # %% [markdown]
 # **Writing.** Read the prompt; draw the next character from the model's distribution; read it; draw the next. The state holds all that the model uses of the past, so each new character costs one step. The logits are first divided by a *temperature*: below 1, it makes likely characters likelier still.
@@ -486,7 +459,7 @@ claim(
 )
 
 # %% [markdown]
-# Words and half-words, but no sense yet. (Your text differs with your Python.) Every language model has these parts. The GPT of chapter 13 has a different `forward`, different parameters, and no state.
+# Words and half-words, but no sense yet. Your text differs with your Python. Every language model has these seven parts; what differs is mostly `forward` and its parameters.
 #
 # *A good place to stop for today.* You have built it all: a loop, its state, training, writing. Next, torch supplies the loop.
 #
@@ -495,7 +468,7 @@ claim(
 # %% [markdown]
 # ## 5 · The same with torch's layer
 #
-# `nn.RNN` is your loop in compiled code. It has two biases, $b_{ih}$ and $b_{hh}$, of which only the sum counts, so a layer has $D(I + D + 2)$ parameters. An `nn.Embedding` replaces the one-hot vectors by learned ones, of any width. Both, and the output layer, in one module:
+# Which of the seven parts does torch already have? `nn.RNN` is your loop in compiled code. It has two biases, $b_{ih}$ and $b_{hh}$, of which only the sum counts, so a layer has $D(I + D + 2)$ parameters. Without `batch_first=True` torch wants time first. An `nn.Embedding` replaces the one-hot vectors by learned ones, of any width. Both, and the output layer, in one module:
 
 
 # %%
@@ -535,30 +508,14 @@ claim(
 )
 
 # %% [markdown]
-# **Layers on layers.** The states of one layer can be the inputs of the next. Each layer has its own weights, shared over time as before.
-
-# %% tags=["fold"]
-# @title Diagram: two layers over three steps
-diagrams.show("rnn_stacked")
-
-# %% [markdown]
-# So two things come back: `output` has the *top layer* after *every step*, `h_n` has *all layers* after *the last*. Without `batch_first=True` torch wants time first.
-
-# %%
-layer = nn.RNN(input_size=3, hidden_size=5, num_layers=2, batch_first=True)
-output, h_n = layer(torch.zeros(4, 7, 3))  # 4 sequences of 7 steps
-print("output", tuple(output.shape), "(B, T, D)")
-print("h_n   ", tuple(h_n.shape), "(N, B, D)")
-
-# %% [markdown]
-# `h_n` comes back so that you can hand it in again. Your `write` did so after every character. Your training did not: that comes next.
+# So the loop is torch's now, and the function is the same. The `l0` in the names is the first layer, here the only one. The last state comes back as (1, B, D), one entry for each layer, so that you can hand it in again. Your `write` did so after every character. Your training did not. What does it lose?
 
 # %% [markdown]
 # ## 6 · A text longer than a piece: carry the state
 #
-# Section 4 read pieces of 32 characters, each from a state of zeros. But the text goes on, and the state is there to remember what came before. Could we unroll the whole text instead? It would give a single update per pass, and memory grows with the text: with 128 units, by about 3 kilobytes a character. Here that is bearable, for a large corpus far too much.
+# Section 4 read pieces of 32 characters, each from a state of zeros. But the text goes on, and the state is there to remember what came before. Could we unroll the whole text instead? That gives a single update per pass, and memory grows with the text.
 #
-# The way out is to pass on the *value* of the last state without its history. We read 16 streams of text side by side, piece after piece, and each piece starts from the state in which the piece before ended. `detach` drops the history of that state, so gradients stay inside a piece. (This is *truncated backpropagation*; chapter 04 tells what it costs.) The learning rate rises and falls in the course of training (`OneCycleLR`); that is only for speed.
+# The way out is to pass on the *value* of the last state without its history. We read 16 streams of text side by side, piece after piece, and each piece starts from the state in which the piece before ended. `detach` drops the history of that state, so gradients stay inside a piece. This is *truncated backpropagation*. The learning rate rises and falls in the course of training (`OneCycleLR`); that is only for speed. `clip_grad_norm_` is torch's `clip`.
 
 
 # %%
@@ -615,24 +572,15 @@ figures.catching_up(spans, binned, carried_binned)
 
 # %% tags=["fold"]
 # @title What a zero start costs
-bigram = ngram.NgramModel(2, V, add=2.0, interpolate=True).fit(train_ids)
-after_one = metrics.bits(bigram.nll(rows.flatten()).view(-1, 65)[:, 1].mean().item())
 claim(
     "The first character costs more than 1 bit extra; after 8 characters less than 0.05 are left.",
     binned[0] - carried_binned[0] > 1
     and all(abs(a - b) < 0.05 for a, b in zip(binned[4:], carried_binned[4:])),
     extra=[a - b for a, b in zip(binned, carried_binned)],
 )
-claim(
-    "After one character from zeros the RNN needs over half a bit more than a bigram, which sees just as much: over a third of the extra.",
-    binned[0] - after_one > max(0.5, (binned[0] - carried_binned[0]) / 3),
-    rnn=binned[0],
-    bigram=after_one,
-    part_of_extra=(binned[0] - after_one) / (binned[0] - carried_binned[0]),
-)
 
 # %% [markdown]
-# So a start from zeros costs this network a lot, and not only because context is lost: after the same single character a bigram does better, and that difference is about half of the cost. Probably it comes from the state itself: in training the network has hardly ever met a state of zeros. After eight characters the difference is gone. So this network, one run after two passes, makes little use of anything further back, though its state could carry it. The rule: **carry the state exactly where the text goes on. Same text, next piece: carry. Another text: reset.** And with every perplexity, say how the state was treated.
+# So a start from zeros costs a lot, but only at first. After eight characters the difference is gone: this network, one run after two passes, makes little use of anything further back, though its state could carry it. The rule: **carry the state exactly where the text goes on. Same text, next piece: carry. Another text: reset.** And with every perplexity, say how the state was treated.
 #
 # Carrying matters most where each piece is a single character: in writing.
 
@@ -700,7 +648,7 @@ ch03.continue_text(continue_text)
 # %% [markdown]
 # ## 7 · How good is it?
 #
-# The model carries its state and writes. But in chapter 01 plain counts, n-grams, were hard to beat. We count n-grams on the same training text and score both on the same held-out tenth. **Which n-gram comes nearest to this RNN after two passes?**
+# The model carries its state and writes. Is it any good? In chapter 01 plain counts, n-grams, were hard to beat. We count n-grams on the same training text and score both on the same held-out tenth. **Which n-gram comes nearest to this RNN after two passes?**
 
 # %%
 order_guess = predict("the order n of the n-gram nearest to this RNN", ...)
@@ -732,7 +680,7 @@ order_guess.compare(
 )
 
 # %% [markdown]
-# So plain counts are still ahead. A likely reason: a table of counts learns in one pass, while a network needs many. (*Going deeper* has longer runs of a larger RNN, on Shakespeare, where it catches up.) A network also has a size that you must choose. Would a wider state help?
+# So plain counts are still ahead. A likely reason: a table of counts learns in one pass, while a network needs many. (A larger RNN, trained longer on Shakespeare, catches up: see *Going deeper*.) Or does it need a wider state? Try it:
 
 # %% [markdown]
 # ### Exercise 3.4 · How wide should the state be?
@@ -780,20 +728,62 @@ print("4-gram", round(math.exp(four_gram.nll(valid_ids[:20_000]).mean()), 1))
 ch03.how_wide.compare(...)
 
 # %% [markdown]
-# *The language model is complete, and you may stop again.* You can write a recurrent network, train it, let it write, and say how good it is.
-#
-# Sections 8 and 9 use the same layer for other tasks than writing. The question is always: *which state has read all that the answer needs?*
-#
-# ---
+# *The language model is complete, and you may stop again.* You can write a recurrent network, train it, let it write, and say how good it is. One question is left.
 
 # %% [markdown]
-# ## 8 · Other tasks: one answer for a whole text
+# ## 8 · What is hard for a recurrent network
 #
-# A language model answers at every step, so it reads every state. Now there is one answer for all the words (*many to one*): is a review positive? Only the **last** state has read them all. (The mean or maximum of all states is used as well.)
+# The state in the opening held a bit for 1,000 steps. Yet the character model gained almost nothing more from what lay beyond some eight characters. What keeps it from using the rest of its past?
 #
-# The reviews are the puzzle left open in chapter 02: *not terrible, it's great* against *not great, it's terrible*. Each stands beside its mirror, with the same words and the opposite label, so any bag of words is right on exactly half.
+# One suspect: **the gradient usually vanishes.** Unrolled, the network is as deep as the text is long. To learn that a character matters 50 steps later, training needs a gradient that reaches back through 50 layers: that of the last step's loss with respect to the input 50 steps before. We take its norm in the character model of section 6, before and after training. **After training, by what factor is it smaller at lag 20 than at lag 0?**
+
+
+# %%
+def gradient_by_lag(model, steps=60, streams=64):
+    """Mean gradient norm of the last loss with respect to the input k steps before."""
+    ids = valid_ids[: streams * (steps + 1)].view(streams, steps + 1)
+    inputs = model.embed(ids[:, :-1]).detach().requires_grad_()
+    states, _ = model.rnn(inputs)
+    last_logits = model.readout(states[:, -1])
+    F.cross_entropy(last_logits, ids[:, -1], reduction="sum").backward()
+    return inputs.grad.norm(dim=2).mean(0).flip(0)
+
+
+torch.manual_seed(0)
+untrained = CharRNN(V, 32, 128)
+flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
+relative = {name: norms / norms[0] for name, norms in flow.items()}
+
+lag_guess = predict("the factor at lag 20, after training", ...)
+
+# %% tags=["reveal"]
+figures.gradient_by_lag(relative)
+
+# %% tags=["fold", "reveal"]
+# @title What is left at lags 20 and 50
+claim(
+    "Before training less than 0.01 % of the gradient is left at lag 20; after it less than 1 %, and less than 0.01 % at lag 50.",
+    relative["untrained"][20] < 1e-4
+    and relative["trained"][20] < 1e-2
+    and relative["trained"][50] < 1e-4,
+    untrained=relative["untrained"][[20, 50]],
+    trained=relative["trained"][[20, 50]],
+)
+lag_guess.compare(f"{1 / relative['trained'][20].item():,.0f}")
+
+# %% [markdown]
+# So after training the gradient is more than a hundred times smaller at lag 20, and more than ten thousand times at lag 50: what was read so long before has almost no say in how this loss changes the weights. That is one network, trained once.
 #
-# Reviews differ in length, so a batch is padded to its longest row, and the last real word stands at a different step in every row:
+# Two more difficulties come with the loop itself. **The state has a fixed size:** all that a layer will ever know of the past is in its $D$ numbers. One bit tells whether a quotation is open; whether the letters so far form a palindrome, no fixed number of bits can tell at every length. **And one step must wait for another:** $h_t$ needs $h_{t-1}$, so the loop takes $T$ steps in a row, however many processors you have. A window network computes all positions at once. This is the first reason that the authors of the Transformer give for dropping recurrence (Vaswani et al. 2017, section 1).
+#
+# Size and order come with the loop; but must the gradient vanish? On the figure's scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is usually tiny or, with other weights, huge. Why, and what helps? Chapter 04 finds out.
+
+# %% [markdown]
+# ## 9 · The same layer for other tasks
+#
+# The language model answers at every step, so it reads every state. Suppose that a whole text has one answer: is a review positive? Only the **last** state has read all of it.
+#
+# The reviews are the puzzle left open in chapter 02: *not terrible, it's great* against *not great, it's terrible*. Each stands beside its mirror, with the same words and the opposite label, so any bag of words is right on exactly half. They differ in length, so a batch is padded to its longest row, and the last real word stands at a different step in every row. `lengths - 1` picks it:
 
 
 # %%
@@ -818,7 +808,8 @@ vocab = text.build_vocab(review_tokens[:1600])
 review_ids = [text.numericalize(words, vocab) for words in review_tokens]
 labels = [label for _, label in reviews]
 
-# %%
+# %% tags=["fold"]
+# @title Train it on 1,600 reviews
 train.set_seed(0)
 judge = ReviewRNN(len(vocab), width=16, units=32)
 judge_optimizer = torch.optim.Adam(judge.parameters(), lr=5e-3)
@@ -834,24 +825,20 @@ for epoch in tqdm(range(6), leave=False):
         judge_optimizer.step()
 
 # %% [markdown]
-# We train on 1,600 reviews and test on 400 others. Then, with the same weights, we read the state at the last *column* of the batch, `states[:, -1]`, which in most rows is padding. **How often is it right now?**
-
+# We train it on 1,600 reviews and test on 400 others. Then, with the same weights, we read the state at the last *column* of the batch, `states[:, -1]`, which in most rows is padding. **How often is it right now?**
 
 # %%
-@torch.no_grad()
-def accuracy_when_read(read):
-    """Accuracy on 400 test reviews, if `read(states, lengths)` chooses the state."""
-    ids, real = text.pad_batch(review_ids[1600:])
-    states, _ = judge.rnn(judge.embed(ids))  # (400, T, D)
-    answers = judge.readout(read(states, real.sum(1))).argmax(1)
-    return (answers == torch.tensor(labels[1600:])).float().mean().item()
-
-
 padded_guess = predict("its accuracy, read after the padding, from 0 to 1", ...)
 
-# %%
-at_own_end = accuracy_when_read(lambda s, n: s[torch.arange(len(s)), n - 1])
-at_last_column = accuracy_when_read(lambda s, n: s[:, -1])
+test_ids, test_real = text.pad_batch(review_ids[1600:])  # (400, T)
+test_lengths = test_real.sum(1)  # (400,)
+test_labels = torch.tensor(labels[1600:])
+with torch.no_grad():
+    states, _ = judge.rnn(judge.embed(test_ids))  # (400, T, D)
+    own_end = judge.readout(states[torch.arange(400), test_lengths - 1]).argmax(1)
+    last_column = judge.readout(states[:, -1]).argmax(1)
+at_own_end = (own_end == test_labels).float().mean().item()
+at_last_column = (last_column == test_labels).float().mean().item()
 
 # %% tags=["fold", "reveal"]
 # @title Where to read
@@ -868,55 +855,14 @@ claim(
 padded_guess.compare(f"about {at_last_column:.1f}")
 
 # %% [markdown]
-# At the last column it does little better than guessing. The state goes on changing while the layer reads padding, and what it held is lost. Nothing warns you. There are two ways to do it right:
-#
-# 1. **pick:** run over the padding, but read each row at `lengths - 1`, as above. It works only for a layer that reads forward: one that reads from the end meets the padding first;
-# 2. **pack:** `pack_padded_sequence` stores only the real steps: first step 0 of all rows, then step 1 of those that go on, and so on, with the number of rows left at each step. No padding is read, and `h_n` is each row's own last state.
-
-# %%
-batch_ids, batch_real = text.pad_batch(
-    [review_ids[0][:2], review_ids[1][:6], review_ids[2][:4]]
-)
-lengths = batch_real.sum(1)  # (B,)
-embedded = judge.embed(batch_ids).detach()  # (B, T, I)
-packed = pack_padded_sequence(
-    embedded, lengths, batch_first=True, enforce_sorted=False
-)
-print("padded", tuple(embedded.shape), " lengths", lengths.tolist())
-print("packed", tuple(packed.data.shape), " rows left", packed.batch_sizes.tolist())
+# At the last column it does little better than guessing. The state goes on changing while the layer reads padding, and what it held is lost. Nothing warns you. So read each row at `lengths - 1`; or see that no padding is read at all, with `pack_padded_sequence`, or with `lengths=` in the course's `RNN`. The test of every such model: *pad further, and nothing should change.*
 
 # %% [markdown]
-# `enforce_sorted=False` lets torch sort the rows by length and put them back. The course's `RNN`, which has the parameters of `nn.RNN`, packs by itself when it is called with `lengths`.
-
-# %% tags=["fold"]
-# @title Check: picked, packed, told the lengths
-told = RNN(16, 32)  # the course's layer packs when it is given lengths
-told.load_state_dict(judge.rnn.state_dict())
-with torch.no_grad():
-    picked = judge.rnn(embedded)[0][torch.arange(3), lengths - 1]
-    by_packing = judge.rnn(packed)[1][0]
-    by_lengths = told(embedded, lengths=lengths)[1][0]
-    further = F.pad(embedded, (0, 0, 0, 30), value=9.0)  # 30 more steps of anything at all
-    padded_further = told(further, lengths=lengths)[1][0]
-claim(
-    "Picked, packed, or with `lengths=` of the course's layer: the same states. Pad further, and nothing changes.",
-    all(
-        torch.allclose(picked, other, atol=1e-5)
-        for other in (by_packing, by_lengths, padded_further)
-    ),
-)
-
-# %% [markdown]
-# Use this test on every model that you write: *pad further, and nothing should change.*
-#
-# The verdict on a review may wait for its end. But an answer in the *middle* may depend on what comes later.
-
-# %% [markdown]
-# ## 9 · Other tasks: an answer in the middle
+# **And an answer in the middle?** It may depend on what comes later:
 #
 # > *The ____ is a flightless bird that lives in Antarctica.*
 #
-# The words that decide come after the blank. When a forward network reaches it, it has read one word: *The*. If the whole sequence is there before you answer, run a second network **from the end to the beginning** and put both states side by side (Schuster and Paliwal 1997):
+# When a forward network reaches the blank, it has read one word: *The*. If the whole sequence is there before you answer, run a second network **from the end to the beginning** and put both states side by side (Schuster and Paliwal 1997):
 #
 # $$ \overrightarrow{h}_t = f(x_t, \overrightarrow{h}_{t-1}), \qquad \overleftarrow{h}_t = f'(x_t, \overleftarrow{h}_{t+1}), \qquad \text{output}_t = [\overrightarrow{h}_t \,;\, \overleftarrow{h}_t] \in \mathbb{R}^{2D}. $$
 
@@ -925,77 +871,18 @@ claim(
 diagrams.show("rnn_bidirectional")
 
 # %% [markdown]
-# We take four animals and four forms of sentence, such as *the ____ is a flightless bird that lives in antarctica* and *which talking bird lives in brazil ? the ____*. In two of the forms the deciding words come after the blank, in two before it.
+# Its backward half must not start in the padding either: it meets the padding *first*, so it must be told the lengths.
+#
+# A bidirectional layer has read the future. As a language model it would have to predict a character that it has already read, and would learn to copy. Nor can you use it on a live stream, which has not ended yet.
+#
+# Layers can also be **stacked**: the states of one are the inputs of the next, and each has its own weights, shared over time as before.
 
 # %% tags=["fold"]
-# @title The sentences as ids, and where the blank stands
-ANIMALS = {
-    "penguin": ("flightless", "bird", "antarctica"),
-    "ostrich": ("flightless", "bird", "africa"),
-    "parrot": ("talking", "bird", "brazil"),
-    "walrus": ("heavy", "mammal", "greenland"),
-}
-EARLY = (
-    "the ____ is a {} {} that lives in {}",
-    "we call it ____ , the {} {} from {}",
-)  # the blank comes early
-LATE = ("in the end the {} {} from {} is the ____", "which {} {} lives in {} ? the ____")
-sentences = [form.format(*facts).split() for form in EARLY + LATE for facts in ANIMALS.values()]
-words = text.build_vocab(sentences)
-sentence_ids, sentence_mask = text.pad_batch([text.numericalize(s, words) for s in sentences])
-animal = torch.arange(len(sentences)) % 4
-real_words = sentence_mask.sum(1)  # (B,)
-blank = (sentence_ids == words.stoi["____"]).int().argmax(1)  # (B,) where it stands
-
-
-# %%
-class FillIn(nn.Module):
-    """Which animal stands at the blank?"""
-
-    def __init__(self, bidirectional):
-        super().__init__()
-        self.embed = nn.Embedding(len(words), 8)
-        self.layer = RNN(8, 16, bidirectional=bidirectional)
-        self.readout = nn.Linear(32 if bidirectional else 16, 4)
-
-    def forward(self, ids, lengths, blank):  # (B, T), (B,), (B,): where it stands
-        states, _ = self.layer(self.embed(ids), lengths=lengths)  # (B, T, 16 or 32)
-        return self.readout(states[torch.arange(len(ids)), blank])  # (B, 4)
-
-
-# %%
-early_guess = predict("forward network: accuracy on the early blanks, in percent", ...)
-
-# %% tags=["fold", "reveal"]
-# @title Train both for 400 steps; blanks filled
-filled = {}
-for name in ("forward", "bidirectional"):
-    train.set_seed(0)
-    filler = FillIn(bidirectional=name == "bidirectional")
-    filler_optimizer = torch.optim.Adam(filler.parameters(), lr=0.01)
-    for _ in tqdm(range(400), leave=False):
-        filler_loss = F.cross_entropy(filler(sentence_ids, real_words, blank), animal)
-        filler_optimizer.zero_grad()
-        filler_loss.backward()
-        filler_optimizer.step()
-    right = (filler(sentence_ids, real_words, blank).argmax(1) == animal).float()
-    filled[name] = [right[:8].mean().item(), right[8:].mean().item()]
-claim(
-    "The forward network can only guess the early blank, one of four; the bidirectional one fills every blank. Both fill the late ones.",
-    abs(filled["forward"][0] - 0.25) < 0.13
-    and filled["forward"][1] == 1.0
-    and filled["bidirectional"] == [1.0, 1.0],
-    forward=filled["forward"],
-    bidirectional=filled["bidirectional"],
-)
-early_guess.compare(f"{100 * filled['forward'][0]:.0f}, a guess among four")
+# @title Diagram: two layers over three steps
+diagrams.show("rnn_stacked")
 
 # %% [markdown]
-# (Both are tested on the sentences that they were trained on: the point is not what is learned, but what a network *can* see.)
-#
-# **When not to use it.** A bidirectional layer has read the future. As a language model it would have to predict a character that it has already read, and would learn to copy. Nor can you use it on a live stream, which has not ended yet.
-#
-# **In torch** a second direction is one more argument, `bidirectional=True`, and such layers can be stacked. Here is how to read the sizes:
+# In torch both are arguments, `bidirectional=True` and `num_layers`. Two things come back: `output` has the *top layer* after *every step*, `h_n` has *all layers*, in both directions, after *the last*:
 
 # %%
 stack = nn.RNN(7, 5, num_layers=2, bidirectional=True, batch_first=True)
@@ -1007,6 +894,8 @@ for name, parameter in stack.named_parameters():
 
 # %% [markdown]
 # `_l0` and `_l1` name the layers from below, `_reverse` the backward direction. Layer 1 reads both directions of layer 0, side by side. The rows of `h_n` go layer by layer, forward before backward.
+#
+# So the layer is always the same; what differs between tasks is which states you read. Exercises 3.5 to 3.7 put that together.
 
 # %% [markdown]
 # ### Exercise 3.5 · Derive: sizes of a stack
@@ -1029,7 +918,7 @@ ch03.stack_sizes(stack_sizes)
 # %% [markdown]
 # ### Exercise 3.6 · The summary of a padded, bidirectional batch
 #
-# Difficulty ●●●○○ · 20 minutes · needs sections 8 and 9
+# Difficulty ●●●○○ · 20 minutes · needs section 9
 #
 # `output` comes from a bidirectional layer that was told the lengths: its backward half started at each row's own last token. Pick, for each row and each direction, the state that has read *all* of the row. Whatever stands at the padding must not matter.
 
@@ -1058,7 +947,7 @@ ch03.summaries(summaries)
 # %% [markdown]
 # ### Exercise 3.7 · Assemble: two directions over padded rows
 #
-# Difficulty ●●●●○ · 40 minutes · needs sections 2, 8 and 9; exercises 3.1 and 3.6
+# Difficulty ●●●●○ · 40 minutes · needs sections 2 and 9; exercises 3.1 and 3.6
 #
 # A bidirectional layer out of your own parts, without `nn.RNN` and without the library. Each direction has weights of its own and starts from zeros; the backward one starts at each row's own last real step. You may call `rnn_forward`. Inputs are float64, and five digits are compared, the gradients too.
 
@@ -1101,59 +990,9 @@ def two_directions(x, lengths, forward_weights, backward_weights):
 ch03.two_directions(two_directions)
 
 # %% [markdown]
-# ## 10 · What is hard for a recurrent network
+# ## 10 · Errors you will meet
 #
-# A state can hold a bit for 1,000 steps, as in the opening. Still, three difficulties come with the loop itself.
-#
-# **The state has a fixed size.** All that a layer will ever know of the past is in its $D$ numbers; $N$ layers hold $N D$. Training can choose *what* is kept; it cannot make room. Chapter 06's translator suffers from it; attention is the way out (chapter 07).
-#
-# **One step after another.** $h_t$ needs $h_{t-1}$. However many processors you have, the loop takes $T$ steps in a row; a window network computes all positions at once. (*Going deeper* measures it.) A GPU, which is fast only when it computes thousands of numbers at once, loses even more (chapter 10). This is the first reason that the authors of the Transformer give for dropping recurrence (Vaswani et al. 2017, section 1).
-#
-# **The gradient usually vanishes.** Unrolled, as in section 2's diagram, the network is as deep as the text is long. A text of 1,000 characters makes 1,000 layers; ResNet-152, a very deep image network, has 152.
-#
-# To learn that a character matters 50 steps later, training needs a gradient that reaches back through 50 layers: that of the last step's loss with respect to the input 50 steps before. We take its norm in the character model of section 6, before and after training. **After training, by what factor is it smaller at lag 20 than at lag 0?**
-
-
-# %%
-def gradient_by_lag(model, steps=60, streams=64):
-    """Mean gradient norm of the last loss with respect to the input k steps before."""
-    ids = valid_ids[: streams * (steps + 1)].view(streams, steps + 1)
-    inputs = model.embed(ids[:, :-1]).detach().requires_grad_()
-    states, _ = model.rnn(inputs)
-    last_logits = model.readout(states[:, -1])
-    F.cross_entropy(last_logits, ids[:, -1], reduction="sum").backward()
-    return inputs.grad.norm(dim=2).mean(0).flip(0)
-
-
-torch.manual_seed(0)
-untrained = CharRNN(V, 32, 128)
-flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
-relative = {name: norms / norms[0] for name, norms in flow.items()}
-
-lag_guess = predict("the factor at lag 20, after training", ...)
-
-# %% tags=["reveal"]
-figures.gradient_by_lag(relative)
-
-# %% tags=["fold", "reveal"]
-# @title What is left at lags 20 and 50
-claim(
-    "Before training less than 0.01 % of the gradient is left at lag 20; after it less than 1 %, and less than 0.01 % at lag 50.",
-    relative["untrained"][20] < 1e-4
-    and relative["trained"][20] < 1e-2
-    and relative["trained"][50] < 1e-4,
-    untrained=relative["untrained"][[20, 50]],
-    trained=relative["trained"][[20, 50]],
-)
-lag_guess.compare(f"{1 / relative['trained'][20].item():,.0f}")
-
-# %% [markdown]
-# So after training the gradient is more than a hundred times smaller at lag 20, and more than ten thousand times at lag 50: what was read so long before has almost no say in how this loss changes the weights. (That is one network, trained once.) On this scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is usually tiny or, with other weights, huge. Why? That is the question of chapter 04.
-
-# %% [markdown]
-# ## 11 · Errors you will meet
-#
-# A reference: skim it now, and come back when a network misbehaves. Three of the four errors raise no exception: you must look for them.
+# What if a network misbehaves, and nothing says why? Skim this list now and come back when you need it: three of its four errors raise no exception.
 #
 # **`batch_first` forgotten.** The default of torch is time first: (T, B, I). If you pass (B, T, I), torch cannot know: there is no error, and `output` has the shape that you expect. The test: change one sequence, and no other should change.
 
@@ -1219,8 +1058,8 @@ print("h_n[1] noticed:", not torch.allclose(h_both[1], h_other[1]))  # repaired
 # 1. A recurrent network is a loop with a state: one set of weights, any length; whatever it needs of the past must pass through $D$ numbers.
 # 2. A language model is that loop, an output layer, cross-entropy on the next token, clipping, and sampling one step at a time.
 # 3. Carry the state exactly where the text goes on, detached; reset it where another begins.
-# 4. What differs between tasks is which states you read: all of them, each row's own last one, or both ends of a bidirectional layer. In padded batches read by length.
-# 5. Three weaknesses: a state of fixed size, a gradient that usually vanishes with the lag, and steps that must wait for each other.
+# 4. Three weaknesses: a state of fixed size, a gradient that usually vanishes with the lag, and steps that must wait for each other.
+# 5. What differs between tasks is which states you read: all of them, each row's own last one, or both ends of a bidirectional layer. In padded batches read by length.
 #
 # ## Where next
 #
@@ -1240,6 +1079,135 @@ print("h_n[1] noticed:", not torch.allclose(h_both[1], h_other[1]))  # repaired
 # ## Going deeper
 #
 # Nothing later in the course needs these parts; each answers one question.
+
+# %% [markdown] tags=["deeper"]
+# ### Why does a start from zeros cost so much?
+#
+# Not only because context is lost. Section 6 measured what the first character of a piece costs; we compare a bigram, which sees just as much.
+
+# %% tags=["fold"]
+# @title The RNN from zeros, and a bigram
+bigram = ngram.NgramModel(2, V, add=2.0, interpolate=True).fit(train_ids)
+after_one = metrics.bits(bigram.nll(rows.flatten()).view(-1, 65)[:, 1].mean().item())
+claim(
+    "After one character from zeros the RNN needs over half a bit more than a bigram, which sees just as much: over a third of the extra.",
+    binned[0] - after_one > max(0.5, (binned[0] - carried_binned[0]) / 3),
+    rnn=binned[0],
+    bigram=after_one,
+    part_of_extra=(binned[0] - after_one) / (binned[0] - carried_binned[0]),
+)
+
+# %% [markdown]
+# So about half of the cost is not context. Probably it comes from the state itself: in training the network has hardly ever met a state of zeros.
+
+# %% [markdown] tags=["deeper"]
+# ### How are padded rows packed?
+#
+# `pack_padded_sequence` stores only the real steps: first step 0 of all rows, then step 1 of those that go on, and so on, with the number of rows left at each step. No padding is read, and `h_n` is each row's own last state.
+
+# %%
+batch_ids, batch_real = text.pad_batch(
+    [review_ids[0][:2], review_ids[1][:6], review_ids[2][:4]]
+)
+batch_lengths = batch_real.sum(1)  # (B,)
+embedded = judge.embed(batch_ids).detach()  # (B, T, I)
+packed = pack_padded_sequence(
+    embedded, batch_lengths, batch_first=True, enforce_sorted=False
+)
+print("padded", tuple(embedded.shape), " lengths", batch_lengths.tolist())
+print("packed", tuple(packed.data.shape), " rows left", packed.batch_sizes.tolist())
+
+# %% [markdown]
+# `enforce_sorted=False` lets torch sort the rows by length and put them back. The course's `RNN`, which has the parameters of `nn.RNN`, packs by itself when it is called with `lengths`.
+
+# %% tags=["fold"]
+# @title Check: picked, packed, told the lengths
+told = RNN(16, 32)  # the course's layer packs when it is given lengths
+told.load_state_dict(judge.rnn.state_dict())
+with torch.no_grad():
+    picked = judge.rnn(embedded)[0][torch.arange(3), batch_lengths - 1]
+    by_packing = judge.rnn(packed)[1][0]
+    by_lengths = told(embedded, lengths=batch_lengths)[1][0]
+    further = F.pad(embedded, (0, 0, 0, 30), value=9.0)  # 30 more steps of anything at all
+    padded_further = told(further, lengths=batch_lengths)[1][0]
+claim(
+    "Picked, packed, or with `lengths=` of the course's layer: the same states. Pad further, and nothing changes.",
+    all(
+        torch.allclose(picked, other, atol=1e-5)
+        for other in (by_packing, by_lengths, padded_further)
+    ),
+)
+
+# %% [markdown] tags=["deeper"]
+# ### What can each direction fill in?
+#
+# Section 9's blank can be measured. We take four animals and four forms of sentence, such as *the ____ is a flightless bird that lives in antarctica* and *which talking bird lives in brazil ? the ____*. In two of the forms the deciding words come after the blank, in two before it.
+
+# %% tags=["fold"]
+# @title The sentences as ids, and where the blank stands
+ANIMALS = {
+    "penguin": ("flightless", "bird", "antarctica"),
+    "ostrich": ("flightless", "bird", "africa"),
+    "parrot": ("talking", "bird", "brazil"),
+    "walrus": ("heavy", "mammal", "greenland"),
+}
+EARLY = (
+    "the ____ is a {} {} that lives in {}",
+    "we call it ____ , the {} {} from {}",
+)  # the blank comes early
+LATE = ("in the end the {} {} from {} is the ____", "which {} {} lives in {} ? the ____")
+sentences = [form.format(*facts).split() for form in EARLY + LATE for facts in ANIMALS.values()]
+words = text.build_vocab(sentences)
+sentence_ids, sentence_mask = text.pad_batch([text.numericalize(s, words) for s in sentences])
+animal = torch.arange(len(sentences)) % 4
+real_words = sentence_mask.sum(1)  # (B,)
+blank = (sentence_ids == words.stoi["____"]).int().argmax(1)  # (B,) where it stands
+
+
+# %%
+class FillIn(nn.Module):
+    """Which animal stands at the blank?"""
+
+    def __init__(self, bidirectional):
+        super().__init__()
+        self.embed = nn.Embedding(len(words), 8)
+        self.layer = RNN(8, 16, bidirectional=bidirectional)
+        self.readout = nn.Linear(32 if bidirectional else 16, 4)
+
+    def forward(self, ids, lengths, blank):  # (B, T), (B,), (B,): where it stands
+        states, _ = self.layer(self.embed(ids), lengths=lengths)  # (B, T, 16 or 32)
+        return self.readout(states[torch.arange(len(ids)), blank])  # (B, 4)
+
+
+# %%
+early_guess = predict("forward network: accuracy on the early blanks, in percent", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Train both for 400 steps; blanks filled
+filled = {}
+for name in ("forward", "bidirectional"):
+    train.set_seed(0)
+    filler = FillIn(bidirectional=name == "bidirectional")
+    filler_optimizer = torch.optim.Adam(filler.parameters(), lr=0.01)
+    for _ in tqdm(range(400), leave=False):
+        filler_loss = F.cross_entropy(filler(sentence_ids, real_words, blank), animal)
+        filler_optimizer.zero_grad()
+        filler_loss.backward()
+        filler_optimizer.step()
+    right = (filler(sentence_ids, real_words, blank).argmax(1) == animal).float()
+    filled[name] = [right[:8].mean().item(), right[8:].mean().item()]
+claim(
+    "The forward network can only guess the early blank, one of four; the bidirectional one fills every blank. Both fill the late ones.",
+    abs(filled["forward"][0] - 0.25) < 0.13
+    and filled["forward"][1] == 1.0
+    and filled["bidirectional"] == [1.0, 1.0],
+    forward=filled["forward"],
+    bidirectional=filled["bidirectional"],
+)
+early_guess.compare(f"{100 * filled['forward'][0]:.0f}, a guess among four")
+
+# %% [markdown]
+# Both are tested on the sentences that they were trained on: the point is not what is learned, but what a network *can* see.
 
 # %% [markdown] tags=["deeper"]
 # ### How much of the past fits into D numbers?
