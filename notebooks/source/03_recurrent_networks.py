@@ -737,8 +737,8 @@ ch03.how_wide.compare(...)
 #
 # One suspect: **the gradient usually vanishes.** Unrolled, the network is as deep as the text is long. To learn that a character matters 50 steps later, training needs a gradient that reaches back through 50 layers: that of the last step's loss with respect to the input 50 steps before. We take its norm in the character model of section 6, before and after training. **After training, by what factor is it smaller at lag 20 than at lag 0?**
 
-
-# %%
+# %% tags=["fold"]
+# @title Measure it: the gradient at each lag
 def gradient_by_lag(model, steps=60, streams=64):
     """Mean gradient norm of the last loss with respect to the input k steps before."""
     ids = valid_ids[: streams * (steps + 1)].view(streams, steps + 1)
@@ -754,6 +754,7 @@ untrained = CharRNN(V, 32, 128)
 flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
 relative = {name: norms / norms[0] for name, norms in flow.items()}
 
+# %%
 lag_guess = predict("the factor at lag 20, after training", ...)
 
 # %% tags=["reveal"]
