@@ -137,6 +137,8 @@ claim(
 # %% [markdown]
 # More training cannot help, nor can more layers of this kind: the verdict does not depend on the order of the words. It is the bag of words of chapter 02, with attention inside. Why? And what is the least that we must add?
 #
+# If you have only an hour, read sections 1 to 4 and section 6, and leave the exercises for later.
+#
 # ## You will be able to
 #
 # 1. test whether a layer can see the order of its input, and prove that attention cannot (exercise 8.1);
@@ -333,9 +335,10 @@ figures.bits_and_waves(waves)
 # @title Every position is different
 apart = torch.cdist(waves, waves).fill_diagonal_(math.inf)
 claim(
-    "No two of the 100 positions have similar vectors: neighbours are the closest, and they are far from equal.",
-    apart.min() > 0.5 and bool((apart.argmin(1) - torch.arange(100)).abs().max() == 1),
-    smallest_distance=apart.min(),
+    "No two of the 100 rows are equal: neighbours, the closest, are 1.17 apart (length of a row: 4).",
+    bool((apart.argmin(1) - torch.arange(100)).abs().max() == 1)
+    and abs(apart.min() - 1.17) < 0.005
+    and torch.allclose(waves.norm(dim=1), torch.tensor(4.0)),
 )
 wavelengths = 2 * math.pi / rope_angles(torch.tensor(1.0), 512)  # the angles at position 1
 claim(
@@ -375,13 +378,22 @@ def position_table(length, width):
 ch08.position_table(position_table)
 
 # %% [markdown]
-# The library's `Sinusoidal`, a module, computes the table once and adds its rows. The table is a *buffer*: it belongs to the model, but is not trained. (The hook and `reset_parameters` compute it again when a stored model is loaded.)
+# A module computes the table once and adds its rows. `register_buffer` makes the table a *buffer*: it belongs to the model, but is not trained. It is not saved either (`persistent=False`), since it can be computed again:
+
 
 # %%
-show_source(Sinusoidal)
+class Sines(nn.Module):
+    def __init__(self, d_model, max_len):
+        super().__init__()
+        table = sinusoidal_table(max_len, d_model)  # P, (L, D)
+        self.register_buffer("P", table, persistent=False)
+
+    def forward(self, x):  # (B, T, D)
+        return x + self.P[: x.shape[1]]
+
 
 # %% [markdown]
-# Vaswani et al. compared it with a learned table and found nearly the same BLEU. They chose sines because a model might learn from them to look a fixed number of words back, at any position. Why should that be easy with sines?
+# The library has it as `Sinusoidal`. Vaswani et al. compared it with a learned table and found nearly the same BLEU. They took sines because the model "may" go on with them to texts longer than those of training; section 8 puts that to the test. And they took this function because a model might learn from it to look a fixed number of words back, at any position. Why should that be easy with sines?
 
 # %% [markdown]
 # ## 4 · Why sines: a shift is one matrix
@@ -725,7 +737,7 @@ claim(
 # %% [markdown]
 # ## 8 · Longer than trained
 #
-# At the length they were trained on, most schemes will do well. What tells them apart is **length extrapolation**: train on short sequences, test on longer ones. Our reviews are too short for that. So here are two tasks, one for each of two things that positions are used for:
+# What tells the schemes apart is **length extrapolation**: train on short sequences, test on longer ones. Our reviews are too short for that. So here are two tasks, one for each of two things that positions are used for:
 #
 # - **fixed distance:** random tokens; at each position, name the token three positions back. Only the position counts.
 # - **latest value:** assignments and questions; at each question, name the value that this name was given *last*. Content finds the name, position finds the latest.
@@ -748,7 +760,7 @@ table(
 show_source(lengths.OneLayer)
 
 # %% [markdown]
-# It is trained on sequences of 20 tokens, new ones at each step. Because it is causal and questions stand everywhere, one test sequence of 80 tokens scores all lengths up to 80. Tables get 80 rows; of the learned one, rows 20 to 79 are never trained.
+# It is trained for 250 steps, at a learning rate of up to 0.01, on sequences of 20 tokens, new ones at each step. Because it is causal and questions stand everywhere, one test sequence of 80 tokens scores all lengths up to 80: the accuracy at length $n$ is that of the questions at positions $n - 5$ to $n - 1$. Tables get 80 rows; of the learned one, rows 20 to 79 are never trained.
 #
 # We train three of the schemes now, on *latest value*: sinusoidal, RoPE and ALiBi. All do well at 20 tokens. And at 80?
 
@@ -818,7 +830,7 @@ claim(
 # - **Sinusoidal and learned** break first: past the dashed line every token carries a vector that the layer has never met. That the sines *could* be continued by a linear map does not mean that a trained model does it. On *fixed distance* the sinusoidal curve comes back in places, to almost a half at 35 tokens, and falls again; we have not looked for the cause.
 # - **RoPE** lasts longer, then fails. Its scores depend on differences alone; but at 80 tokens there are differences up to 79, and the slower clocks reach angles that training never had. That is a likely cause, and why large models are stretched by *slowing the clocks* (position interpolation, Chen et al. 2023): old angles for new positions.
 # - **Relative bias** keeps its number for "three back" at any length, and still loses a little. A guess that we did not test: beyond $M$ (8 here) all keys share one number, their count grows, and softmax spreads its weight over them.
-# - **ALiBi** goes on where *latest counts more*. On *fixed distance* it has not learned the task even at 20 tokens, so its flat curve there is no success at extrapolation: its windows all peak at distance 0. A sum of them can only just single out "three back", with huge weights of opposite signs (*Going deeper*), and training did not find it.
+# - **ALiBi** goes on where *latest counts more*. On *fixed distance* it has not learned the task even at 20 tokens, so its flat curve there is no success at extrapolation: its windows all peak at distance 0. Where the words cannot help, as here, a sum of the model's four windows can only just single out "three back", with huge weights of opposite signs (*Going deeper*); 250 steps of training did not find it.
 # - **No positions**, "none" in the figure, is above chance on both tasks, though it sees hardly any order. How does it do that? Exercise 8.6 asks.
 
 # %% tags=["fold"]
@@ -890,7 +902,7 @@ claim(
 # %% [markdown]
 # ## 9 · Errors you will meet
 #
-# You have a scheme, and now you use it. Three mistakes are common, and only the second of them raises an error; with the others every shape fits, and the model runs.
+# Three mistakes are common when a scheme is used. Only the second raises an error; with the others every shape fits, and the model runs.
 #
 # **Each new token stands at the start.** A model that generates text keeps the keys of earlier tokens in a *cache* (chapter 13) and computes one new token at a time. The scheme must be told where that token stands: `offset`. The test that finds such a mistake: *in parts equals at once*. Use it now.
 
@@ -937,24 +949,21 @@ def scores_with_cache(q, k, cache, rotate):
 ch08.scores_with_cache(scores_with_cache)
 
 # %% [markdown]
-# **A table that does not move.** In [d2l's `PositionalEncoding`](https://d2l.ai/chapter_attention-mechanisms-and-transformers/self-attention-and-positional-encoding.html) the table is a plain attribute, `self.P = ...`. `model.to(device)` and `model.bfloat16()` leave it behind. d2l moves it to the device in each forward pass, but its type stays `float32`: so does the sum's, and the next layer fails. A *buffer* moves with its module:
+# **A table that does not move.** In [d2l's `PositionalEncoding`](https://d2l.ai/chapter_attention-mechanisms-and-transformers/self-attention-and-positional-encoding.html) the table is a plain attribute, `self.P = ...`. `model.to(device)` and `model.bfloat16()` leave it behind. d2l moves it to the device in each forward pass, but its type stays `float32`: so does the sum's, and the next layer fails. A buffer moves with its module, as in section 3's `Sines`:
 
 
 # %%
-class Table(nn.Module):
-    def __init__(self, as_buffer):
+class PlainTable(nn.Module):  # wrong
+    def __init__(self, d_model, max_len):
         super().__init__()
-        if as_buffer:  # repaired
-            self.register_buffer("P", sinusoidal_table(10, 8), persistent=False)
-        else:  # wrong
-            self.P = sinusoidal_table(10, 8)
+        self.P = sinusoidal_table(max_len, d_model)
 
     def forward(self, x):
         return x + self.P[: x.shape[1]]
 
 
-for as_buffer in (False, True):
-    model = nn.Sequential(Table(as_buffer), nn.Linear(8, 8)).bfloat16()
+for places in (PlainTable(8, 10), Sines(8, 10)):  # wrong, repaired
+    model = nn.Sequential(places, nn.Linear(8, 8)).bfloat16()
     try:
         print("buffer:", model(torch.zeros(1, 5, 8, dtype=torch.bfloat16)).dtype)
     except RuntimeError as error:
@@ -1077,7 +1086,7 @@ claim(
 )
 
 # %% [markdown]
-# So a sum can only just point three back: its peak hardly stands out, and it is the small rest of huge weights that nearly cancel. Training did not find it. All this is for windows that do not depend on the words. In this task the tokens are random, so the words' products cannot sharpen them in the right place. A steeper slope or more steps might give a little more; that we did not measure.
+# So a sum can only just point three back: its peak hardly stands out, and it is the small rest of huge weights that nearly cancel. 250 steps of training did not find it. All this is for windows that do not depend on the words. In this task the tokens are random, so the words' products cannot sharpen them in the right place. A steeper slope or more steps might give a little more; that we did not measure.
 
 # %% [markdown] tags=["deeper"]
 # ### Does it hold for a Transformer?
@@ -1160,8 +1169,8 @@ claim(
 # torch's device `meta` (shapes without numbers) shows on any machine what `model.to(device)` moves. (With an odd $D$ the last sine would have no cosine; our table wants an even $D$.)
 
 # %%
-plain, ours = Table(as_buffer=False).to("meta"), Sinusoidal(8, max_len=10).to("meta")
-print("plain attribute:", plain.P.device, "| buffer:", ours.table.device)
+plain, ours = PlainTable(8, 10).to("meta"), Sines(8, 10).to("meta")
+print("plain attribute:", plain.P.device, "| buffer:", ours.P.device)
 print("saved with the model:", list(ours.state_dict()))
 
 # %% [markdown]

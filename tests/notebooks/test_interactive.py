@@ -333,7 +333,7 @@ def test_the_hands_are_ropes(browser, figures, tmp_path):
         before = numbers(root, "product")
         move(root, "both together", 40)
         assert numbers(root, "product") == before
-        assert "Query at 48, key at 40: the distance is 8" in said(root)
+        assert "Query at 48, key at 40: the distance is \N{MINUS SIGN}8" in said(root)
         assert "stay" in said(root)
         move(root, "both together", 63)  # only as far as the query's last place
         assert "Query at 63, key at 55" in said(root)

@@ -145,7 +145,7 @@ def extrapolation(experiment, schemes, tasks):
         ax.axvline(20, color=plots.COLORS["ink"], linewidth=1, linestyle="--")
         ax.axhline(chance, color=plots.COLORS["ink"], linewidth=1, linestyle=":")
         ax.set(title=task, xlabel="length of the sequence (tokens)", ylim=(0, 1.04))
-    plots.direct_labels(axes[-1])
+        plots.direct_labels(ax)
     axes[0].set_ylabel("accuracy at its last five places")
     show(
         axes[0],

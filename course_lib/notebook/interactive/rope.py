@@ -55,9 +55,9 @@ def _draw(query, key, at, base):
     there = rope.rotate(key.view(1, 1, 1, -1), LONGEST)
     products = (here * there).sum(-1).flatten()
     ax = plots.axes(height=3.0)
-    ax.plot(distances.tolist(), products.tolist(), color=plots.color("score"))
+    ax.plot((-distances).tolist(), products.tolist(), color=plots.color("score"))
     now = at[0] - at[1]
-    ax.plot([now], [products[now + LONGEST - 1].item()], "o", color=plots.color("score"))
+    ax.plot([-now], [products[now + LONGEST - 1].item()], "o", color=plots.color("score"))
     ax.axvline(0, color=plots.COLORS["muted"], linewidth=1)
-    ax.set(xlabel="distance: position of the query less position of the key", ylabel="product of query and key")
+    ax.set(xlabel="distance: position of the key less position of the query", ylabel="product of query and key")
     return ax
