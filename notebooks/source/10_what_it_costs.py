@@ -13,7 +13,7 @@
 # # 10 · What it costs
 #
 # Three layers read the same text, all with vectors of $D = 512$ numbers: a recurrent layer (RNN), a convolution of kernel 3 (CNN), and self-attention with 8 heads. The text is first a sentence of 20 words, then an article of 2,000.
-# A **FLOP** is a floating-point operation: one multiplication or one addition. **Which layer needs the fewest FLOPs for the sentence, and which for the article? And when attention is trained on the article, what fills the memory: the learned matrices, the vectors of the words, or something else?**
+# A **FLOP** is a floating-point operation: one multiplication or one addition. **Which layer needs the fewest FLOPs for the sentence?**
 
 # %% tags=["fold"]
 # @title The three layers in a picture
@@ -99,13 +99,13 @@ claim(
 # %% [markdown]
 # ## 1 · The whole answer in five minutes
 #
-# All three layers have the same job: to let T words, vectors of D numbers, learn about one another. Three questions compare them. **Work**: how many multiplications? **Waiting**: how many matrix products must come one after the other, however many processors you have? **Distance**: through how many matrix products does the news of the first word reach the last output? The picture at the top shows the distance, in red.
+# All three layers have the same job: to let T words, vectors of D numbers, learn about one another. Three questions compare them. **Work**: how many FLOPs? A matrix product makes them in pairs, a multiplication and an addition. **Waiting**: how many matrix products must come one after the other, however many processors you have? **Distance**: through how many matrix products does the news of the first word reach the last output? The picture at the top shows the distance, in red.
 #
-# **RNN: a note goes down a row of people.** Each person reads it, adds something and hands it on. At each step the word meets one D × D matrix and the state another: $2TD^2$ multiplications in all. That is little, but everyone waits for the person before, and the first one's news passes through all T hands.
+# **RNN: a note goes down a row of people.** Each person reads it, adds something and hands it on. At each step the word meets one D × D matrix and the state another, and each of their $2D^2$ numbers takes 2 FLOPs: $4TD^2$ in all. That is little, but everyone waits for the person before, and the first one's news passes through all T hands.
 #
-# **CNN: everyone hears a few neighbours, all at the same time.** A kernel of k places multiplies each word and the k − 1 before it by a D × D matrix each: $kTD^2$. Nobody waits for anyone in the same round (layer). But news moves only k − 1 places a round, so it takes $L = (T - 1) / (k - 1)$ rounds, rounded up, until the last person has heard of the first.
+# **CNN: everyone hears a few neighbours, all at the same time.** A kernel of k places multiplies each word and the k − 1 before it by a D × D matrix each: $2kTD^2$. Nobody waits for anyone in the same round (layer). But news moves only k − 1 places a round, so it takes $L = (T - 1) / (k - 1)$ rounds, rounded up, until the last person has heard of the first.
 #
-# **Attention: everyone hears everyone, all at the same time.** Each of the T · T pairs meets twice, for a score and in a weighted mean, with D multiplications each time: $2T^2D$. Nobody waits, and all news comes first hand. But T people hold T · T conversations. This is **bare attention**: words with words, and nothing is learned. **Real attention**, chapter 07's multi-head layer, also multiplies the words by four *learned* D × D matrices, $4TD^2$ more:
+# **Attention: everyone hears everyone, all at the same time.** Each of the T · T pairs meets twice, for a score and in a weighted mean, with D multiplications and D additions each time: $4T^2D$. Nobody waits, and all news comes first hand. But T people hold T · T conversations. This is **bare attention**: words with words, and nothing is learned. **Real attention**, chapter 07's multi-head layer, also multiplies the words by four *learned* D × D matrices, $8TD^2$ more:
 
 # %%
 diagrams.show("two_kinds_of_matrices")
@@ -113,29 +113,29 @@ diagrams.show("two_kinds_of_matrices")
 # %% [markdown]
 # All together:
 #
-# | | work (multiplications) | waiting (products in a row) | distance (products; for T = 7, k = 3) |
+# | | work (FLOPs) | waiting (products in a row) | distance (products; for T = 7, k = 3) |
 # |---|---|---|---|
-# | RNN | $2TD^2$ | T | T (7) |
-# | CNN, one layer | $kTD^2$ | 1 | sees only k words |
-# | CNN, a stack that sees all T | $L \cdot kTD^2$ | L | L (3) |
-# | bare attention | $2T^2D$ | 2 | 1 |
-# | real attention | $4TD^2 + 2T^2D$ | 4 | 3 |
+# | RNN | $4TD^2$ | T | T (7) |
+# | CNN, one layer | $2kTD^2$ | 1 | sees only k words |
+# | CNN, a stack that sees all T | $L \cdot 2kTD^2$ | L | L (3) |
+# | bare attention | $4T^2D$ | 2 | 1 |
+# | real attention | $8TD^2 + 4T^2D$ | 4 | 3 |
 #
 # (An RNN's products with the inputs can all be done at once; only the state's must queue. The picture at the top draws bare attention.) Of all these, only attention, bare or real, sees all T words with a short wait *and* over a short distance; **the price is $T^2$**. The stack pays $T^2$ as well, because L grows with T, and it pays $D^2$ for each pair where attention pays D.
 #
 # ### Back to the puzzle
 #
-# By the table, bare attention would win the sentence: $2T^2D$ is far less than $2TD^2$ when T = 20 and D = 512. These two rows are the ones that *Attention Is All You Need* compares. But the opening counted real attention, and its four learned matrices alone are twice the RNN's two. In millions of multiplications:
+# By the table, bare attention would win the sentence: $4T^2D$ is far less than $4TD^2$ when T = 20 and D = 512. These two rows are the ones that *Attention Is All You Need* compares. But the opening counted real attention, and its four learned matrices alone are twice the RNN's two. In millions of FLOPs:
 #
 # | | 20 words | 2,000 words |
 # |---|---|---|
-# | RNN: two learned matrices | 10.5 | 1,049 |
-# | CNN, one layer: three learned matrices | 15.7 | 1,573 |
-# | CNN, a stack that sees all: 10 layers, 1,000 layers | 157.3 | 1,572,864 |
-# | real attention: its four learned matrices | 21.0 | 2,097 |
-# | real attention: words with words | 0.4 | 4,096 |
+# | RNN: two learned matrices | 21.0 | 2,097 |
+# | CNN, one layer: three learned matrices | 31.5 | 3,146 |
+# | CNN, a stack that sees all: 10 layers, 1,000 layers | 314.6 | 3,145,728 |
+# | real attention: its four learned matrices | 41.9 | 4,194 |
+# | real attention: words with words | 0.8 | 8,192 |
 #
-# Each multiplication comes with an addition, so the bill's FLOPs are twice these numbers. For the sentence, words with words cost almost nothing, and real attention loses because of its learned matrices. For the article, words with words are most of the work. Yet a stack of plain convolutions that sees as much needs 250 times the work of real attention. (With gaps in its kernels, seven layers are enough: *Going deeper*.)
+# The bill gives real attention's two rows as one sum. For the sentence, words with words cost almost nothing, and real attention loses because of its learned matrices. For the article, words with words are most of the work. Yet a stack of plain convolutions that sees as much needs 250 times the work of real attention. (With gaps in its kernels, seven layers are enough: *Going deeper*.)
 #
 # **And the memory?** Each of the 8 heads has a weight for each pair of words: 8 · 2,000 · 2,000 = 32 million numbers, most of the 38 million. What fills the memory is neither what the layer has learned nor the words, but *who looks at whom*.
 
@@ -164,23 +164,23 @@ claim(
 # **Letters.** `B` sequences of `T` words (`S` if keys come from elsewhere), width `D`, `H` heads of width `K = D / H`, feed-forward width `F`, `N` layers, kernel `k`.
 
 # %% [markdown]
-# ## 2 · Work: count every multiplication
+# ## 2 · Work: count every FLOP
 #
-# Where does $2T^2D$ come from? Take a text short enough to count on paper: T = 3 words of D = 2 numbers, and bare attention: each word is query, key and value at once (chapter 07, section 1). The score of two words is a dot product, and every pair has one. Here is the matrix product with plain loops, each multiplication printed:
+# Where does $4T^2D$ come from? Take a text short enough to count on paper: T = 3 words of D = 2 numbers, and bare attention: each word is query, key and value at once (chapter 07, section 1). The score of two words is a dot product, and every pair has one. Here is the matrix product with plain loops, each multiplication printed. With each goes an addition (to a sum that starts at 0), so it counts as **2 FLOPs**:
 
 
 # %%
 def product_by_hand(name, left, right):
-    """left @ right, every multiplication printed and counted."""
-    result, multiplications = torch.zeros(len(left), right.shape[1]), 0
+    """left @ right, every multiplication printed, every FLOP counted."""
+    result, work = torch.zeros(len(left), right.shape[1]), 0
     for i in range(len(left)):
         for j in range(right.shape[1]):
             pairs = list(zip(left[i].tolist(), right[:, j].tolist()))
             result[i, j] = sum(a * b for a, b in pairs)
-            multiplications += len(pairs)
+            work += 2 * len(pairs)  # FLOPs
             terms = " + ".join(f"{a:.2g} · {b:.2g}" for a, b in pairs)
             print(f"{name}[{i}, {j}] = {terms} = {result[i, j]:.2f}")
-    print(f"{tuple(left.shape)} @ {tuple(right.shape)}:", multiplications)
+    print(f"{tuple(left.shape)} @ {tuple(right.shape)}: {work} FLOPs")
     return result
 
 
@@ -189,32 +189,32 @@ x = torch.tensor([[1.0, 2.0], [0.0, 1.0], [3.0, 1.0]])  # (T, D)
 scores = product_by_hand("scores", x, x.T)  # (T, D) @ (D, T) -> (T, T)
 
 # %% [markdown]
-# Nine scores of two multiplications each: $T \cdot T \cdot D = 18$. The softmax turns scores into weights without any matrix product. Then each output is the weighted mean of all three words:
+# Nine scores of two multiplications and additions each: $2 \cdot T \cdot T \cdot D = 36$ FLOPs. The softmax turns scores into weights without any matrix product. Then each output is the weighted mean of all three words:
 
 # %%
 weights = (scores / math.sqrt(2)).softmax(dim=-1)  # (T, T)
 h = product_by_hand("h", weights, x)  # (T, T) @ (T, D) -> (T, D)
 
 # %% [markdown]
-# Six numbers of three multiplications each: 18 again, so $2T^2D = 36$ in all. Now the RNN reads the same words. Each step multiplies the input by one D × D matrix, and the state by another:
+# Six numbers of three multiplications and additions each: 36 again, so $4T^2D = 72$ in all. Now the RNN reads the same words. Each step multiplies the input by one D × D matrix, and the state by another:
 
 # %%
 torch.manual_seed(0)
 W_ih, W_hh = torch.randn(2, 2, 2)  # (D, D) each
-state, multiplications = torch.zeros(2), 0
+state, work = torch.zeros(2), 0
 for t in range(3):
     state = torch.tanh(x[t] @ W_ih.T + state @ W_hh.T)  # (D,)
-    multiplications += W_ih.numel() + W_hh.numel()  # each entry is used once
-    print(f"t = {t}: {multiplications:2} multiplications, h = {state.numpy().round(2)}")
+    work += 2 * (W_ih.numel() + W_hh.numel())  # each entry is used once
+    print(f"t = {t}: {work:2} FLOPs, h = {state.numpy().round(2)}")
 
 # %% [markdown]
-# T steps use the same $2D^2$ numbers: $2TD^2 = 24$ multiplications. Which of $2T^2D$ and $2TD^2$ is larger depends on which of T and D is.
+# T steps use the same $2D^2$ numbers: $4TD^2 = 48$. Which of $4T^2D$ and $4TD^2$ is larger depends on which of T and D is.
 #
-# You have used one rule, the only one that you need. With each multiplication goes an addition (to a sum that starts at 0), so it counts as **2 FLOPs**:
+# You have used one rule, the only one that you need:
 #
 # $$ \text{FLOPs of } (\text{rows} \times \text{inner}) \text{ times } (\text{inner} \times \text{columns}) \;=\; 2 \cdot \text{rows} \cdot \text{inner} \cdot \text{columns}. $$
 #
-# Added biases, scaling, softmax and norms are left out: at real widths they are few beside the products. torch's `FlopCounterMode` watches a layer while it runs and applies the same rule. It should find 2 · 36 and 2 · 24:
+# Added biases, scaling, softmax and norms are left out: at real widths they are few beside the products. torch's `FlopCounterMode` watches a layer while it runs and applies the same rule. It should find 72 and 48:
 
 # %%
 with FlopCounterMode(display=False) as attention_counter:
@@ -362,7 +362,6 @@ math_peak, sdpa_peak = (
 claim(
     "On this machine, at T = 2048 with a causal mask, sdpa is more than twice as fast, and its peak less than a tenth, in every run.",
     min(faster) > 2 and all(10 * sdpa < plain for plain, sdpa in zip(math_peak, sdpa_peak, strict=True)),
-    times_faster=faster,
     peak_math=f"{max(math_peak):.0f} MB",
     peak_sdpa=f"{max(sdpa_peak):.0f} MB",
 )
@@ -379,7 +378,7 @@ claim(
 # %% [markdown]
 # It does, but much of this gain needs the mask. The math path computes all pairs and then hides half of them; the kernel skips the blocks that are hidden. Without a mask it is still faster here, but less so. (Dropout on the weights, or a learned bias on the scores, undoes the saving of memory on this CPU: *Going deeper*.)
 #
-# So memory has a way out of $T^2$. Work has none, as long as every pair of words gets a softmax weight of its own. (Linear attention and state-space models give that up: chapter 14.) When does the square begin to hurt?
+# So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none. (Linear attention and state-space models give that up: chapter 14.) When does the square begin to hurt?
 
 # %% [markdown]
 # ## 4 · When does the square matter?
@@ -451,7 +450,13 @@ claim(
 # | words with words, $4T^2D$ | the feed-forward network, $16TD^2$ | T = 4D |
 # | words with words | all the rest of an encoder layer, $24TD^2$ | T = 6D |
 #
-# Well below this last border the square can be left out, as Kaplan et al. (2020) do. What is left uses each weight once per token, in a multiplication and an addition: **a forward pass costs 2 FLOPs per parameter and token** (embeddings apart, since a look-up is not a product; an output layer over the vocabulary is one, and counts). The backward pass costs twice that, since a product $AB$ needs two more, one for the gradient of A and one for that of B; so training costs 6. And how many parameters has a whole model? First, two exercises.
+# Well below this last border the square can be left out, as Kaplan et al. (2020) do. What is left uses each weight once per token, in a multiplication and an addition:
+#
+# - **The rule:** a forward pass costs **2 FLOPs per parameter and token**. At D = 512 an encoder layer has $12D^2$ weights, 3.15 million: 6.3 million FLOPs a token.
+# - **The exception:** a look-up in a table of embeddings is no product and costs none; an output layer over the vocabulary is one. For 10,000 words it has 5.12 million weights: 10.2 million FLOPs a token.
+# - **In training:** the backward pass costs twice that, since a product $AB$ needs two more, for the gradients of A and of B. That makes 6 in all: 18.9 million FLOPs for the encoder layer.
+#
+# And how many parameters has a whole model? First, two exercises.
 
 # %% [markdown]
 # ### Exercise 10.2 · Derive: three crossovers
@@ -579,7 +584,7 @@ claim(
 )
 
 # %% [markdown]
-# So one table fits, and three do not; the paper says itself that it shares one (section 3.4). (No vocabulary explains both remainders: *Going deeper*.)
+# So one table fits, and three do not; the paper says itself that it shares one (section 3.4).
 #
 # All this is counted. Is more work also more time? **Here is a good place for a break.**
 
@@ -601,7 +606,7 @@ with attention_backend("math"):
 #
 # The clock sees two things that the count does not. One is this chain. (On a single core nothing runs side by side anyway; there the chain means many small products in place of a few large ones.) The other is memory: on the math path attention moves $T^2$ numbers per head in and out of it.
 #
-# We recorded three runs of a training step (forward and backward pass; B = 8, D = 64, four heads) on one core of one machine: real attention on both backends, and torch's own LSTM. (From T = 32 on it was the fastest of the recurrent layers that we timed.) By FLOPs, real attention costs more than the LSTM beyond T = 2D = 128. And by the clock?
+# We recorded three runs of a training step (forward and backward pass; B = 8, D = 64, four heads) on one core of one machine: real attention on both backends, and torch's own LSTM. (From T = 32 on it was the fastest of the recurrent layers that we timed.) Nothing is masked here; the figure of section 3 had a causal mask. By FLOPs, real attention costs more than the LSTM beyond T = 2D = 128. And by the clock?
 
 # %%
 guess_3 = predict("T at which real attention, sdpa, takes as long as the LSTM", ...)
@@ -667,7 +672,7 @@ for seed in range(3):
         runs.append(measure.gradient_by_distance(each, x128).tolist())
 
 # %% [markdown]
-# The gates of a fresh LSTM stand near one half. Suppose that about 0.6 of its gradient survives each step. How much is left from 63 steps back?
+# In a fresh LSTM the forget gate alone keeps about 0.5 of the gradient at each step; paths through the other gates add a little: measured, it is about 0.6. How much is left from 63 steps back?
 
 # %%
 guess_4 = predict(
@@ -744,7 +749,7 @@ claim(
 )
 
 # %% [markdown]
-# So attention's gradient need not fade with *distance*, but is divided among all T inputs. Training can undo the division: a softmax that has learned where to look gives one input nearly all the weight, however far away it is. (All this is *along the sequence*. From layer to layer there are other troubles: chapter 11.)
+# So attention's gradient need not fade with *distance*, but is divided among all T inputs. Training can undo the division: a softmax that has learned where to look gives one input nearly all the weight, however far away it is.
 
 # %% [markdown]
 # ### Exercise 10.5 · Implement: what does the last output depend on?
@@ -781,7 +786,7 @@ ch10.positions_seen(positions_seen)
 # %% [markdown]
 # ## 8 · After training: one word at a time
 #
-# Short paths and no waiting: is there a catch beside the $T^2$? In training all words are known, and attention serves them at once. For a forward pass a Transformer of N layers takes 6N products in a row (four in each real attention, two in each feed-forward network), at any length; an RNN of N layers, run one after the other, takes NT. But a model that *writes* knows no word before it has chosen it. A Transformer and an RNN, of four layers each, generate 256 tokens. How many products in a row does each take?
+# Short paths and no waiting: is there a catch beside the $T^2$? In training all words are known, and attention serves them at once. For a forward pass a Transformer of N layers takes 6N products in a row (four in each real attention, two in each feed-forward network), at any length; an RNN of N layers, run one after the other, takes NT. But a model that *writes* knows no word before it has chosen it. A Transformer and an RNN, of four layers each, generate 256 tokens. The cell counts their FLOPs: for one token divide section 4's formula by T, $24D^2$ for the matrices and $4tD$ against t keys. And how many products in a row does each take?
 
 # %%
 def encoder_of_4(T):
@@ -793,7 +798,7 @@ one_pass, rnn_layer = encoder_of_4(256), formulas.rnn_cost(1, 256, 64)
 N, D, all_anew, with_cache = 4, 64, 0, 0
 for t in range(1, 257):  # token by token
     all_anew += encoder_of_4(t).operations  # the whole text once more
-    with_cache += N * (24 * D**2 + 4 * t * D)  # section 4, one token
+    with_cache += N * (24 * D**2 + 4 * t * D)  # one token, t keys
 
 # %%
 guess_5 = predict("products in a row of the 4-layer Transformer for 256 tokens", ...)
@@ -802,14 +807,15 @@ guess_5 = predict("products in a row of the 4-layer Transformer for 256 tokens",
 # @title Training and generation
 guess_5.compare(256 * one_pass.steps)
 rnn_steps, rnn_flops = 4 * rnn_layer.steps, 4 * rnn_layer.operations / 1e6
+sizes_of_both = one_pass.parameters, 4 * rnn_layer.parameters
 table(
-    ["256 tokens, four layers each", "products in a row", "FLOPs (millions)"],
+    ["256 tokens, four layers each", "parameters", "products in a row", "FLOPs (millions)"],
     [
-        ["Transformer, one forward pass, as in training", one_pass.steps, one_pass.operations / 1e6],
-        ["Transformer, generation, all anew for each token", 256 * one_pass.steps, all_anew / 1e6],
-        ["Transformer, generation with a cache", 256 * one_pass.steps, with_cache / 1e6],
-        ["RNN, one forward pass, as in training", rnn_steps, rnn_flops],
-        ["RNN, generation", rnn_steps, rnn_flops],
+        ["Transformer, one forward pass, as in training", sizes_of_both[0], one_pass.steps, one_pass.operations / 1e6],
+        ["Transformer, generation, all anew for each token", sizes_of_both[0], 256 * one_pass.steps, all_anew / 1e6],
+        ["Transformer, generation with a cache", sizes_of_both[0], 256 * one_pass.steps, with_cache / 1e6],
+        ["RNN, one forward pass, as in training", sizes_of_both[1], rnn_steps, rnn_flops],
+        ["RNN, generation", sizes_of_both[1], rnn_steps, rnn_flops],
     ],
 )
 claim(
@@ -824,7 +830,7 @@ with torch.no_grad(), attention_backend("math"), FlopCounterMode(display=False) 
 claim("torch's counter finds the FLOPs with a cache: four times those of one layer that generates 256 tokens.", 4 * of_cached.get_total_flops() == with_cache)
 
 # %% [markdown]
-# Now both wait: the Transformer 256 times for its 24 products, the RNN 256 times for four. And while the RNN goes on from its state, a plain Transformer reads everything again. But keys and values of earlier tokens do not change, since no position sees a later one. The *key-value cache* of chapter 13 keeps them. The FLOPs are then no more than those of one pass (134 million, not 168: a pass also multiplies the pairs that the causal mask hides). But the wait stays, and the cache holds $2NTD$ numbers. The RNN carries on D numbers a layer, after ten steps and after ten million.
+# Now both wait: the Transformer 256 times for its 24 products, the RNN 256 times for four. And while the RNN goes on from its state, a plain Transformer reads everything again. But keys and values of earlier tokens do not change, since no position sees a later one. The *key-value cache* of chapter 13 keeps them. The FLOPs are then no more than those of one pass (134 million, not 168: a pass also multiplies the pairs that the causal mask hides). But the wait stays, and the cache holds $2NTD$ numbers. The RNN carries on D numbers a layer, after ten steps and after ten million. The two are not of one size: the Transformer has six times the parameters. So compare how they wait, not their FLOPs.
 
 # %% [markdown]
 # ### Exercise 10.6 · Explore and explain: when would you still choose an RNN?
@@ -887,8 +893,6 @@ ch10.when_an_rnn.compare(...)
 
 # %% [markdown]
 # ## 9 · Errors you will meet
-#
-# The first two mislead without a warning; only the last raises an exception.
 #
 # **1 · FLOPs or multiply-adds?** One tool reports half of what another does: [fvcore](https://github.com/facebookresearch/fvcore/blob/main/fvcore/nn/flop_count.py) counts a multiplication and its addition as *one* FLOP, torch as two. Test a tool on a layer that you can count by hand:
 
