@@ -78,8 +78,9 @@ def context_vectors(flat, group, times):
     for k, (name, marker) in enumerate(zip(times, "o^sD", strict=True)):
         points = flat[group == k]
         ax.scatter(*points.T, s=14, marker=marker, color=plots.CYCLE[k], alpha=0.4)
-        place = {"ha": "center", "va": "center", "fontweight": "bold", "bbox": {"facecolor": "white", "alpha": 0.8, "linewidth": 0}}
-        ax.annotate(name, points.median(0).values.tolist(), color=plots.CYCLE[k], **place)
+        behind = {"facecolor": "white", "alpha": 0.8, "linewidth": 0}
+        place = {"ha": "center", "va": "center", "fontweight": "bold", "bbox": behind}
+        ax.text(*points.median(0).values.tolist(), name, color=plots.CYCLE[k], **place)
     ax.set(xlabel="first direction", ylabel="second direction")
     show(
         ax,
