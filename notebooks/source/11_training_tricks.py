@@ -77,7 +77,7 @@ class Block(nn.Module):
 
 
 # %% [markdown]
-# Post-LN is the original Transformer's way. The whole model, and its data: random letters, and the same letters backwards.
+# Post-LN is the original Transformer's way. A `Reverser` puts such blocks between an embedding and an output layer; Pre-LN needs one more norm, at the end. `examples` draws random letters, and the same letters backwards; `loss_on` is the cross-entropy.
 
 
 # %%
@@ -128,14 +128,14 @@ def spell(model, word):
 print("champion ->", spell(small, "champion"))
 
 # %% [markdown]
-# Two layers can do it. Now twelve. For orientation: a blind guess among 16 letters costs $\ln 16 = 2.77$ nats per letter.
+# Two layers can do it. Now twelve: the same loop, as a function whose last three arguments keep their values for now. For orientation: a blind guess among 16 letters costs $\ln 16 = 2.77$ nats per letter.
 
 # %%
 guess_1 = predict("the loss of 12 layers after 120 steps, in nats", ...)
 
 
 # %%
-def train(placement, rate=0.01, warmup=0, seed=0):  # the last three: for later runs
+def train(placement, rate=0.01, warmup=0, seed=0):
     torch.manual_seed(seed)
     model, draws = Reverser(placement), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)  # faster
@@ -175,7 +175,7 @@ print("champion ->", spell(deep, "champion"))
 #
 # - a tenth of the **learning rate**;
 # - a **warm-up**: the rate rises to its full value over the first 60 steps;
-# - **Pre-LN**: the norms move (and one more is needed, at the end).
+# - **Pre-LN**: the norms move into the branches.
 
 # %% tags=["nbval-ignore-output"]
 losses = {
@@ -215,7 +215,7 @@ claim(
 )
 
 # %% [markdown]
-# All three help, and the cheapest is a smaller rate: it takes Post-LN at least as far as the warm-up, whose curve stalls as the rate nears its full value. So the trouble is a *high* rate. But high rates train fast. Only Pre-LN, at the high rate, has learned to reverse; at a tenth of it, Pre-LN ends within 0.15 nats of Post-LN. Most tricks of this chapter raise the rate that a model tolerates. To choose among them, first see what breaks.
+# All three help, and the cheapest is a smaller rate: it takes Post-LN at least as far as the warm-up, whose curve stalls as the rate nears its full value. So the trouble is a *high* rate. But high rates train fast. Only Pre-LN, at the high rate, has learned to reverse; at a tenth of the rate it is no further than Post-LN, within 0.15 nats. Most tricks of this chapter raise the rate that a model tolerates. To choose among them, first see what breaks.
 #
 # **In one minute:**
 #
@@ -236,7 +236,7 @@ claim(
 # %% [markdown]
 # ## 1 · Is the gradient too small?
 #
-# When a deep model does not learn, the first suspect is a vanishing gradient (chapter 04): the layers far from the loss hear nothing of it. So measure, before training, how long each layer's gradient is (that of its feed-forward output matrix). One random model says little; take 20.
+# When a deep model does not learn, the first suspect is a vanishing gradient (chapter 04): the layers far from the loss hear nothing of it. So measure, before training, how long the gradient of each layer's last matrix is, `feed_forward[2]`. One random model says little; take 20.
 
 # %%
 guess_2 = predict("Post-LN's gradient in the first layer, over that in the last", ...)
@@ -406,7 +406,7 @@ claim(
 #
 # Why does the gradient die? A norm makes a whisper and a shout equally loud. So a small change in a shout is hardly heard.
 #
-# In numbers: LayerNorm takes a vector $x$ of $D$ numbers, subtracts their mean and divides by their standard deviation $\sigma$ (gain and bias left out). $x$ and $10\,x$ come out the same. Now push each a little, and see how much of the push comes out. Three pushes: (a) the same number added to all entries; (b) a little more of $x$ itself (without its mean), which stretches it; (c) at right angles to both. What will be left of each?
+# In numbers: LayerNorm takes a vector $x$ of $D$ numbers, subtracts their mean and divides by their standard deviation $\sigma$ (gain and bias left out). $x$ and $10\,x$ come out the same. Now push each a little, and see how much of the push comes out. Three pushes: (a) the same number added to all entries; (b) along `x_hat`, which is $x$ without its mean, over $\sigma$: this stretches $x$; (c) along `across`, at right angles to both. What will be left of each?
 
 # %%
 def comes_out(x, push):
@@ -419,7 +419,7 @@ draws = torch.Generator().manual_seed(0)
 x = 3 * torch.randn(D, generator=draws, dtype=torch.float64) + 1
 x_hat, sigma = F.layer_norm(x, (D,)), x.std(correction=0)
 across = torch.randn(D, generator=draws, dtype=torch.float64)
-across = across - across.mean() - x_hat * (across * x_hat).mean()  # at right angles
+across = across - across.mean() - x_hat * (across * x_hat).mean()  # takes out both
 pushes = {"(a)": torch.ones(D), "(b)": x_hat, "(c)": across}
 
 # %% tags=["reveal"]
@@ -485,7 +485,7 @@ claim(
 )
 
 # %% [markdown]
-# It is. The loss sends a gradient of the usual length, and the norms swallow it. A single step is enough: 24 slightly larger $\sigma$ together shorten it more than tenfold, though panel 2 has hardly moved. After 40 steps each norm keeps on average a little less than half. Nearly all of that is $1/\sigma$, the size of what they read. Before training the additions make up for most of what the norms take; in the failing run they no longer can.
+# It is. The loss sends a gradient of the usual length, and the norms swallow it. A single step is enough: 24 slightly larger $\sigma$ together shorten it more than tenfold, though panel 2 of section 2 has hardly moved. After 40 steps each norm keeps on average a little less than half. Nearly all of that is $1/\sigma$, the size of what they read. Before training the additions make up for most of what the norms take; in the failing run they no longer can.
 #
 # If the number of factors decides, a model of 2 layers, with 4 norms, should survive the same first steps. It does: its outputs become alike too, but its gradient keeps more than a tenth of its length in each of three seeds (*Going deeper*). So it is the norms: **the larger what a norm reads, the less gradient it hands back, and 24 of them multiply.**
 
@@ -602,7 +602,7 @@ claim(
 )
 
 # %% [markdown]
-# The outputs become alike here too, but over several steps and for a while. What the last norm reads hardly grows, the gradient survives, and later steps make the outputs differ again. At the full rate 24 norms read larger and larger sums meanwhile, and hardly any gradient reaches the lower layers.
+# The outputs become alike here too, but over several steps and for a while. What the last norm reads hardly grows, the gradient survives, and later steps make the outputs differ again. So alike outputs alone are not fatal. At the full rate 24 norms read larger and larger sums meanwhile, and hardly any gradient reaches the lower layers to make the outputs differ again.
 #
 # Is it the noise of a small batch, or Adam's dividing? Neither: with 2,048 words for 32, or along the plain gradient, one step of the same total length makes the outputs alike as well, in each of three seeds; moves with random signs do not (*Going deeper*). What does the harm is length along the gradient. **In deep Post-LN first steps that are too long make the outputs alike and the sums larger, and then there is no gradient.**
 #
@@ -990,7 +990,7 @@ claim(
 # %% [markdown]
 # ## 9 · Weight decay: how, and of what
 #
-# The other part of a long training keeps the weights small. An old rule of thumb (not tested here): of two models that fit the data equally well, the one with smaller weights generalises better. So **weight decay** pulls each weight $\theta$ a little towards 0 in every step. With $\lambda$ for its strength, one can write it in two ways: add $\lambda\theta$ to the gradient (an L2 penalty), or shrink $\theta$ by $\eta\lambda\theta$ beside the step. For plain gradient descent they are the same. For Adam they are not, because it divides all that is in the gradient. Try two weights, both 1, whose gradients are pure noise of size 1 and of size 0.01:
+# What else does a long training need? An old rule of thumb, not tested here, says that of two models that fit the data equally well the one with smaller weights generalises better. So **weight decay** pulls each weight $\theta$ a little towards 0 in every step. With $\lambda$ for its strength, one can write it in two ways: add $\lambda\theta$ to the gradient (an L2 penalty), or shrink $\theta$ by $\eta\lambda\theta$ beside the step. For plain gradient descent they are the same. For Adam they are not, because it divides all that is in the gradient. Try two weights, both 1, whose gradients are pure noise of size 1 and of size 0.01:
 
 
 # %%
