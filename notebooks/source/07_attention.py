@@ -66,10 +66,14 @@ print("digits ", *digits, "?")
 print("answer ", answer.item())
 
 # %% [markdown]
-# Make your guess. The cell after it trains both models and keeps their accuracy on 2,000 new sequences.
+# The next cell takes your guess; the one after trains both models and keeps their accuracy on 2,000 new sequences.
 
 # %%
 guess_gru = predict("the GRU's accuracy after 1,000 updates (guessing: 0.1)", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Both models, if you want to see them now
+show_source(recall.RecurrentReader, recall.AttentionReader)
 
 # %%
 set_seed(0)
@@ -104,7 +108,7 @@ claim(
 # 3. build multi-head attention from it, and give the shape on every arrow (7.3, 7.4, 7.5);
 # 4. find a bug that changes no shape (7.6), and say what a map of weights proves (7.7).
 #
-# **Letters.** `B` batch, `T` queries, `S` keys and values, `D` width of a model, `H` heads, `K` width of a query or key (the papers' $d_k$), `E` width of a value. Vectors are rows, as in torch: $x W^\top$ is what `nn.Linear` computes, up to the bias.
+# **Letters.** `B` batch, `T` words of a sequence, `D` width of a model. Vectors are rows, as in torch: $x W^\top$ is what `nn.Linear` computes, up to the bias.
 
 # %% [markdown]
 # ## 1 · One sentence, every matrix
@@ -124,8 +128,12 @@ x = torch.tensor(
 
 # %% [markdown]
 # Begin with one word, *bank*. It asks, and all four words answer, *bank* itself among them.
-#
-# **Scores.** How well does each word fit *bank*? Take their dot product. For *river* it is $2 \cdot 0.5 + 0 \cdot 0.5 + 0 \cdot 1 + 0 \cdot 0 = 1$. One product of `x` with `bank` gives all four.
+
+# %%
+diagrams.show("bank_asks")
+
+# %% [markdown]
+# From left to right, in three lines. **Scores.** How well does each word fit *bank*? Take their dot product. For *river* it is $2 \cdot 0.5 + 0 \cdot 0.5 + 0 \cdot 1 + 0 \cdot 0 = 1$. One product of `x` with `bank` gives all four.
 
 # %%
 bank = x[2]  # (D,)
@@ -180,7 +188,7 @@ print("bank after savings", h_savings[2])
 # - the **key** $k_s = x_s W_k^\top$: what can I be found by?
 # - the **value** $v_s = x_s W_v^\top$: what do I pass on to those who find me?
 #
-# In a model the matrices are learned; here we choose them, with K = 2 numbers in each vector:
+# In a model the matrices are learned; here we choose them, with $K = 2$ numbers in each vector:
 #
 # | | first number | second number | for example |
 # |---|---|---|---|
@@ -206,7 +214,7 @@ q, k, v = x @ W_q.T, x @ W_k.T, x @ W_v.T  # (T, K) each
 print("queries", q, "keys", k, "values", v, sep="\n")
 
 # %% [markdown]
-# Then the same three lines, with `q`, `k` and `v` where `x` stood. Only the division is new: without it, scores would grow with the width K (section 3).
+# Then the same three lines, with `q`, `k` and `v` where `x` stood. Only the division is new: without it, scores would grow with the width (section 3).
 
 # %%
 scores_qk = q @ k.T / math.sqrt(2)  # (T, K) @ (K, T) -> (T, T)
@@ -218,25 +226,28 @@ print("scores", scores_qk, "weights", weights_qk, "output", h_qk, sep="\n")
 figures.word_maps(words, weights, weights_qk)
 
 # %% [markdown]
-# *Bank* looks most at *river*, and *collapsed* finds *bank*. *River* has a query of zeros, asks for nothing, and so looks at all words alike: its output is their mean. (A Transformer, chapter 09, adds the output to the word's own vector.) The scores need not be symmetric any more: *bank* gives *river* 2.83, and *river* gives *bank* 0.
+# *Bank* looks most at *river*, and *collapsed* finds *bank*. *River* has a query of zeros, asks for nothing, and so looks at all words alike: its output is their mean. The scores need not be symmetric any more: *bank* gives *river* 2.83, and *river* gives *bank* 0.
 #
-# In one formula, with the rows stacked to matrices $\mathbf Q$, $\mathbf K$, $\mathbf V$ (Vaswani et al. 2017, equation 1):
+# In one formula, with a row for each word in $q$, $k$ and $v$, as in the code:
 #
-# $$ \mathrm{attention}(\mathbf Q, \mathbf K, \mathbf V) = \mathrm{softmax}\Big( \frac{\mathbf Q \mathbf K^\top}{\sqrt{d_k}} \Big) \mathbf V, $$
+# $$ \mathrm{attention}(q, k, v) = \mathrm{softmax}\Big( \frac{q\, k^\top}{\sqrt K} \Big)\, v. $$
 #
-# where $d_k$ is the width of a key: our `K`, a number, not the bold matrix. Now as a class whose matrices can be trained. Each becomes an `nn.Linear`, and `.mT` transposes the last two axes, so that the same lines serve a whole batch.
+# Vaswani et al. (2017, equation 1) call the matrices $Q$, $K$, $V$ and the width $d_k$; here $K$ is always the width.
+#
+# Now as a class whose matrices can be trained. Each becomes an `nn.Linear`, and `.mT` transposes the last two axes, so that the same lines serve a whole batch.
 
 # %%
 class PlainAttention(nn.Module):
-    def __init__(self, d_model, d_key):
+    def __init__(self, D, K):
         super().__init__()
-        self.W_q = nn.Linear(d_model, d_key, bias=False)
-        self.W_k = nn.Linear(d_model, d_key, bias=False)
-        self.W_v = nn.Linear(d_model, d_key, bias=False)
+        self.K = K
+        self.W_q = nn.Linear(D, K, bias=False)
+        self.W_k = nn.Linear(D, K, bias=False)
+        self.W_v = nn.Linear(D, K, bias=False)
 
     def forward(self, x):  # (B, T, D)
         q, k, v = self.W_q(x), self.W_k(x), self.W_v(x)  # (B, T, K) each
-        scores = q @ k.mT / k.shape[-1] ** 0.5  # (B, T, T)
+        scores = q @ k.mT / math.sqrt(self.K)  # (B, T, T)
         return scores.softmax(dim=-1) @ v  # (B, T, K)
 
 # %% [markdown]
@@ -244,7 +255,7 @@ class PlainAttention(nn.Module):
 
 # %%
 sentences = torch.stack([x, x_savings])  # (B, T, D)
-by_hand = PlainAttention(d_model=4, d_key=2)
+by_hand = PlainAttention(D=4, K=2)
 with torch.no_grad():
     by_hand.W_q.weight.copy_(W_q)
     by_hand.W_k.weight.copy_(W_k)
@@ -262,14 +273,14 @@ print("bank after savings", found[1, 2])
 #
 # Take the memory task of the first screen. Its eight pairs are a dictionary: letters are keys, digits are values, and the last row comes with a query. Python's dictionary wants exactly the right key and returns one value. Attention compares the query with *all* keys and returns a weighted mean, a **soft dictionary**. Move the query a little, and the answer moves a little: so there is a slope, and training can improve the query.
 #
-# Nobody tells the model what to compare. `LookUp` has our attention and one linear layer, which makes the answer from the question's row. It is the first screen's model without the 96 biases of its three projections:
+# Nobody tells the model what to compare. `LookUp` has our attention and one linear layer, which makes the answer from the question's row. It is the first screen's model without biases in its projections:
 
 # %%
 class LookUp(nn.Module):
-    def __init__(self, width=32):
+    def __init__(self, K=32):
         super().__init__()
-        self.attend = PlainAttention(d_model=20, d_key=width)
-        self.output = nn.Linear(width, 10)
+        self.attend = PlainAttention(D=20, K=K)
+        self.output = nn.Linear(K, 10)
 
     def forward(self, pairs):  # (B, 9, 20)
         h = self.attend(pairs)  # (B, 9, K)
@@ -320,7 +331,7 @@ claim(
 )
 
 # %% [markdown]
-# So it can learn where to look. And did the GRU lose because we stopped it too soon, or made it too small? From the ledger of recorded runs:
+# So it can learn where to look. And did the GRU lose because we stopped it too soon? From the ledger of recorded runs:
 
 # %%
 figures.recall_by_updates()
@@ -350,7 +361,9 @@ claim(
 )
 
 # %% [markdown]
-# The GRU can learn it, but at a learning rate of 0.005, the only one run that long, it took more than a hundred times as many updates. For most of them it stays at 0.3, which is about what you get by always naming the digit that occurred most often. Two kinds of memory have met:
+# The GRU can learn it, but at a learning rate of 0.005, the only one run that long, it took more than a hundred times as many updates. Up to 5,000 it stays at 0.3, which is about what you get by always naming the digit that occurred most often; at 10,000 it is hardly higher. Would a larger one be faster? That stays open: ours had one learning rate, and only 2,000 updates.
+#
+# Two kinds of memory have met:
 #
 # | | recurrent state | keys and values |
 # |---|---|---|
@@ -359,7 +372,7 @@ claim(
 # | to read | whatever is left | weigh by the question |
 # | path length from step $i$ to $t$ | $t - i$ steps | one step |
 #
-# Both models read the same rows, each a letter *with* its digit. Attention needs that: if each stood on a row of its own, one layer that knows no order could not match them.
+# Attention needs each letter *with* its digit in one row, as here. From rows of their own, one layer that knows no order could not match them.
 #
 # So training can make attention as sharp as the task needs. But can it be too sharp *before* training starts?
 
@@ -396,7 +409,7 @@ claim(
 )
 
 # %% [markdown]
-# One key takes nearly everything. Why is that bad? Every gradient to queries and keys must pass the softmax, whose slope is
+# One key takes nearly everything. Why is that bad? Every gradient to queries and keys must pass the softmax. Take two keys. How fast does $w_1$ change with its own score? By $w_1 (1 - w_1)$: that is 0.25 for weights of 0.5 and 0.5, and 0.0099 for 0.99 and 0.01. In general
 #
 # $$ \frac{\partial w_i}{\partial a_j} = w_i\,(\delta_{ij} - w_j), $$
 #
@@ -499,16 +512,17 @@ print("masked scores", hidden, "weights", hidden.softmax(dim=-1), sep="\n")
 
 # %%
 class PlainAttention(nn.Module):
-    def __init__(self, d_model, d_key):
+    def __init__(self, D, K):
         super().__init__()
-        self.W_q = nn.Linear(d_model, d_key, bias=False)
-        self.W_k = nn.Linear(d_model, d_key, bias=False)
-        self.W_v = nn.Linear(d_model, d_key, bias=False)
+        self.K = K
+        self.W_q = nn.Linear(D, K, bias=False)
+        self.W_k = nn.Linear(D, K, bias=False)
+        self.W_v = nn.Linear(D, K, bias=False)
 
     def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
         memory = x if memory is None else memory  # new
         q, k, v = self.W_q(x), self.W_k(memory), self.W_v(memory)
-        scores = q @ k.mT / k.shape[-1] ** 0.5  # (B, T, S)
+        scores = q @ k.mT / math.sqrt(self.K)  # (B, T, S)
         if mask is not None:  # new: broadcasts to (B, T, S)
             scores = scores.masked_fill(~mask, -math.inf)
         return scores.softmax(dim=-1) @ v  # (B, T, K)
@@ -520,7 +534,7 @@ diagrams.show("scaled_dot_product")
 # With `memory`, the questions of section 2 can be answered in one call. They are asked in reverse order, and the digits come back in reverse too:
 
 # %%
-asker = PlainAttention(d_model=20, d_key=32)
+asker = PlainAttention(D=20, K=32)
 asker.load_state_dict(lookup.attend.state_dict())  # the trained matrices
 with torch.no_grad():
     told_digits = lookup.output(asker(questions, memory=shown)).argmax(dim=1)  # (T,)
@@ -547,7 +561,7 @@ print(tuple(both.shape), both[1].int(), sep="\n")
 # The last two rows are those of the padding: it still asks, but nobody reads its rows. Does a mask do its job? A test for every model: *change what is hidden: no visible position's output may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
 
 # %%
-layer = PlainAttention(d_model=4, d_key=2)
+layer = PlainAttention(D=4, K=2)
 layer.load_state_dict(by_hand.state_dict())  # our three matrices
 changed = sentences.clone()
 changed[0, 3] += 5  # "collapsed"
@@ -558,7 +572,7 @@ for name, each in {"masked": both, "no mask": None}.items():
     print(f"{name}: real words unchanged:   ", torch.equal(old[1, :2], new[1, :2]))
 
 # %% [markdown]
-# Two corner cases remain. First, causal attention with $T \ne S$: a model that generates text keeps the keys of earlier steps (a *cache*), and few queries meet many keys. They are the *last* positions, so query $t$ stands at position $S - T + t$:
+# Two corner cases remain. First, causal attention with $T \ne S$: a model that generates text keeps the keys of earlier steps (a *cache*), and few queries meet many keys. They are the *last* positions: with $S = 5$ and $T = 2$, query 0 stands at position 3, and query 1 at position 4. In general query $t$ stands at position $S - T + t$, and sees the keys up to there:
 #
 # $$ \text{mask}_{ts} = [\, s \le S - T + t \,]. $$
 
@@ -568,7 +582,7 @@ print(causal_mask(2, 5).int())  # two queries, five keys
 # %% [markdown]
 # Second, a query that may see *nothing*, for example in an empty sentence. `PlainAttention` gives it NaN (0 divided by 0), which spoils the gradient of $W_v$ and of everything below the values. In this course it gets zeros.
 #
-# That is all that one attention needs. (In training, *dropout* may set some weights to 0 at random and scale up the others.) Write it once, with every case.
+# That is all that one attention needs. Write it once, with every case.
 
 # %% [markdown]
 # ### Exercise 7.2 · Scaled dot-product attention
@@ -618,13 +632,13 @@ ch07.dot_product_attention(dot_product_attention)
 # %% [markdown]
 # ## 5 · Several heads
 #
-# What if a word has two questions? Suppose *bank* needs its topic *and* what happened to it. One softmax gives *one* mean: half on *river* and half on *collapsed*, it gets half of each, in one sum. So let it look twice: two **heads**, each with its own $W_q$, $W_k$, $W_v$ and softmax. The first is that of section 1; in the second head things look for events, and the values carry event and thing. The outputs are put side by side.
+# What if a word has two questions? Suppose *bank* needs its topic *and* what happened to it. One softmax gives *one* mean: half on *river* and half on *collapsed*, it gets half of each, in one sum. So let it look twice: $H = 2$ **heads**, each with its own $W_q$, $W_k$, $W_v$ and softmax. The first is that of section 1; in the second head things look for events, and the values carry event and thing. The outputs are put side by side.
 
 # %%
 W_q2 = torch.tensor([[0.0, 0, 3, 0], [0, 0, 0, 0]])  # things look for ...
 W_k2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 0, 0]])  # ... events
 W_v2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 1, 0]])  # event and thing
-second_head = PlainAttention(d_model=4, d_key=2)
+second_head = PlainAttention(D=4, K=2)
 with torch.no_grad():
     second_head.W_q.weight.copy_(W_q2)
     second_head.W_k.weight.copy_(W_k2)
@@ -637,12 +651,10 @@ print("water, money | event, thing", tuple(h_both.shape), h_both, sep="\n")
 
 # %%
 class PlainMultiHead(nn.Module):
-    def __init__(self, d_model, num_heads):
+    def __init__(self, D, H):
         super().__init__()
-        self.heads = nn.ModuleList(
-            PlainAttention(d_model, d_model // num_heads) for _ in range(num_heads)
-        )
-        self.W_o = nn.Linear(d_model, d_model, bias=False)
+        self.heads = nn.ModuleList(PlainAttention(D, D // H) for _ in range(H))
+        self.W_o = nn.Linear(D, D, bias=False)
 
     def forward(self, x, memory=None, mask=None):  # (B, T, D)
         outputs = [head(x, memory, mask) for head in self.heads]  # (B, T, K) each
@@ -651,7 +663,7 @@ class PlainMultiHead(nn.Module):
 # %% [markdown]
 # What does it cost? Each head has $3 D K$ weights. $H$ of them, with $K = D / H$, have $3 D^2$, and $W_o$ has $D^2$: always $4 D^2$, however many heads there are.
 #
-# But a loop over heads is slow. Instead, stack the heads along one more axis, which `@` treats like a batch. For one sentence, queries (H, T, K) and keys (H, S, K) give scores (H, T, S), one matrix for each head:
+# Can it do without the loop? Stack the heads along one more axis, which `@` treats like a batch. For one sentence, queries (H, T, K) and keys (H, S, K) give scores (H, T, S), one matrix for each head:
 
 # %%
 q_heads = torch.stack([q, x @ W_q2.T])  # (H, T, K)
@@ -664,16 +676,16 @@ print("as before:", torch.allclose(torch.cat([h_heads[0], h_heads[1]], dim=-1), 
 # %% [markdown]
 # The matrices can be joined, too. Put the heads' $W_q$ one above the other, and they are one matrix (D, D): a single product makes the queries of all heads, side by side, (B, T, D).
 #
-# Then they are cut: each position's $D$ numbers into $H$ heads of $K$, and the axis of the heads moves in front of the positions. `split_heads` does this, and `merge_heads` undoes it. Try it on numbers that say where they stand: 23 is number 3 of position 2.
+# Then they are cut, in two steps. `view` cuts each position's $D$ numbers into $H$ heads of $K$; `transpose` moves the axis of the heads in front of the positions. Try it on numbers that say where they stand: 23 is number 3 of position 2.
 
 # %%
 tens = 10 * torch.arange(4).view(1, 4, 1) + torch.arange(6)  # (B, T, D)
-halves = split_heads(tens, 2)  # (B, H, T, K)
+cut = tens.view(1, 4, 2, 3)  # (B, T, H, K)
+halves = cut.transpose(1, 2)  # (B, H, T, K)
 print("all", tens[0], "head 0", halves[0, 0], "head 1", halves[0, 1], sep="\n")
-print("merged, as before:", torch.equal(merge_heads(halves), tens))
 
 # %% [markdown]
-# Each head has all positions, and its own columns of them. In exercise 7.3 you write both functions. In a hurry? The next cell shows the library's.
+# Each head has all positions, and its own columns of them. These two steps are the library's `split_heads`. After attention `merge_heads` puts the heads side by side again. You write both in exercise 7.3; the next cell has the library's.
 
 # %% tags=["fold", "reveal"]
 # @title Both, one line each (the answers to 7.3)
@@ -693,20 +705,20 @@ diagrams.show("multi_head")
 
 # %%
 class MultiHead(nn.Module):
-    def __init__(self, d_model, num_heads):
+    def __init__(self, D, H):
         super().__init__()
-        self.num_heads = num_heads
-        self.W_q = nn.Linear(d_model, d_model, bias=False)
-        self.W_k = nn.Linear(d_model, d_model, bias=False)
-        self.W_v = nn.Linear(d_model, d_model, bias=False)
-        self.W_o = nn.Linear(d_model, d_model, bias=False)
+        self.H, self.K = H, D // H
+        self.W_q = nn.Linear(D, D, bias=False)
+        self.W_k = nn.Linear(D, D, bias=False)
+        self.W_v = nn.Linear(D, D, bias=False)
+        self.W_o = nn.Linear(D, D, bias=False)
 
     def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
         memory = x if memory is None else memory
-        q = split_heads(self.W_q(x), self.num_heads)  # (B, H, T, K)
-        k = split_heads(self.W_k(memory), self.num_heads)  # (B, H, S, K)
-        v = split_heads(self.W_v(memory), self.num_heads)  # (B, H, S, K)
-        scores = q @ k.mT / k.shape[-1] ** 0.5  # (B, H, T, S)
+        q = split_heads(self.W_q(x), self.H)  # (B, H, T, K)
+        k = split_heads(self.W_k(memory), self.H)  # (B, H, S, K)
+        v = split_heads(self.W_v(memory), self.H)  # (B, H, S, K)
+        scores = q @ k.mT / math.sqrt(self.K)  # (B, H, T, S)
         if mask is not None:  # broadcasts to (B, H, T, S)
             scores = scores.masked_fill(~mask, -math.inf)
         heads = scores.softmax(dim=-1) @ v  # (B, H, T, K)
@@ -718,8 +730,8 @@ class MultiHead(nn.Module):
 
 # %%
 set_seed(0)
-plain = PlainMultiHead(d_model=4, num_heads=2)
-joined = MultiHead(d_model=4, num_heads=2)
+plain = PlainMultiHead(D=4, H=2)
+joined = MultiHead(D=4, H=2)
 with torch.no_grad():
     joined.W_q.weight.copy_(torch.cat([head.W_q.weight for head in plain.heads]))
     joined.W_k.weight.copy_(torch.cat([head.W_k.weight for head in plain.heads]))
@@ -730,20 +742,17 @@ with torch.no_grad():
 print("the same:", torch.allclose(one_by_one, at_once, atol=1e-6))
 
 # %% [markdown]
-# The layer is complete: several questions at once, in one sentence or across two. `MultiHead` has three input matrices, which reads well. Torch's layer, like the library's `MultiHeadAttention`, packs them into one, `in_proj_weight`:
+# The layer is complete: several questions at once, in one sentence or across two. `MultiHead` has three input matrices. Torch's layer, like the library's `MultiHeadAttention`, packs them into one, `in_proj_weight`:
 
 # %%
 diagrams.show("packed_projection")
-
-# %% [markdown]
-# Now build it yourself.
 
 # %% [markdown]
 # ### Exercise 7.3 · Split and merge heads
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 5
 #
-# From tensors, without `split_heads` and `merge_heads`.
+# The two steps of section 5 as a function, for every shape; then the function that undoes them. From tensors, without `split_heads` and `merge_heads`.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex07-3-split", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -835,7 +844,7 @@ ch07.multi_head(multi_head)
 #
 # Difficulty ●●●○○ · 20 minutes · needs sections 4 and 5
 #
-# A model is a stack of layers, and what each layer returns is added to what it read. A layer of the library also tells its maps: `layer.attention_weights(x, mask=mask)`. The function below collects the attention maps of all layers; it is modelled on `get_attention_maps` in UvA's tutorial 6. Every map looks like a map, and those of the first layer are right.
+# A model is a stack of layers, and what each layer returns is added to what it read. A layer of the library can also return its attention maps: `layer.attention_weights(x, mask=mask)`. The function below collects the attention maps of all layers; it is modelled on `get_attention_maps` in UvA's tutorial 6. Every map looks like a map, and those of the first layer are right.
 
 
 # %%
@@ -895,9 +904,15 @@ for sentence in task.test_sentences[:4]:
     print(" ".join(sentence.tokens), "| it =", sentence.tokens[sentence.referent])
 
 # %% [markdown]
-# Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, none twice: say *cat* gets 3, *bridge* 11. For *tired* the right answer at *it* is then 3, for *wide* 11. The only way to know that number is to look there.
+# Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, none twice:
 #
-# One layer would not do: *it* is always the same word, so its query would be the same in every sentence. So the model has two. In the first, `gather`, *it* collects hints from the sentence, with two heads. In the second, `read`, it asks with what it has gathered. There the *words* are the keys and the *tickets* the values, and one head decides which ticket comes back:
+# | word | the | cat | didn't | cross | the | bridge | because | it | was | too | tired |
+# |---|---|---|---|---|---|---|---|---|---|---|---|
+# | ticket | 5 | 3 | 0 | 12 | 9 | 11 | 7 | 2 | 14 | 1 | 8 |
+#
+# The input is both rows. The wanted answer at *it* is 3, the ticket of *cat*; with *wide* in place of *tired* it would be 11. The only way to know that number is to look there.
+#
+# The model has two layers. In the first, `gather`, *it* collects hints from the sentence, with two heads. In the second, `read`, it asks with what it has gathered. There the *words* are the keys and the *tickets* the values, and one head decides which ticket comes back:
 #
 # ```python
 # x = words(ids)                  # embeddings of the words, (B, T, D)
@@ -906,7 +921,9 @@ for sentence in task.test_sentences[:4]:
 # scores = output(y)              # (B, T, 16), one for each ticket
 # ```
 #
-# `ids` are the words' numbers and `given` their tickets, both (B, T). The nouns of a test sentence never stood together in training. (`coreference.TicketReader` adds the mask for padding.)
+# `ids` are the words' numbers and `given` their tickets, both (B, T). The loss is the cross-entropy between the scores at *it* and its noun's ticket; other positions have no loss. Tickets are drawn anew in every batch. The nouns of a test sentence never stood together in training. (`coreference.TicketReader` adds the mask for padding.)
+#
+# Why two layers? *It* is always the same word, so in one layer its query would be the same in every sentence. With one head the ratio of the two nouns' weights would then be the same in both twins, and the same noun would win. (What several heads could do stands in *Going deeper*.)
 
 # %%
 set_seed(0)
@@ -948,13 +965,16 @@ claim(
 # %% [markdown]
 # **What we see.** In both twins *it* reads the right noun. But look at the two rows of `gather` in the upper map: there, in our run, *it* hardly looked at *tired*, the very word that decides!
 #
-# **A test.** Does a weight show what the model needs? We hide the adjective from `gather` alone. Then *it* asks `read` the same question in both twins. The two nouns have the same keys in both, so the ratio of their weights is the same, too.
+# **A test.** Does a weight show what the model needs? We hide the adjective from `gather` alone. Twins differ only in the adjective, so with it hidden `gather` returns the same vector at *it* in both, and *it* asks `read` the same question. The two nouns have the same keys in both, so the ratio of their weights is the same, too.
 #
-# **What to expect.** At most one of two twins should then be right, so at most half of all answers. *Which* half? In the table, *weight* is that of the gathering head that looks at the adjective more.
+# **What to expect.** At most one of two twins should then be right, so at most half of all answers. *Which* half? In the figure each adjective is a dot. If a large weight meant *needed*, the dots on the right would all lie at 0.
+
+# %%
+by_adjective = coreference.by_adjective(model, task)
+figures.hidden_adjectives(by_adjective)
 
 # %% tags=["fold", "nbval-ignore-output"]
-# @title By adjective: the weight, and hiding it
-by_adjective = coreference.by_adjective(model, task)
+# @title The same as a table
 right_hidden = sum(row["sentences"] * row["right_without"] for row in by_adjective.values()) / len(written)
 table(
     ["adjective", "sentences", "weight", "right", "right with it hidden"],
@@ -965,7 +985,7 @@ table(
 )
 
 # %% tags=["fold"]
-# @title The same in each of three recorded seeds
+# @title Checked in each of three recorded seeds
 hidden_runs = [
     list(zip(*columns, strict=True))
     for columns in zip(
@@ -1000,7 +1020,7 @@ claim(
 # >
 # > *It proves* which values were mixed at this layer, and how much of each. Our tickets have no way around the one reading head, so that head's map shows where the answer came from.
 # >
-# > *It does not prove* that the model needs the word (the table), nor why it looked. In a deeper layer the vector at position $s$ holds more than word $s$; a large weight on a short value brings little; the residual $x + \ldots$ goes around the map; several heads can share the work; other weights may give the same output.
+# > *It does not prove* that the model needs the word (our test), nor why it looked. In a deeper layer the vector at position $s$ holds more than word $s$; a large weight on a short value brings little; the residual $x + \ldots$ goes around the map; several heads can share the work; other weights may give the same output.
 # >
 # > Jain and Wallace (2019): *attention is not explanation*. Wiegreffe and Pinter (2019): *attention is not not explanation*. A map is a hypothesis. Test it by hiding the word.
 #
@@ -1017,7 +1037,7 @@ def your_layer(layer, query, key, value, mask):
 
 
 def read_by_yours(sentence):
-    """The word whose ticket the trained reader tells at "it", by the reader's own attention."""
+    """The word whose ticket the trained reader names at "it", by the reader's own attention."""
     ids = coreference.as_batch([sentence], task.vocab).ids
     everything = torch.ones(1, 1, 1, ids.shape[1], dtype=torch.bool)
     embedded, ticket_vectors = model.words(ids), model.tickets(torch.arange(ids.shape[1])[None])
@@ -1038,7 +1058,7 @@ except NotImplementedError:
 #
 # Difficulty ●●●○○ · 40 minutes · needs sections 3 and 6
 #
-# The second cell multiplies the trained reader's queries by $c$, an *inverse temperature*, and shows where *it* then looks in the first twin, what it answers, and the slope of the weights ($J$ is the matrix of section 3's slopes). Change $c$. Answer in words:
+# The second cell multiplies the trained reader's queries by $c$, an *inverse temperature*, and shows where *it* then looks in the first twin, whose ticket it names, and the slope of the weights ($J$ is the matrix of section 3's slopes). Change $c$. Answer in words:
 #
 # (a) At 0.1, 1 and 10: what happens to the weights, to the answer, and to the gradient that a *wrong* answer would send into the queries? (b) When would you rather have a soft, and when a sharp attention? (c) Somebody shows you a map
 # in which *it* looks at the right noun and says: "the model has understood the sentence". Name two reasons why the map alone does not show that, and one experiment that would tell you more.
@@ -1048,7 +1068,7 @@ except NotImplementedError:
 
 
 def read_sharper(c):
-    """Where *it* looks most in the first twin and with which weight, which word's ticket it tells, and c |J|."""
+    """Where *it* looks most in the first twin and with which weight, which word's ticket it names, and c |J|."""
     with torch.no_grad():
         x_words, h_words = model.context(twins.ids, padding_mask(twins.real))
         q_r, k_r, v_r = model.read.project(h_words, x_words, model.tickets(tickets))
@@ -1066,7 +1086,7 @@ def read_sharper(c):
 rows = []
 for c in (0.1, 1, 10):  # your turn
     rows.append([c, *read_sharper(c)])
-table(["c", "looks most at", "weight", "answers", "slope c |J|"], rows)
+table(["c", "looks most at", "weight", "names", "slope c |J|"], rows)
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex07-7-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # *Your answer:*
@@ -1090,7 +1110,7 @@ ch07.saturation_and_heads.compare(...)
 # %% [markdown]
 # ## Summary
 #
-# 1. Each word asks with a query, is found by its key and passes on its value: scores $\mathbf Q \mathbf K^\top / \sqrt{d_k}$, a softmax over the keys, a weighted mean of the values.
+# 1. Each word asks with a query, is found by its key and passes on its value: scores $q\, k^\top / \sqrt K$, a softmax over the keys, a weighted mean of the values.
 # 2. It is a soft dictionary that learns what to compare. On a look-up task it needed fewer than 100 updates, and a GRU with seven times the parameters, at the one learning rate run that long, more than 10,000.
 # 3. Without the division, random scores have a standard deviation of $\sqrt K$: for large $K$ the softmax saturates, and most queries get hardly any gradient.
 # 4. A mask says who may look at whom; several heads give several means, with the same number of parameters.
@@ -1476,7 +1496,7 @@ claim("With the product printed in the slides, $h_2$ is wrong by more than 0.01.
 # %% [markdown] tags=["deeper"]
 # ### Is a score of 0.9 good? Compared with what?
 #
-# Three more readers of "it", trained on the same sentences, three seeds each: one under a *causal mask*, where *it* cannot see what follows, so that both twins look the same to it; one with *one layer*, without `gather`; one with *two reading heads*. *One head at the referent* is for one head of the last layer, chosen on the training sentences.
+# Three more readers of "it", trained on the same sentences, three seeds each: one under a *causal mask*, where *it* cannot see what follows, so that both twins look the same to it; one with *one layer* of one head, without `gather`; one with *two reading heads*. *One head at the referent* is for one head of the last layer, chosen on the training sentences.
 
 # %%
 guess_one_layer = predict("the accuracy of the reader with one layer, from 0 to 1", ...)
@@ -1497,7 +1517,7 @@ recorded = {
 }
 causal, shallow, two = (recorded[name] for name in ("causal mask", "one layer", "two reading heads"))
 claim(
-    "Under the causal mask both twins are never right, so the accuracy is one half at best; with one layer it is below 0.55.",
+    "Under the causal mask both twins are never right, so the accuracy is one half at best; with one layer of one head it is below 0.55.",
     max(causal["both_twins"]) == 0 and max(causal["accuracy"]) <= 0.5 and max(shallow["accuracy"]) < 0.55,
     causal=causal["accuracy"],
     one_layer=shallow["accuracy"],
@@ -1517,7 +1537,9 @@ claim(
 )
 
 # %% [markdown]
-# Why can one layer not do it? Its query comes from *it* alone and its keys from single words, so for each head the two nouns' weights have the same ratio in both twins. And two heads can share the work: then no single map shows it. The more heads there are, the less it means that *some* head looks at the right word. Choose the head *before* you look at the test sentences.
+# Why can one layer with one head not do it? Its query comes from *it* alone and its keys from single words, so the two nouns' weights have the same ratio in both twins. Several heads are not bound by this: the adjective can draw the weight of one head to itself, so that another decides. That is hard to learn. We trained three readers with one layer of two heads, for 12 epochs: one got most pairs of twins right, two hardly any.
+#
+# With two layers, too, two heads can share the work: then no single map shows it. The more heads there are, the less it means that *some* head looks at the right word. Choose the head *before* you look at the test sentences.
 
 # %% [markdown] tags=["deeper"]
 # ### Can another map give the same output?
@@ -1621,7 +1643,7 @@ with torch.no_grad():
 print(" ".join(pair[0].tokens[i] for i in order))
 
 # %% tags=["fold"]
-# @title What it answers
+# @title Whose ticket it names
 claim(
     "Swap the tickets of the two nouns, and the answers swap. Shuffle the words, and the answer stays.",
     torch.equal(told, twins.referent) and torch.equal(told_after, weaker) and (shuffled.argmax() == told[0]).item(),

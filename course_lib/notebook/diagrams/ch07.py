@@ -160,23 +160,58 @@ BOOK = (("lasagne", 0.72), ("cannelloni", 0.09), ("tomato soup", 0.09), ("apple 
 )
 def soft_dictionary():
     """Draw the query, the keys with their weights, and the values."""
-    ax = canvas(16.8, 6.6)
-    box(ax, 1.6, 3.0, "lasagna ?", kind="query", w=2.2, h=0.8, size=10.5)
-    box(ax, 15.0, 3.0, r"$\sum_s w_s\, v_s$", kind="value", w=2.2, h=0.9, size=11.5)
-    for row, (title, weight) in enumerate(BOOK):
-        y = 5.1 - 1.4 * row
-        box(ax, 6.3, y, title, kind="key", w=2.6, h=0.72, size=10)
-        box(ax, 10.3, y, f"recipe $v_{row + 1}$", kind="value", w=2.2, h=0.72, size=10)
-        arrow(ax, (2.75, 3.0 + 0.08 * (y - 3.0)), (4.95, y), kind="attention")
-        ax.patches[-1].set_linewidth(1 + 4 * weight)
-        arrow(ax, (7.65, y), (9.15, y), kind="muted")
-        arrow(ax, (11.45, y), (13.85, 3.0 + 0.1 * (y - 3.0)), kind="attention")
-        ax.patches[-1].set_linewidth(1 + 4 * weight)
-        label(ax, 12.25, y - 0.34 * (y - 3.0) + 0.02, f"{weight:.2f}", kind="attention", size=9.5, background=True)
+    rows = [(title, f"recipe $v_{number}$", "", weight) for number, (title, weight) in enumerate(BOOK, start=1)]
+    ax = _look_up("lasagna ?", rows, r"$\sum_s w_s\, v_s$")
     for x, name in ((1.6, "query $q$"), (6.3, "keys $k_s$: titles"), (10.3, "values $v_s$: recipes")):
         label(ax, x, 6.1, name, size=10.5, weight="bold")
     label(ax, 1.7, 4.85, "how well does\neach key fit?", kind="attention", size=9.5)
     label(ax, 15.0, 4.15, "answer", size=10.5, weight="bold")
+    return ax
+
+
+FOUR_WORDS = (
+    ("the", "(0, 0, 0, 0)", "0", 0.11),
+    ("river", "(2, 0, 0, 0)", "1", 0.30),
+    ("bank", "(0.5, 0.5, 1, 0)", "1.5", 0.49),
+    ("collapsed", "(0, 0, 0, 2)", "0", 0.11),
+)
+
+
+@diagram(
+    alt="Left the word 'bank', which asks. In the middle the four words the, river, bank, collapsed, with arrows from "
+    "'bank' that carry the scores 0, 1, 1.5 and 0. Right of each word its four numbers; arrows with the weights 0.11, "
+    "0.30, 0.49 and 0.11 lead from them to the output, (0.83, 0.24, 0.49, 0.22).",
+    caption="One look-up: *bank* is compared with every word (scores), a softmax makes weights of the scores, and the "
+    "output is the weighted mean of the words' numbers.",
+)
+def bank_asks():
+    """Draw one word that asks, four that are asked, and their weighted mean."""
+    ax = _look_up("bank", FOUR_WORDS, "(0.83, 0.24,\n0.49, 0.22)", query="hidden", key="hidden", value="hidden")
+    for x, name in ((1.6, "asks"), (6.3, "is asked"), (10.3, "its numbers")):
+        label(ax, x, 6.1, name, size=10.5, weight="bold")
+    label(ax, 3.85, 6.1, "scores", kind="attention", size=10.5, weight="bold")
+    label(ax, 12.9, 6.1, "weights", kind="attention", size=10.5, weight="bold")
+    label(ax, 15.0, 4.15, "output", size=10.5, weight="bold")
+    return ax
+
+
+def _look_up(asks, rows, answer, query="query", key="key", value="value"):
+    """A query, and rows of a key, its value, its score ("": not written) and its weight, which meet in the answer."""
+    ax = canvas(16.8, 6.6)
+    box(ax, 1.6, 3.0, asks, kind=query, w=2.2, h=0.8, size=10.5)
+    box(ax, 15.0, 3.0, answer, kind=value, w=2.4, h=0.9, size=11.5 if "$" in answer else 9.5)
+    for row, (name, what, score, weight) in enumerate(rows):
+        y = 5.1 - 1.4 * row
+        box(ax, 6.3, y, name, kind=key, w=2.6, h=0.72, size=10)
+        box(ax, 10.3, y, what, kind=value, w=2.6 if score else 2.2, h=0.72, size=10)
+        arrow(ax, (2.75, 3.0 + 0.08 * (y - 3.0)), (4.95, y), kind="attention")
+        ax.patches[-1].set_linewidth(1 + 4 * weight)
+        if score:
+            label(ax, 3.95, 3.0 + 0.6 * (y - 3.0), score, kind="attention", size=9.5, background=True)
+        arrow(ax, (7.65, y), (8.95 if score else 9.15, y), kind="muted")
+        arrow(ax, (11.65 if score else 11.45, y), (13.75, 3.0 + 0.1 * (y - 3.0)), kind="attention")
+        ax.patches[-1].set_linewidth(1 + 4 * weight)
+        label(ax, 12.4, y - 0.36 * (y - 3.0) + 0.02, f"{weight:.2f}", kind="attention", size=9.5, background=True)
     return ax
 
 
@@ -186,25 +221,25 @@ HEADS = {"q": "query", "k": "key", "v": "value"}
 
 
 @diagram(
-    alt="Queries Q of shape T by K and keys K of shape S by K are multiplied: scores T by S. They are divided by "
-    "the root of K, masked, and go through a softmax over S: weights T by S. Multiplied with the values V, S "
+    alt="Queries q of shape T by K and keys k of shape S by K are multiplied: scores T by S. They are divided by "
+    "the root of K, masked, and go through a softmax over S: weights T by S. Multiplied with the values v, S "
     "by E, they give the output, T by E.",
     caption="Scaled dot-product attention, with the shape on every arrow. Positions meet in "
-    "three places: the product of $\\mathbf{Q}$ and $\\mathbf{K}$, the softmax over S, and the product with "
-    "$\\mathbf{V}$. T and S may differ, and E may differ from K, the width of queries and keys.",
+    "three places: the product of $q$ and $k$, the softmax over S, and the product with $v$. "
+    "T and S may differ, and E may differ from K, the width of queries and keys.",
 )
 def scaled_dot_product():
     """Draw the five operations with their shapes."""
     ax = canvas(16.8, 5.6)
     y = 3.4
-    for at, name in ((4.7, "Q"), (2.1, "K")):
-        box(ax, 0.9, at, rf"$\mathbf{{{name}}}$", kind="query" if name == "Q" else "key", w=1.1, h=0.8, size=12)
+    for at, name, kind in ((4.7, "q", "query"), (2.1, "k", "key")):
+        box(ax, 0.9, at, f"${name}$", kind=kind, w=1.1, h=0.8, size=12)
     steps = (
-        (4.0, r"$\mathbf{Q} \mathbf{K}^\top$"),
+        (4.0, r"$q\, k^\top$"),
         (6.9, r"$/\,\sqrt{K}$"),
         (9.5, "mask"),
         (12.0, "softmax"),
-        (15.0, r"$\times\, \mathbf{V}$"),
+        (15.0, r"$\times\, v$"),
     )
     for x, name in steps:
         kind = "attention" if name in ("softmax", "mask") else "plain"
@@ -221,7 +256,7 @@ def scaled_dot_product():
     label(ax, 5.45, y - 0.72, "scores", size=9.5)
     label(ax, 9.5, y - 0.85, "True = may attend", kind="attention", size=9.5)
     label(ax, 12.0, y - 0.85, "over S", kind="attention", size=9.5)
-    box(ax, 15.0, 1.1, r"$\mathbf{V}$", kind="value", w=1.1, h=0.8, size=12)
+    box(ax, 15.0, 1.1, "$v$", kind="value", w=1.1, h=0.8, size=12)
     arrow(ax, (15.0, 1.52), (15.0, y - 0.46))
     label(ax, 15.75, 2.2, "(S, E)", size=9.5)
     arrow(ax, (15.0, y + 0.45), (15.0, 5.1), kind="value")
