@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 13 · GPT
 #
-# A small GPT was trained on Shakespeare's plays, one character at a time. Now it continues `GREMIO:`. At each step it gives every character a probability, and the natural rule seems to be: *take the likeliest one*. By this rule it continues each of 20 such names for 300 characters. **Cut each text into overlapping pieces of 8 characters. Of every 100, how many occurred earlier in that text?**
+# A small GPT was trained on Shakespeare's plays, one character at a time. Now it continues `GREMIO:`. At each step it gives every character a probability, and the natural rule seems to be: *take the likeliest one*. By this rule it continues 20 such lines, names of 13 speakers, for 300 characters each. **Cut each text into overlapping pieces of 8 characters. Of every 100, how many occurred earlier in that text?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -86,21 +86,21 @@ claim(
 )
 
 # %% [markdown]
-# The first two texts come from the *same* model, trained for only 500 steps; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses. You will build the network in about 60 lines (sections 1 to 3), train it until it writes (4 and 5), and choose how it writes (6). *Sections 1 to 5, with exercise 13.1, take about an hour and a half; at their end it speaks.*
+# The first two texts come from the *same* model, trained for only 500 steps; call it the **first-screen GPT**. The third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses. You will build the network in about 60 lines (sections 1 to 3), train it until it writes (4 and 5), and choose how it writes (6). *Sections 1 to 5, with exercise 13.1, take about an hour and a half; at their end it speaks.*
 #
 # ### You will be able to
 #
 # 1. build a whole GPT and predict its first loss (13.1);
 # 2. train it, let it write, and compare it fairly;
 # 3. choose how to draw the next token (13.2 to 13.4);
-# 4. keep keys and values in a cache, and prove that nothing changed (13.5);
+# 4. keep keys and values in a cache, and check that nothing changed (13.5);
 # 5. exchange weights in GPT-2's layout, and count what training takes (13.6, 13.7);
 # 6. assemble a GPT of your own on trained weights (13.8).
 #
 # **Letters.** `B` sequences, `T` tokens, `L` positions (the most tokens a text may have, the *context*), `V` tokens in the vocabulary, width `D`, `N` blocks, `H` heads of width `K` = `D`/`H`.
 
 # %% [markdown]
-# ## 1 · Any text is an exercise book
+# ## 1 · Any text is a set of exercises
 #
 # What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. Ours is, as in chapter 03, the docstrings of your own Python, one token for each character.
 
@@ -157,9 +157,9 @@ class DummyBlock(nn.Module):
 # %% [markdown]
 # Around the blocks stand three parts.
 #
-# - **Positions.** Each place has a learned vector of its own, which is added to the token's. Without it only the mask would hint at order, and coarsely (chapter 08).
+# - **Positions.** Each position has a learned vector of its own, which is added to the token's. Without it only the mask would tell of order, less directly (chapter 08).
 # - **A last LayerNorm.** Each block adds to the stream of vectors `x`; the norm brings it back to size (chapter 09's Pre-LN).
-# - **The head,** a linear layer, gives each of the `V` tokens a score, its *logit*. GPT-2 takes the table of tokens for this, too: token $i$ is likely where the vector points along row $i$ (**weight tying**, Press and Wolf 2017).
+# - **The head,** a linear layer, gives each of the `V` tokens a score, its *logit*. GPT-2 reuses the token table here: token $i$ is likely where the vector points along row $i$ (**weight tying**, Press and Wolf 2017).
 
 
 # %%
@@ -195,7 +195,7 @@ print("ids", tuple(ids.shape), "-> x", tuple(x.shape), end=" ")
 print("-> logits", tuple(skeleton(ids).shape))  # (B, T, V)
 
 # %% [markdown]
-# It runs: at every position `V` logits for the token *after* it. But each position sees only its own token and its place, so it can learn no more than pairs, like the bigrams of chapter 01.
+# It runs: at every position `V` logits for the token *after* it. But each vector knows only its own token and position, so it can learn little more than pairs, like the bigrams of chapter 01.
 
 # %% [markdown]
 # ## 3 · Fill the boxes
@@ -204,7 +204,7 @@ print("-> logits", tuple(skeleton(ids).shape))  # (B, T, V)
 #
 # ### Look back
 #
-# This is chapter 07's attention. Every position makes three vectors: a *query* asks, a *key* answers, and a *value* is what can be fetched. One linear layer makes all three, and each is cut into `H` heads. The product of query $t$ with key $j$, over $\sqrt K$, is a score. In our two texts:
+# This is chapter 07's attention. Every position makes three vectors: a *query* asks, a *key* answers, and a *value* is what can be fetched. One linear layer makes all three, and each is cut into `H` heads. The product of query $t$ with key $j$, over $\sqrt K$, is a score. Here it is in our two texts. (The layer is random: mind only the shapes.)
 
 # %%
 set_seed(0)
@@ -333,7 +333,7 @@ with torch.no_grad():
 print("changed:", (moved > 1e-4).tolist())
 
 # %% [markdown]
-# The past does not see the change; the position itself and the future do. And the rest? The library's `GPT` is GPT-2's network, with dropout, faster attention and a cache besides. With the same weights, ours must give the same logits. (A folded function copies them over.)
+# The past does not see the change; positions 5 to 7 do. And the rest? The library's `GPT` is GPT-2's network, with dropout, faster attention and a cache besides. With the same weights, ours must give the same logits. (A folded function copies them over.)
 
 
 # %% tags=["fold"]
@@ -442,7 +442,7 @@ print(f"largest other {z[others].max():.0f}, of the space {z[number[' ']]:.0f}")
 # %% [markdown]
 # One logit lies far above the others, so the sum in $\ell$ is about that one term, and $\ell$ is how far the right logit lies below it.
 #
-# Why is it so large? Each logit is a dot product with a row of the table. torch draws tables from $\mathcal{N}(0, 1)$, and the last LayerNorm makes vectors of length about $\sqrt D$. So a product with an unrelated row is about $\sqrt D$ large, 8 for $D = 64$. But the table is tied: the token just read is still in the stream, and its product with its own row is up to about $\sqrt D \cdot \sqrt D = D$. The model is sure that each character comes twice.
+# Why is it so large? Each logit is a dot product with a row of the table. torch draws tables from $\mathcal{N}(0, 1)$, and the last LayerNorm makes vectors of length about $\sqrt D$. So a product with an unrelated row is about $\sqrt D$ large, 8 for $D = 64$. But the table is tied: the token just read is still in the stream, and its product with its own row is about $\sqrt D \cdot \sqrt D = D$, more for a long row. The model is sure that each character comes twice.
 #
 # GPT's remedy is to draw weights from $\mathcal{N}(0, 0.02^2)$, with biases at 0, and to divide those that write into the stream by $\sqrt{2N}$. (*Going deeper* says why.)
 
@@ -474,7 +474,7 @@ claim(
 )
 
 # %% [markdown]
-# So look first at the first loss of any run from random weights: near $\ln V$ the model knows nothing; far above it, look for a fault in start or data.
+# Check the first loss of any run from random weights: near $\ln V$ the model knows nothing; far above it, look for a fault in the initialisation or the data.
 
 # %% [markdown]
 # ### Which way does it push?
@@ -530,7 +530,7 @@ ch13.tied_gradient(tied_gradient)
 # %% [markdown]
 # ## 5 · Train it
 #
-# What does it learn, and does that hold for text that it has not read? To see this, we keep the last tenth of the text for validation. (It comes from different modules, except the one at the cut.) The learning rate is chapter 11's: it rises linearly (warm-up, while Adam's averages settle) and then falls along half a cosine.
+# What does it learn, and does it carry over to unseen text? To see this, we keep the last tenth of the text for validation. (It comes from different modules, except the one at the cut.) The learning rate is chapter 11's: it rises linearly (warm-up, while Adam's averages settle) and then falls along half a cosine.
 
 # %%
 cut = len(corpus_ids) * 9 // 10
@@ -556,7 +556,7 @@ def estimate(model, ids, batches=20):
 
 
 # %% [markdown]
-# The loop takes random pieces of the text, and AdamW steps along clipped gradients. Six times it stops to show losses and a sample:
+# The loop takes random pieces of the text, and AdamW steps along clipped gradients. Six times, the last after the last step, it stops to show losses and a sample:
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -569,6 +569,8 @@ for step in tqdm(range(steps + 1), leave=False):
         history.append((step, estimate(gpt, train_ids), estimate(gpt, valid_ids)))
         print("step {:4}: training {:.2f}, validation {:.2f}".format(*history[-1]))
         print("   ", repr(sample(gpt, "Return the ", 60)))
+    if step == steps:
+        break
     inputs, targets = random_windows(train_ids, B, L, windows)  # (B, L) both
     loss = mean_loss(gpt, inputs.to(device), targets.to(device))
     optimizer.zero_grad()
@@ -595,7 +597,7 @@ claim(
 #
 # ### More time, and it writes
 #
-# That took half a minute. What do more minutes make of it? The course has a larger GPT of section 3's form, trained on Shakespeare's plays. Here are its first lines after `GREMIO:`, early and at its end, drawn with the same random numbers by a rule of section 6. Bits per character are chapter 01's measure.
+# That was a short training. What does a long one make of it? The course has a larger GPT of section 3's form, trained on Shakespeare's plays; call it the **speaker**. (It is not the first-screen GPT: it reads more text at each step, and has learned positions.) Here are its first lines after `GREMIO:`, early and at its end, drawn with the same random numbers by a rule of section 6. Bits per character are chapter 01's measure.
 
 # %% tags=["fold"]
 # @title The ledger: one training, early and at its end
@@ -633,7 +635,7 @@ print("".join(characters[i] for i in said))
 #
 # ### Is that good?
 #
-# Compare our first GPT, of half a minute, with chapter 01's tables of counts. We measure in bits *per character*; each new character has at least `L`/2 others before it.
+# Compare the GPT that you have trained with chapter 01's tables of counts. We measure in bits *per character*; each new character has at least `L`/2 others before it.
 
 
 # %% tags=["fold"]
@@ -662,14 +664,19 @@ figures.bits_by_n(ngram_bits, gpt_bits)
 # %% tags=["fold"]
 # @title Checked: between which n-grams?
 claim(
-    "Our GPT beats the 2-gram by more than half a bit, and does not reach the best n-gram.",
-    min(ngram_bits.values()) < gpt_bits < ngram_bits[2] - 0.5,
+    "Our GPT beats the 3-gram, and does not reach the 4-gram.",
+    ngram_bits[4] < gpt_bits < ngram_bits[3],
     GPT=f"{gpt_bits:.2f} bits per character",
     **{f"{n}-gram": f"{bits:.2f}" for n, bits in ngram_bits.items()},
 )
+claim(
+    "In training it read more than four times as many characters as the training text has.",
+    steps * B * L / len(train_ids) > 4,
+    times=f"{steps * B * L / len(train_ids):.1f}",
+)
 
 # %% [markdown]
-# After half a minute our GPT beats the 3-gram and *loses* to the 4-gram. A table memorises in one pass; a network must find out in small steps what is worth keeping. And with more time? On the plays there are numbers for the GPT that you have just heard:
+# Our GPT beats the 3-gram and *loses* to the 4-gram, although in training it read more than four times as many characters as the text has, and a table counts each once. And with more time? On the plays there are numbers for the speaker:
 
 # %% tags=["fold"]
 # @title The ledger: the plays, a GPT and the best table
@@ -682,13 +689,13 @@ by_n = {n: recorded_mean("shakespeare-lm", f"{n}-gram interpolated", "bits") for
 best_n = min(by_n, key=by_n.get)
 shipped = metrics.bits(recorded_mean("shakespeare-weights", "GPT", "valid_loss"))
 claim(
-    "In this one run the course's GPT is more than a quarter of a bit below the best n-gram on the same new text.",
+    "In this one run the speaker is more than a quarter of a bit below the best n-gram on the same new text.",
     shipped < by_n[best_n] - 0.25,
-    **{"GPT": f"{shipped:.2f} bits per character", f"{best_n}-gram": f"{by_n[best_n]:.2f}"},
+    **{"speaker": f"{shipped:.2f} bits per character", f"{best_n}-gram": f"{by_n[best_n]:.2f}"},
 )
 
 # %% [markdown]
-# Given minutes instead of seconds, this network passes the tables. (*Going deeper* compares seven models, and shows why the measure is per character.)
+# A larger GPT, trained for longer, passed the plays' tables. (*Going deeper* compares seven models, and shows why the measure is per character.)
 #
 # *A good place to stop for today.* You have built, checked and trained a GPT, and heard it. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 #
@@ -734,6 +741,8 @@ for place, text in places.items():
 # %% tags=["reveal"]
 figures.next_characters(scores_at, nucleus)
 guess_3.compare("{} inside the word, {} at a new start".format(*nucleus.values()))
+five = scores_at["inside a word"].topk(5).values.softmax(dim=-1)  # what top-k 5 leaves
+print(f"inside, top-k's four less likely get {five[1:].sum():.3f} of the draws")
 
 # %% tags=["fold", "reveal"]
 # @title How many are left
@@ -744,13 +753,21 @@ claim(
 )
 
 # %% [markdown]
-# Inside the word, $k = 5$ lets in characters that make no sense there: over thousands of steps one of them will come. At a new start it forbids much of what a docstring may begin with. Turn the dials: inside the word, with top-p at 0.9, how far must the temperature rise until ten characters are left?
+# Inside the word, $k = 5$ lets in four characters that make no sense there, and the last line says how often they come. At a new start it forbids much of what a docstring may begin with. Turn the dials: inside the word, with top-p at 0.9, how far must the temperature rise until ten characters are left?
 
 # %% tags=["fold"]
 # @title Interactive: temperature, top-k and top-p
 from course_lib.notebook import interactive
 
 interactive.sampling(alphabet, scores_at)
+
+# %% tags=["fold"]
+# @title How far must it rise?
+for hundredths in range(100, 500):
+    tilted = scores_at["inside a word"] * 100 / hundredths
+    if top_k_top_p(tilted, top_p=0.9).isfinite().sum() >= 10:
+        break
+print(f"from temperature {hundredths / 100:.2f} on, at least ten are left")
 
 # %% [markdown]
 # ### Exercise 13.2 · Derive: temperature on paper
@@ -820,9 +837,9 @@ def likeliest(logits):  # (B, V) -> (B,)
 print(sample(gpt, "Return the ", 120, likeliest))
 
 # %% [markdown]
-# In our run it does. A loop *can* begin when the last characters, those that decide, have stood there before: without chance the old choice is likely to follow, and the next one, too. Once the whole context comes again, so does all that follows, for ever. A better model is not safe: Holtzman et al. (2020) found loops in *large* ones, and section 5's Shakespeare GPT repeats much, too (*Going deeper*).
+# In our run it does. A loop *can* begin when the last characters, those that decide, have stood there before: without chance the old choice is likely to follow, and the next one, too. Once the whole context comes again, so does all that follows, for ever. A better model is not safe: Holtzman et al. (2020) found loops in *large* ones, and the speaker repeats much, too (*Going deeper*).
 #
-# What does chance cost in likelihood, and gain in variety? The first screen's model wrote 20 texts by each of ten rules (one model: an example). Variety is the fraction of all 4-grams, pooled over the 20 texts, that are different ones.
+# What does chance cost in likelihood, and gain in variety? The first-screen GPT wrote its 20 texts by each of ten rules (one model: an example). Variety is the fraction of all 4-grams, pooled over the 20 texts, that are different ones.
 
 # %%
 strategies = ["real text", *sampling.WAYS]
@@ -850,11 +867,11 @@ claim(
 
 
 # %% [markdown]
-# In these texts likelihood and variety pull, nearly always, in opposite directions. And real text is not this model's likeliest: to it, real text is about as unlikely as what it draws by pure chance, which mostly shows that its probabilities fit on average.
+# In these texts likelihood and variety pull, nearly always, in opposite directions. And real text is not this model's likeliest: to it, real text is about as unlikely as what it draws by pure chance, which is what one expects if its probabilities fit on average.
 #
 # ### An error you will meet: temperature after the softmax
 #
-# Probabilities divided by $\tau$ and normalised again are what they were; a second softmax over them makes everything nearly equal. With our four words, wanted is $\tau = 0.5$:
+# Probabilities divided by $\tau$ and normalised again are what they were; a second softmax over them makes everything nearly equal. With our four words, we want $\tau = 0.5$:
 
 # %%
 z, tau = four_logits, 0.5
@@ -864,7 +881,7 @@ print("wrong:   ", (p / tau).softmax(dim=-1))
 print("repaired:", (z / tau).softmax(dim=-1))
 
 # %% [markdown]
-# So draw by chance, from a distribution that is cut or cooled; how much depends on what the text is for. The library's `sample_tokens` has all the dials.
+# So draw by chance, from a distribution that is cut or cooled; how much depends on what the text is for. In the library, `generate` is `continue_text`, and `sample_tokens` holds all rules: `by_chance` is its default, `likeliest` its `top_k=1`.
 #
 # ### Exercise 13.4 · Explore and explain: how would you let it write?
 #
@@ -935,7 +952,17 @@ print("weights", tuple(weights_new.shape), "output", tuple(alone.shape))
 print("as with all six at once:", torch.allclose(alone, at_once[:, 5:], atol=1e-4))
 
 # %% [markdown]
-# One layer agrees. For the whole model, the library keeps a `KVCache` in each block; `start` makes them. In float64 both ways must agree to rounding at *every* position, for a prompt read at once and for tokens that come one by one:
+# One layer agrees. For a cache, the library's attention needs one line more than ours, `k, v = cache.append(k, v)`. A `KVCache` is the store; its `append` puts new keys and values behind the old ones, and gives back all:
+
+# %%
+store = to_library(gpt).start(batch_size=1)["kv_caches"][0]  # the first block's, empty
+with torch.no_grad():
+    store.append(k_kept, v_kept)  # those of five tokens
+    all_keys, all_values = store.append(k_new, v_new)  # and those of the sixth
+print("keys", torch.equal(all_keys, keys), " values", torch.equal(all_values, values))
+
+# %% [markdown]
+# For the whole model, `start` makes one for each block, and `model(ids, caches)` reads ids that come after the tokens in them. In float64 both ways must agree to rounding at *every* position, for a prompt read at once and for tokens that come one by one:
 
 # %%
 double = to_library(gpt).double()
@@ -954,7 +981,7 @@ print("in parts equals at once:", largest < 1e-11)
 #
 # ### How much does it save?
 #
-# An untrained GPT with a context of 256 writes 200 tokens in both ways. **How many times as long as the first ten tokens do the last ten take, by their medians?**
+# The speaker, with its context of 256, writes 200 tokens in both ways. **How many times as long as the first ten tokens do the last ten take, by their medians?**
 
 # %%
 guess_4 = predict("the last ten's time over the first ten's, without a cache", ...)
@@ -976,11 +1003,9 @@ def timed(model, steps, cached):
     return text, [statistics.median(ten) for ten in tens]
 
 # %%
-sizes_256 = {"max_len": 256, "d_model": 128, "num_layers": 4, "num_heads": 4}
-writer = GPT(GPTConfig(vocab_size=V, **sizes_256, dropout=0.0)).eval()
-timed(writer, 20, cached=False)  # the first calls of all are slower
-again, again_ms = timed(writer, 200, cached=False)
-kept, kept_ms = timed(writer, 200, cached=True)
+timed(shakespeare, 20, cached=False)  # the first calls of all are slower
+again, again_ms = timed(shakespeare, 200, cached=False)
+kept, kept_ms = timed(shakespeare, 200, cached=True)
 
 # %% tags=["reveal"]
 figures.time_by_token(again_ms, kept_ms)
@@ -989,7 +1014,11 @@ guess_4.compare(f"{without:.1f} times; with a cache {with_cache:.1f} times")
 
 # %% tags=["fold", "reveal"]
 # @title What the two runs prove
-claim("Both ways write the same 200 tokens.", torch.equal(again, kept))
+claim(
+    "Both ways write the same 200 characters, among them more than 20 different ones.",
+    torch.equal(again, kept) and len(again.unique()) > 20,
+    different=len(again.unique()),
+)
 late = statistics.mean(again_ms[-3:])
 claim(
     "When everything is computed again, the last tokens take more than one and a half times as long as the first, and more than twice as long as with a cache.",
@@ -1077,7 +1106,7 @@ ch13.cached_step(cached_step)
 # %% [markdown]
 # ### An error you will meet: every new token believes it is the first
 #
-# The new token's *position* must be said, too: how many tokens came before? `Return` once more, its `n` alone:
+# The new token's *position* must be said, too: how many tokens came before? `Return` once more, its `n` alone. The library's `embed(ids, offset)` gives the first of its tokens position `offset`, and each block takes its cache beside the vectors:
 
 # %%
 trained = to_library(gpt)
@@ -1104,7 +1133,7 @@ with torch.no_grad():
 # print(tokenizer.decode(generate(gpt2, [prompt], 30, top_p=0.9)[0]))
 # ```
 #
-# They are not run on this page: they fetch about 550 megabytes. So we go the other way. A checkpoint is a folder: the sizes in `config.json`, the tensors in `model.safetensors` (numbers only; never open a pickle from a stranger). *Our* model has GPT-2's architecture, so we write it in GPT-2's layout, and load it back.
+# They are not run on this page: they fetch about 550 megabytes. Elsewhere they print 30 tokens, other ones each time; with `top_k=1` these must be the ones that Hugging Face's own GPT-2 writes greedily. Here we go the other way. A checkpoint is a folder: the sizes in `config.json`, the tensors in `model.safetensors` (numbers only; never open a pickle from a stranger). *Our* model has GPT-2's architecture, so we write it in GPT-2's layout, and load it back.
 
 # %%
 trained = to_library(gpt)
@@ -1166,11 +1195,12 @@ by_rule = math.sqrt(gpt3 / 120)  # parameters, for the same FLOPs
 print(f"by the rule of 20: {by_rule:.1e} parameters, {20 * by_rule:.1e} tokens")
 
 # %% tags=["fold"]
-# @title Checked: the published number
+# @title Checked: our inputs
 claim(
-    "$6PM$ gives GPT-3's published $3.14 \\cdot 10^{23}$ FLOPs to within 1 %; by the rule of 20 they would train a model of about a third of its size.",
+    "With our $P$ and $M$, $6PM$ is the published $3.14 \\cdot 10^{23}$ FLOPs of GPT-3 to within 1 %; by the rule of 20 they would train a model of about a third of its size.",
     abs(gpt3 / 3.14e23 - 1) < 0.01 and 0.28 < by_rule / 1.75e11 < 0.35,
 )
+markdown("The paper counts in the same way: this checks our inputs, not the formula. *Going deeper* has a FLOP counter check the formula.")
 
 # %% [markdown]
 # **Memory.** For each parameter, training with Adam holds the weight, its gradient and two moments. Ours still does:
@@ -1333,7 +1363,7 @@ ch13.own_gpt(OwnGPT)
 beginning, draws = "GREMIO:\n", torch.Generator().manual_seed(0)
 
 
-def draw_one(probs):
+def draw_one(probs):  # by_chance, on probabilities
     return torch.multinomial(probs, 1, generator=draws).item()
 
 
@@ -1352,8 +1382,8 @@ except NotImplementedError:
 # 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 60 lines. The tied table's gradient is the sum of both uses.
 # 2. The first loss should be about $\ln V$, and its gradient at the logits is softmax minus one-hot.
 # 3. Decoding is a choice of its own. Always taking the likeliest token tends to go round in circles; temperature tilts, top-k cuts by number, top-p by probability.
-# 4. Keys and values of the past never change, so they are kept: $2NBSD$ numbers. Equal logits prove a cache and, if an independent implementation gives them, loaded weights.
-# 5. Training takes $6PM$ FLOPs and 16 bytes per parameter, and by the rule of 20 they are best spent on about 20 tokens per parameter.
+# 4. Keys and values of the past never change, so they are kept: $2NBSD$ numbers. Equal logits are strong evidence for a cache and, if an independent implementation gives them, for loaded weights.
+# 5. Training takes $6PM$ FLOPs and 16 bytes per parameter. For the lowest loss at fixed training FLOPs, the rule is about 20 tokens per parameter.
 #
 # ## Where next
 #
@@ -1510,7 +1540,7 @@ recurrent = {"RNN (chapter 03)": "RNN", "GRU (chapter 05)": "GRU"}
 gpts = {
     "GPT, nanoGPT's small CPU setting": ("shakespeare-gpt", "nanoGPT"),
     "GPT, rotary positions": ("shakespeare-gpt", "ours"),
-    "GPT of this course": ("shakespeare-weights", "GPT"),
+    "GPT of this course, the speaker": ("shakespeare-weights", "GPT"),
 }
 training_characters = 0.9 * 1_115_394  # those that the GPTs read
 epochs = ledger.load("shakespeare-recurrent")["config"]["epochs"]
@@ -1543,7 +1573,7 @@ claim(
 )
 
 # %% [markdown]
-# The first GPT has the small CPU setting of nanoGPT's README, 2,000 steps. (The README's larger model, on a GPU, reports 1.47 nats, which are 2.12 bits: less than all of these.) The second, as long, is a variant tuned by us: rotary positions and a squared ReLU (chapter 14), biases, a wider start and a higher rate; start and rate were chosen in short runs on held-out *training* text. The third is the one you have heard. It, too, started wider (0.05 for 0.02), and its learned positions started as small sine waves.
+# The first GPT has the small CPU setting of nanoGPT's README, 2,000 steps. (The README's larger model, on a GPU, reports 1.47 nats, which are 2.12 bits: less than all of these.) The second, trained as long, is a variant tuned by us: rotary positions and a squared ReLU (chapter 14), biases, a wider start and a higher rate; start and rate were chosen in short runs on held-out *training* text. The third is the speaker. It, too, started wider (0.05 for 0.02), and its learned positions started as small sine waves.
 #
 # The rotary GPT's small lead over the GRU says nothing about architectures: parameters and passes differ, and the GRU read eight tenths of the text in place of nine (it and the n-grams kept a tenth for choices).
 
@@ -1635,7 +1665,7 @@ print(greedy_text[:150], "...\n\nphrase", repr(phrase))
 print("nats of each turn:", *(f"{turn:.1f}" for turn in turns[:8]))
 
 # %% [markdown]
-# In our run it stays about as likely as it was. (In Holtzman et al. 2020, figure 4, a repeated phrase even becomes likelier each time.) And section 5's Shakespeare GPT, which is better? It goes on after eight names; `generate` is the library's `continue_text`:
+# In our run it stays about as likely as it was. (In Holtzman et al. 2020, figure 4, a repeated phrase even becomes likelier each time.) And the speaker, which is better? It goes on after eight names; `generate` is the library's `continue_text`:
 
 # %% tags=["nbval-ignore-output"]
 names = "GREMIO KATHARINA PETRUCHIO BIANCA LUCENTIO TRANIO HORTENSIO BAPTISTA"
@@ -1663,7 +1693,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### What do ten rules of choosing do to a text?
 #
-# The ledger's Shakespeare model (800,000 parameters, 500 steps, one seed), 20 texts for each rule. *Known words* is the fraction of words that occur in the training text; *repetition* that of 8-character pieces that had occurred before in the same text. Do not compare the loss of section 5, which is *teacher-forced* (each character predicted after the true ones), with the first column, the likelihood of texts that the model wrote itself, *free-running* (chapter 06). By the second, the rule that repeats itself looks best.
+# The first-screen GPT (800,000 parameters, 500 steps, one seed), 20 texts for each rule. *Known words* is the fraction of words that occur in the training text; *repetition* that of 8-character pieces that had occurred before in the same text. Do not compare the loss of section 5, which is *teacher-forced* (each character predicted after the true ones), with the first column, the likelihood of texts that the model wrote itself, *free-running* (chapter 06). By the second, the rule that repeats itself looks best.
 
 # %% tags=["fold"]
 # @title The ledger: ten rules
@@ -1715,7 +1745,7 @@ claim(
 )
 
 # %% [markdown]
-# So the course's Shakespeare GPT, which lies in a folder in section 8's layout, writes three texts at once:
+# So the speaker, which lies in a folder in section 8's layout, writes three texts at once:
 
 # %% tags=["nbval-ignore-output"]
 playwright = GPT.from_pretrained(pretrained.SHAKESPEARE)
@@ -1771,7 +1801,7 @@ print(f"arithmetic {1e6 * arithmetic:.1f} µs, reading {1e6 * reading:.0f} µs")
 
 # %%
 one, sixteen = (
-    measure.seconds(kv_cache.token_steps(writer, B=batch, T=64), rounds=3)["cache"]
+    measure.seconds(kv_cache.token_steps(shakespeare, B=batch, T=64), rounds=3)["cache"]
     for batch in tqdm((1, 16), leave=False)
 )
 
@@ -1812,7 +1842,7 @@ claim(
 )
 
 # %% [markdown]
-# Without the prefix two things are missing at once: the task, and the places that the model knows. Every letter then stands one position earlier than in any text of the training. So the last row does not show what the missing task alone does.
+# Without the prefix two things are missing at once: the task, and the positions that the model knows. Every letter then stands one position earlier than in any text of the training. So the last row does not show what the missing task alone does.
 
 # %% [markdown] tags=["deeper"]
 # ### Why does GPT-2 never meet an unknown character?

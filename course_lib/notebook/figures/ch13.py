@@ -90,7 +90,7 @@ def next_characters(logits, kept):
         "right the curve falls slowly. Three temperatures tilt the curve; a dashed line at rank 5 in both, a dotted "
         "line at the first ranks on the left and far to the right in the other.",
         caption="What does each dial cut? Temperature tilts the whole curve and cuts nothing. Top-k cuts at the same "
-        "rank everywhere; top-p where the model's certainty puts it.",
+        "rank everywhere; top-p where the model's certainty puts it, drawn here for temperature 1 only.",
     )
 
 
@@ -111,7 +111,8 @@ def variety_by_surprise(experiment, ways):
         "alone at the lower left; the others rise nearly on a curve to the hottest at the upper right; real text lies "
         "near pure sampling, a little below it.",
         caption="How do variety and likelihood go together? Nearly along one curve, from greedy at the lower left to a "
-        "high temperature at the upper right. Real text is about as unlikely as pure sampling, and less varied.",
+        "high temperature at the upper right. Real text is about as unlikely as pure sampling, and less varied. "
+        "(Greedy text is the same after the same name, which is a part of its little variety.)",
     )
 
 
