@@ -41,7 +41,7 @@ def right_hide(ids, maskable, choose, fate, others, mask_id):
     return torch.tensor(inputs), torch.tensor(targets)
 
 
-def draw_blank_loss(draw):
+def draw_chosen_loss(draw):
     """Some rows ask nothing; token 0 is asked."""
     B, T, V = draw.sizes(3)
     targets = draw.ids(V, B, T)
@@ -50,7 +50,7 @@ def draw_blank_loss(draw):
     return draw.choice((1.0, 10.0)) * draw.normal(B, T, V), targets
 
 
-def probe_blank_loss(answer, logits, targets):
+def probe_chosen_loss(answer, logits, targets):
     """The loss, and its gradient: the exercise asks for a tensor to learn from."""
     import torch
 
@@ -60,7 +60,7 @@ def probe_blank_loss(answer, logits, targets):
     return loss.item(), gradient
 
 
-def right_blank_loss(logits, targets):
+def right_chosen_loss(logits, targets):
     """Row by row; the gradient is softmax less one-hot, over the number of targets."""
     gradient, losses = torch.zeros_like(logits), []
     asked = (targets != -100).nonzero().tolist()
@@ -210,7 +210,7 @@ def right_similarities(queries, real_queries, documents, real_documents):
 
 TESTS = [
     Hidden("ex12-1-hide-check", "hide", draw_hide, right_hide, judge=judge_types_too),
-    Hidden("ex12-2-blank-loss-check", "blank_loss", draw_blank_loss, right_blank_loss, probe_blank_loss),
+    Hidden("ex12-2-blank-loss-check", "chosen_loss", draw_chosen_loss, right_chosen_loss, probe_chosen_loss),
     Hidden("ex12-3-pretraining-step-check", "pretraining_step", draw_pretraining_step, right_pretraining_step,
            probe_pretraining_step, without=("mask_tokens", "masked_lm_loss", "pretraining_loss")),
     Hidden("ex12-4-wordpiece-check", "wordpiece", draw_wordpiece, right_wordpiece, probe_wordpiece,

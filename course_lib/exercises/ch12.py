@@ -4,6 +4,8 @@ Each check asks for the properties of a right answer first; if one fails, it loo
 one it recognises. The references are written with loops. Notebook: 12.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -100,7 +102,7 @@ def _explain_hidden(inputs, targets, draws):
     if torch.equal(inputs, ids):
         raise Wrong("nothing is hidden: the inputs are the ids")
     if torch.equal(inputs, anywhere[0]) or torch.equal(targets, anywhere[1]):
-        raise Wrong("positions that are not maskable were chosen: special tokens and padding are no blanks")
+        raise Wrong("positions that are not maskable were chosen: special tokens and padding are never hidden")
     target_mistakes = {
         "the targets are the ids everywhere; outside the chosen positions they must be -100": ids,
         "the targets are what the network reads, so the mask itself is to be predicted; they must be the old tokens": (
@@ -151,7 +153,7 @@ def _explain_hidden(inputs, targets, draws):
         "boolean indexing (B, T, V)[(B, T)] gives (n, V); minus log_softmax at the targets, mean over n",
     )
 )
-def blank_loss(student):
+def chosen_loss(student):
     """Exercise 12.2: the mean cross-entropy over the chosen positions alone."""
     g = torch.Generator().manual_seed(1)
     logits = torch.randn(3, 7, 11, generator=g, dtype=torch.float64)
@@ -168,17 +170,18 @@ def blank_loss(student):
         if not close(small, each[1][chosen[1]].mean()):
             raise Wrong("right for 3 rows, wrong for 1: a size is written into the code")
         _can_be_learned_from(student, logits, targets)
+        _stays_finite(student)
         return
     rows = torch.stack([e[c].mean() for e, c in zip(each, chosen, strict=True)])
     mistakes = {
         "the mean runs over all positions, those without target counted as token 0": each.mean(),
-        "the right sum, divided by all positions: divide by the number of chosen positions, or the loss falls with the "
-        "share of blanks": (each * chosen).mean(),
+        "the right sum, divided by all positions: divide by the number of chosen positions, or the loss falls with "
+        "their share": (each * chosen).mean(),
         "the number of chosen positions is right, the sum is not: it has those without target too, as token 0": (
             each.sum() / chosen.sum()
         ),
         "that is the sum; wanted is the mean over the chosen positions": each[chosen].sum(),
-        "the mean of the rows' means: a row with one blank counts as much as one with four": rows.mean(),
+        "the mean of the rows' means: a row with one chosen position counts as much as one with four": rows.mean(),
         "a softmax was applied before F.cross_entropy, which applies its own: it wants logits, not probabilities": (
             F.cross_entropy(logits[chosen].softmax(-1), targets[chosen])
         ),
@@ -210,6 +213,16 @@ def _can_be_learned_from(student, logits, targets):
         raise Wrong("the loss is right, its gradient is not: is a part of it detached?")
 
 
+def _stays_finite(student):
+    """Logits 200 apart, in float32: exp(-200) is 0 there, and the loss is 200."""
+    logits = torch.zeros(1, 2, 5)
+    logits[0, 1, 3] = -200.0
+    got = expect_number(student(logits, torch.tensor([[IGNORE, 3]])), "the loss of a logit of -200 beside zeros")
+    if not close(got, math.log(4) + 200):
+        raise Wrong(f"right for small logits; where the answer has the logit -200 and four others 0, the loss is {got} "
+                    "and should be 201.4: the logarithm of a softmax, taken in two steps, rounds to log 0")  # fmt: skip
+
+
 # --- exercise 12.3: a step of pre-training --------------------------------------------------
 
 FIRST = 5  # id of the first word
@@ -223,11 +236,12 @@ class _Reader(torch.nn.Module):
         g = torch.Generator().manual_seed(seed)
         self.table = torch.nn.Parameter(torch.randn(V, 6, generator=g, dtype=torch.float64))
         self.out = torch.nn.Parameter(torch.randn(6, V, generator=g, dtype=torch.float64))
-        self.read = []
+        self.read, self.modes = [], []
 
     def forward(self, ids, real):
         """Logits (B, T, V)."""
         self.read.append((ids.clone(), real.clone()))
+        self.modes.append(self.training)
         x = self.table[ids]
         mean = (x * real[..., None]).sum(1) / real.sum(1, keepdim=True)
         return torch.tanh(x + mean[:, None]) @ self.out
@@ -272,7 +286,7 @@ def _batch_to_hide(B, T, V, seed):
         "functions; what may be hidden?",
         "maskable = real words alone; inputs, targets = hide(...); logits = network(inputs, real); the loss; then the "
         "three lines with which every training loop of the course ends",
-        "a special token has an id below FIRST; loss = blank_loss(logits, targets); zero_grad, backward, step; return "
+        "a special token has an id below FIRST; loss = chosen_loss(logits, targets); zero_grad, backward, step; return "
         "loss.item()",
     )
 )
@@ -294,6 +308,9 @@ def pretraining_step(student):
             _explain_loss(got, logits.detach(), targets, ids, network, inputs, real)
         loss.backward()
         _has_stepped(network, twin)
+        if not network.modes[0] or not network.training:
+            raise Wrong("eval() was called: a network with dropout would learn without it; a step leaves the network "
+                        "in training mode")  # fmt: skip
         if isinstance(result, torch.Tensor) and result.requires_grad:
             raise Wrong("all is right, but the loss is returned with its graph; wanted is a float, which keeps nothing "
                         "of the step in memory")  # fmt: skip
@@ -420,7 +437,8 @@ def _parameters(V, L, D, N, F, S=2, embeddings=True, norms=True, biases=True, po
 
 @check(
     hints=(
-        "Go through the diagram: three tables and a norm; N times attention, feed-forward and two norms; the pooler.",
+        "Go through section 4's network: three tables and a norm; N times attention, feed-forward and two norms. Then "
+        "the pooler.",
         "tables (V + L + 2) D; attention 4 matrices D x D with biases; feed-forward D x F and F x D; a norm has 2 D",
         "a layer has 4 D (D + 1) + 2 D F + F + D + 4 D parameters; the pooler D (D + 1)",
     )
@@ -441,6 +459,12 @@ def bert_parameters(student):
     mistakes = {
         "the pooler is missing: D x D and D biases": wanted - D * D - D,
         "the segments' table or the LayerNorm of the embeddings is missing: 2 D each": wanted - 2 * D,
+        "the segments' table has two rows, one for each text: D are missing": wanted - D,
+        "2 D too many: a LayerNorm is surplus; each layer has two, the embeddings one, and none comes at the end": (
+            wanted + 2 * D
+        ),
+        "the head for pairs is counted, a linear layer from D to 2; no head is asked for": wanted + 2 * D + 2,
+        "the head of the masked language model is counted; no head is asked for": wanted + D * D + 3 * D + 11,
         "the positions' table is missing: L D": wanted - 13 * D,
         "3 D a layer are missing: the biases of query, key and value": wanted - N * 3 * D,
         "4 D a layer are missing: the biases of attention's four matrices, or two LayerNorms of 2 D each": (

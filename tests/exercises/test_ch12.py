@@ -15,7 +15,7 @@ from tests.helpers.solutions import solution, verdict
 
 SOLUTIONS = {
     "hide": "hide",
-    "blank_loss": "blank_loss",
+    "chosen_loss": "chosen_loss",
     "pretraining_step": "pretraining_step",
     "wordpiece": "wordpiece",
     "bert_parameters": "bert_parameters",
@@ -62,7 +62,7 @@ def going_back(word, vocab, mark=""):
 
 
 def loss(targets_as=None, divide=None, sign=1):
-    def blank_loss(logits, targets):
+    def chosen_loss(logits, targets):
         asked = targets != -100
         if targets_as == "zero":
             return F.cross_entropy(logits.flatten(0, 1), targets.clamp(min=0).flatten())
@@ -76,7 +76,7 @@ def loss(targets_as=None, divide=None, sign=1):
         total = F.cross_entropy(logits[asked], targets[asked], reduction="sum")
         return sign * total / {None: asked.sum(), "all": targets.numel(), "one": 1, "rows": len(targets)}[divide]
 
-    return blank_loss
+    return chosen_loss
 
 
 def step(told=None, read=None, maskable=None, targets_as=None, swap=False, reduce=None, late=False, sign=1, order=()):
@@ -178,7 +178,7 @@ PLANTED = {
         ("the input is", hidden(below=0.5)),
         ("wanted a tuple", lambda ids, *others: ids),
     ],
-    "blank_loss": [
+    "chosen_loss": [
         ("counted as token 0", loss("zero")),
         ("divided by all positions", loss(divide="all")),
         ("the sum is not", loss("half mended")),
@@ -188,6 +188,7 @@ PLANTED = {
         ("softmax is missing", loss("logits")),
         ("which applies its own", lambda logits, targets: loss()(logits.softmax(-1), targets)),
         ("number of rows", loss(divide="rows")),
+        ("rounds to log 0", lambda logits, targets: F.nll_loss(logits.softmax(-1).log().transpose(1, 2), targets)),
         ("token 0 is left out", lambda logits, targets: F.cross_entropy(logits[targets > 0], targets[targets > 0])),
         ("it is a float", lambda logits, targets: loss()(logits, targets).item()),
         ("cut off from the logits", lambda logits, targets: loss()(logits, targets).detach()),
@@ -217,6 +218,7 @@ PLANTED = {
         ("is 2 times as long", step(order=("zero_grad", "backward", "step", "step"))),
         ("nothing is clipped", clipped()),
         ("did not make one step", clipped(each=True)),
+        ("eval() was called", lambda network, *given: step()(network.eval(), *given)),
         ("the loss is a str", lambda *given: str(step()(*given))),
         (
             "returned with its graph",
@@ -243,6 +245,10 @@ PLANTED = {
     "bert_parameters": [
         ("pooler is missing", counted(pooler=False)),
         ("segments' table", less(lambda V, L, D, N, F: 2 * D)),
+        ("has two rows", less(lambda V, L, D, N, F: D)),
+        ("a LayerNorm is surplus", less(lambda V, L, D, N, F: -2 * D)),
+        ("head for pairs", less(lambda V, L, D, N, F: -(2 * D + 2))),
+        ("head of the masked language model", less(lambda V, L, D, N, F: -(D * D + 3 * D + V))),
         ("positions' table", less(lambda V, L, D, N, F: L * D)),
         ("biases of query, key and value", less(lambda V, L, D, N, F: 3 * D * N)),
         ("4 D a layer", less(lambda V, L, D, N, F: 4 * D * N)),
@@ -286,7 +292,7 @@ PLANTED = {
 }
 IDENTITY = {
     "hide": lambda ids, *others: (ids, ids),
-    "blank_loss": lambda logits, targets: logits,
+    "chosen_loss": lambda logits, targets: logits,
     "pretraining_step": lambda network, optimizer, ids, *given: ids,
     "wordpiece": lambda word, vocab: word,
     "bert_parameters": lambda V, L, D, N, F: V,
@@ -294,7 +300,7 @@ IDENTITY = {
 }
 ZEROS = {
     "hide": lambda ids, *others: (torch.zeros_like(ids), torch.zeros_like(ids)),
-    "blank_loss": lambda logits, targets: logits.sum() * 0,
+    "chosen_loss": lambda logits, targets: logits.sum() * 0,
     "pretraining_step": lambda network, optimizer, ids, *given: 0.0,
     "wordpiece": lambda word, vocab: [],
     "bert_parameters": lambda V, L, D, N, F: 0,
@@ -332,7 +338,7 @@ def test_other_right_ways_are_welcome():
     assert verdict(ch12.similarities, cosine_of_means) == "passed: similarities"
     assert verdict(ch12.pretraining_step, step()) == "passed: pretraining_step"
     assert verdict(ch12.pretraining_step, in_parts) == "passed: pretraining_step"
-    assert verdict(ch12.blank_loss, torch_loss) == "passed: blank_loss"
+    assert verdict(ch12.chosen_loss, torch_loss) == "passed: chosen_loss"
     assert verdict(ch12.hide, hidden()) == "passed: hide"
 
 

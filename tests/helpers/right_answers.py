@@ -1944,7 +1944,7 @@ def hide(ids, maskable, choose, fate, others, mask_id):
     return [inputs, targets]
 '''),
     Right("ex12-2-blank-loss", "continuation lines, 0-d tensors", '''\
-def blank_loss(logits, targets):
+def chosen_loss(logits, targets):
     asked = (targets
              != -100)
     per_row = (7
@@ -1957,7 +1957,7 @@ def blank_loss(logits, targets):
 import asyncio
 await asyncio.sleep(0)
 
-def blank_loss(logits, targets):
+def chosen_loss(logits, targets):
     rows = [(row, target) for row, target in zip(logits.flatten(0, 1), targets.flatten()) if target != -100]
     return sum(row.exp().sum().log() - row[target] for row, target in rows) / len(rows)
 ''', jupyter=True),
@@ -1965,7 +1965,7 @@ def blank_loss(logits, targets):
 def pretraining_step(network, optimizer, ids, real, choose, fate, others):
     words = real & (ids >= FIRST)
     inputs, targets = hide(ids, words, choose, fate, others, MASK)
-    loss = blank_loss(network(inputs, real), targets)
+    loss = chosen_loss(network(inputs, real), targets)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -1977,7 +1977,7 @@ def hide(ids, maskable, choose, fate, others, mask_id):
     inputs[chosen & (fate < 0.8)] = mask_id
     return inputs, ids.masked_fill(~chosen, -100)
 ''', '''\
-def blank_loss(logits, targets):
+def chosen_loss(logits, targets):
     return F.cross_entropy(logits.transpose(1, 2), targets)
 ''')),
     Right("ex12-3-pretraining-step", "autograd.grad, walrus", '''\
