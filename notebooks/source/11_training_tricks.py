@@ -444,7 +444,7 @@ claim(
 #
 # $$ J = \frac{\partial \hat x}{\partial x} = \frac1\sigma \Big( I - \tfrac1D \mathbf 1 \mathbf 1^\top - \tfrac1D \hat x \hat x^\top \Big), $$
 #
-# where $I$ is the identity and $\mathbf 1$ a column of $D$ ones: two directions are taken out, the rest is divided. A gradient that comes back through the norm is multiplied by the same $J$. The larger what a norm reads, the smaller the gradient that it hands back.
+# where $I$ is the identity and $\mathbf 1$ a column of $D$ ones: two directions are taken out, the rest is divided. A gradient that comes back through the norm is multiplied by the same $J$. **The larger what a norm reads, the smaller the gradient that it hands back.**
 #
 # Is that what killed the gradient in section 2? On its way down it passes 24 norms, and 24 additions, where the sublayer's own gradient is added to it. We measured its length before and after each:
 
@@ -487,7 +487,7 @@ claim(
 # %% [markdown]
 # It is. The loss sends a gradient of the usual length, and the norms swallow it. A single step is enough: 24 slightly larger $\sigma$ together shorten it more than tenfold, though panel 2 of section 2 has hardly moved. After 40 steps each norm keeps on average a little less than half. Nearly all of that is $1/\sigma$, the size of what they read. Before training the additions make up for most of what the norms take; in the failing run they no longer can.
 #
-# If the number of factors decides, a model of 2 layers, with 4 norms, should survive the same first steps. It does: its outputs become alike too, but its gradient keeps more than a tenth of its length in each of three seeds (*Going deeper*). So it is the norms: **the larger what a norm reads, the less gradient it hands back, and 24 of them multiply.**
+# If the number of factors decides, a model of 2 layers, with 4 norms, should survive the same first steps. It does: its outputs become alike too, but its gradient keeps more than a tenth of its length in each of three seeds (*Going deeper*). So it is the norms, because 24 of them multiply.
 
 # %% [markdown]
 # ### Exercise 11.1 · LayerNorm backwards
@@ -940,7 +940,7 @@ c = 1.0
 print("length", length.item(), "clipped:", [g * min(1, c / length) for g in gradients])
 
 # %% [markdown]
-# torch's `clip_grad_norm_(parameters, c)` does this and returns the length. What does it do for Adam? Two questions. (a) All gradients of a training are longer than 1. You clip at 1, a colleague at 0.01. How long are the colleague's steps beside yours? (b) One gradient is 1000 times as long as the others. What happens in the 300 steps after it?
+# torch's `clip_grad_norm_(parameters, c)` does this and returns the length. What does it do for Adam? (a) All gradients of a training are longer than 1. You clip at 1, a colleague at 0.01. How long are the colleague's steps beside yours? (b) One gradient is 1000 times as long as the others. What happens in the 300 steps after it?
 
 # %%
 guess_5 = predict("the colleague's steps over yours, in (a)", ...)
@@ -1077,7 +1077,7 @@ claim(
 )
 
 # %% [markdown]
-# Decaying embeddings is a choice: this rule includes them, though their rare rows get many decays and few gradients. Other code leaves them out.
+# Decaying embeddings is a choice: this rule includes them, though their rare rows get many decays and few gradients.
 #
 # ### Exercise 11.6 · What decays
 #
@@ -1343,7 +1343,7 @@ with torch.no_grad():
 # %% [markdown] tags=["deeper"]
 # ### What do the controls of sections 2 to 4 say?
 #
-# **The four panels of section 2.** Do the sums grow and the steps shrink in each seed, and does Pre-LN have the same accident?
+# **The four panels of section 2.** Do the sums grow and the steps shrink in each seed, and does Pre-LN have the same accident? They do, and it does:
 
 # %% tags=["fold"]
 # @title Panels 2 and 4, and Pre-LN, checked
