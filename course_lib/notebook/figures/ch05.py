@@ -258,7 +258,7 @@ def imdb():
         + ", ".join(sorted(values, key=lambda row: -math.fsum(values[row]) / len(values[row])))
         + ".",
         caption="What do gates gain on real reviews? The LSTM and the GRU lie above the RNN, the more so when only "
-        "the last state is read. The bag that also counts pairs is ahead of all. (LSTM: forget bias 1; RNN and GRU: "
+        "the last state is read. A bag that also counts word pairs is ahead of all. (LSTM: forget bias 1; RNN and GRU: "
         f"torch's start. Small dots: {seeds} seeds; large: their mean.)",
     )
 
