@@ -667,22 +667,22 @@ def continue_greedily(student):
 which_style = Written(
     hints=(
         "(a) For each task ask two things: is everything that may be looked at there from the start, and does one "
-        "answer come out or a sequence? (b) What has position t seen in her model? (c) Which property does a low "
-        "training loss put in doubt?",
+        "answer come out or a sequence? (b) What has position t seen in her model? (c) What does a longer "
+        "review add to the rows of the others?",
         "(a) A text that is complete: the encoder. One that is still being written: the decoder. One sequence in, "
         "another out: both stacks, or a decoder with a prefix. (b) Think of CLS at the front, and of a word that a "
-        "later word corrects. (c) The first of the four tests in section 8.",
+        "later word corrects. (c) The second of the four tests in section 8.",
         "(a) Pool where one vector for the whole text is asked for; where a label for each token is asked for, do not. "
-        "(b) The first position of a causal model sees itself alone. (c) Change one target word and look at the logits "
-        "before it.",
+        "(b) The first position of a causal model sees itself alone. (c) Add columns of padding. Two parts of the "
+        "model look across all T positions.",
     ),
     good_answer=(
         "(a) duplicates: encoder, pooled to one vector, compared by cosine; code: decoder, logits of the last "
         "position; summary: encoder-decoder, or decoder with the report as prefix, stopping at <eos>; names: encoder "
         "without pooling, one label for each token. (b) Position t knows nothing of what follows, so no word's "
         "vector can be corrected by a later 'not'; CLS at the front would be the mistake, since its output is the same "
-        "for every text. (c) Causality: if a later target word changes earlier logits, the mask is missing, and the "
-        "low loss comes from copying; the translations will be useless."
+        "for every text. (c) Padding: with more columns of it the verdict must stay the same; it changes if attention "
+        "sees the padding, or if the pooling does: both must know which tokens are real."
     ),
 )
 

@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 09 · The Transformer
 #
-# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Nine things can be switched off: each half's positions, self-attention, feed-forward networks and residual connections, and the decoder's cross-attention. We switch off one at a time, in all layers, without training again, and let the model translate. **How many of the nine can it lose, each alone, and still write mostly the same words?** (A part counts as spared if, on average over 12 sentences, at least half of the words stay; words added count against it.) And what does it say without the others?
+# A small trained Transformer translates German into English below. One half of it, the **encoder**, reads the German; the other half, the **decoder**, writes the English. Nine things can be switched off: each half's positions, self-attention, feed-forward networks and residual connections, and the decoder's cross-attention. Do not worry about the names yet: sections 2 to 5 build each of them. We switch off one at a time, in all layers, without training again, and let the model translate 12 sentences. **How many of the nine can it lose, each alone, and still write mostly the same words?** “Mostly” means at least half of them, on average; added words count against it. And what does it say without the others?
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -144,20 +144,12 @@ words_kept = {name: sum(map(kept, whole, others)) / len(whole) for name, others 
 words_there = {name: sum(map(still_there, whole, others)) / len(whole) for name, others in spared.items()}
 most_first = sorted(spared, key=words_kept.get, reverse=True)
 two_sentences = [kept(a, b) for i, a in enumerate(whole) for b in whole[:i]]  # 66 pairs
-two_there = [still_there(a, b) for i, a in enumerate(whole) for j, b in enumerate(whole) if i != j]  # 132, both ways
 guess_1.compare(sum(value >= 0.5 for value in words_kept.values()))
 table(
-    ["switched off", "unchanged, of 12", "words that stay (added ones count against it)", "of the original's words, still there",
-     f"what it makes of *{OWN_SENTENCES[2]}*"],
-    [["nothing", 12, "100%", "100%", whole[2]]]
-    + [
-        [name, same[name], f"{words_kept[name]:.0%}", f"{words_there[name]:.0%}", shortened(spared[name][2]) or "(nothing)"]
-        for name in most_first
-    ]
-    + [
-        ["(two different sentences of the 12)", "-", f"{sum(two_sentences) / len(two_sentences):.0%}",
-         f"{sum(two_there) / len(two_there):.0%}", "-"]
-    ],
+    ["switched off", "words that stay", f"what it makes of *{OWN_SENTENCES[2]}*"],
+    [["nothing", "100%", whole[2]]]
+    + [[name, f"{words_kept[name]:.0%}", shortened(spared[name][2]) or "(nothing)"] for name in most_first]
+    + [["(two different sentences of the 12)", f"{sum(two_sentences) / len(two_sentences):.0%}", "-"]],
 )
 
 # %% tags=["fold"]
@@ -165,13 +157,15 @@ table(
 can_go = ["decoder's positions", "encoder's feed-forward networks", *(name for name in spared if "self-attention" in name)]
 others = [name for name in spared if name not in (*can_go, "encoder's positions")]
 claim(
-    "Four of the nine can go, each alone, and on average more than 7 of 10 words are the same: the decoder's positions, the encoder's "
-    "feed-forward networks, the self-attention of either side. Without the encoder's positions fewer than half are the same, "
-    "without any of the other four fewer than 4 of 10. Two different sentences of the 12 share more than 2 of 10 already.",
+    "Counted by words, not by sense, four of the nine can go, each alone: on average more than 7 of 10 words are the same without the "
+    "decoder's positions, the encoder's feed-forward networks, the self-attention of either side. Without the encoder's positions fewer "
+    "than half are the same, without any of the other four fewer than 4 of 10. Two different sentences of the 12 share more than 2 of 10 "
+    "already, and more than stay without the residual connections of either side.",
     min(words_kept[name] for name in can_go) > 0.7
     and words_kept["encoder's positions"] < 0.5
     and max(words_kept[name] for name in others) < 0.4
-    and sum(two_sentences) > 0.2 * len(two_sentences),
+    and sum(two_sentences) > 0.2 * len(two_sentences)
+    and max(words_kept[name] for name in others if "residual" in name) < sum(two_sentences) / len(two_sentences),
 )
 buried = "encoder's positions", "decoder's feed-forward networks"
 lengths = {name: sum(len(line.split()) for line in spared[name]) / len(whole) for name in buried}  # words, mean
@@ -184,12 +178,13 @@ claim(
     and max(words_there[name] for name in others if name not in buried) < 0.4,
     **{f"words, {name} off": f"{value:.1f}" for name, value in lengths.items()},
     words_of_the_whole=f"{length:.1f}",
+    **{f"still there, {name} off": f"{words_there[name]:.0%}" for name in dict.fromkeys((*buried, *others))},
 )
 
 # %% [markdown]
-# Four: the decoder's positions, the encoder's feed-forward networks, and the self-attention of either half. (*Going deeper* asks how self-attention, the heart of the model, can be spared.) By this measure the other five cannot go. For two of them the words are mostly there, buried in repetitions. Without its *positions* the encoder knows which words there are, but not their order, and the translation rambles on. Without its *feed-forward networks* the decoder stutters. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* hardly anything gets through.
+# Four, by words, if not by sense: the decoder's positions, the encoder's feed-forward networks, and the self-attention of either half. (*Going deeper* asks how the decoder's self-attention can be spared.) By this measure the other five cannot go. For two of them the words are mostly there, buried in repetitions. Without its *positions* the encoder knows which words there are, but not their order, and the translation rambles on. Without its *feed-forward networks* the decoder stutters. Without *cross-attention* it never hears of the German, and writes the same sentence twelve times. Without *residual connections* fewer words stay than two different sentences share.
 #
-# (The measure, and the line at one half, are our own: two different sentences share about a quarter of their words too, says the last row. And these weights were trained with every part in place; a model *trained* without one might do better.)
+# (The measure, and the line at one half, are our own. These weights were trained with every part in place; a model *trained* without one might do better.)
 #
 # What is each part for, and how do they fit together? You will build them all, and at the end **your own** Transformer will load these weights and translate.
 #
@@ -201,7 +196,7 @@ claim(
 # 4. train in one pass, generate in a loop (9.5), and test what you have built;
 # 5. choose the right half, or both, for a task (9.6), and assemble the whole from your own parts (9.7).
 #
-# ***One hour?** Read sections 1 to 6 up to the exercises: the encoder (1 to 4), what the decoder adds (5), and the whole model, which translates (6). The exercises take another three hours.*
+# ***One hour?** Read sections 1 to 6, up to the exercises. Those take another three hours.*
 
 # %% [markdown]
 # ## 1 · No loop
@@ -214,7 +209,7 @@ claim(
 diagrams.show("transformer_as_parallel_units")
 
 # %% [markdown]
-# So every input is one step away, near or far. And because nothing passes from one unit of a layer to the next, all its outputs can be computed at the same time.
+# So every input is one step away. And because nothing passes from one unit of a layer to the next, all its outputs can be computed at the same time.
 #
 # What happens inside a unit? Here it is in small numbers: three words, each a vector of four entries. Read it from the bottom up.
 
@@ -248,7 +243,7 @@ class Embedding(nn.Embedding):
         return super().forward(ids) * D**0.5 + sinusoidal_table(ids.shape[1], D)
 
 # %% [markdown]
-# We try each part on one sentence, *ein hund läuft durch den schnee*. To do so, each part borrows the trained translator's weights: `borrow`, folded here, copies them from the library's part into ours.
+# We try each part on one sentence, *ein hund läuft durch den schnee*. To do so, each part borrows the trained translator's weights: `borrow`, folded here, copies them.
 
 # %% tags=["fold"]
 # @title borrow: trained weights for a part of our own
@@ -332,9 +327,8 @@ class Attention(nn.Module):
 # %%
 first = model.transformer.encoder.layers[0]  # of the trained translator
 attend = borrow(Attention(D, H=4), first.self_attn)
-# nothing is hidden; section 4 explains the shape, (B, 1, 1, S)
-everywhere = torch.ones(1, 1, 1, ids.shape[1], dtype=torch.bool)
-found = attend(x, x, everywhere)
+real = torch.ones_like(ids, dtype=torch.bool)  # (1, S): every token is a real one
+found = attend(x, x, real[:, None, None])  # section 4 says why None
 added = x + found
 # given x alone, the library's attention lets x ask itself
 print("as the library's:", torch.allclose(found, first.self_attn(x), atol=1e-4))
@@ -348,7 +342,7 @@ print("x + found", *(f"{length:6.1f}" for length in added[0].norm(dim=1)))
 # 1. **A word is not lost in the mixture.** Attention returns a mixture of all the words. Without the sum, what a word *was* survives only as far as it happens to be in the mixture. With it, a layer only has to say what *changes*. (*Going deeper* tests this.)
 # 2. **The gradient has a short path.** The derivative of $x + f(x)$ is $1 + f'(x)$: at every sum the gradient passes unchanged, in addition to the part that comes through $f$.
 #
-# But a document to which everybody adds grows longer and longer. After this first sum all eight vectors are longer already. What keeps the stream in bounds?
+# But a document to which everybody adds grows longer and longer. After this first sum all eight vectors are longer already; after all three layers, with the sums alone, two would be more than five times as long as in `x`. (*Going deeper* measures it. The layers were not trained for such inputs.) What keeps the stream in bounds?
 
 # %% [markdown]
 # ## 3 · Normalise
@@ -379,7 +373,7 @@ for name, vectors in (("x + found ", added), ("normalised", normalised)):
     print(name, *(f"{length:6.1f}" for length in vectors[0].norm(dim=1)))
 
 # %% [markdown]
-# All eight now have the length $\sqrt{128}$, about 11.3. Each vector is normalised *by itself*: a sentence's result depends neither on its neighbours in the batch nor on padding. In our blocks the norm will be `nn.LayerNorm(D)`, which holds $\gamma$ and $\beta$. It keeps the stream in bounds at a price: it stands on the gradient's short path, and rescales it.
+# All eight now have the length $\sqrt{128}$, about 11.3. Each vector is normalised *by itself*: a sentence's result depends neither on its neighbours in the batch nor on padding. In our blocks the norm will be `nn.LayerNorm(D)`, which holds $\gamma$ and $\beta$. It keeps the stream in bounds at a price. In this order the gradient must pass through every norm, so it no longer arrives unchanged; section 6 shows an order that avoids this.
 
 # %% [markdown]
 # ## 4 · Think, and the block is done
@@ -418,33 +412,33 @@ class EncoderBlock(nn.Module):
 
 # %%
 block_1 = borrow(EncoderBlock(D, H=4, F_=384), first)
-x_1 = block_1.norm1(added)  # after the first step
-hidden = block_1.think[0](x_1).relu()  # (1, S, F), the first layer of think
+after_looking = block_1.norm1(added)  # the first of the two lines
+hidden = block_1.think[0](after_looking).relu()  # (1, S, F), the first layer of think
 active = (hidden[0] > 0).sum(1).tolist()
 print("hidden", tuple(hidden.shape), "active, by word:", active)
-x_2 = block_1(x, everywhere)  # the whole block
-print("x", tuple(x.shape), "-> x_2", tuple(x_2.shape))
-print("as the library's:", torch.allclose(x_2, first(x), atol=1e-4))
+x_out = block_1(x, real[:, None, None])  # the whole block
+print("x", tuple(x.shape), "-> x_out", tuple(x_out.shape))
+print("as the library's:", torch.allclose(x_out, first(x), atol=1e-4))
 
 # %% tags=["fold"]
 # @title Check: this is the trained encoder's first layer
-by_steps = block_1.norm2(x_1 + hidden @ first.linear2.weight.T + first.linear2.bias)
+by_steps = block_1.norm2(after_looking + hidden @ first.linear2.weight.T + first.linear2.bias)
 claim(
     "The block, and the steps one by one, give what the trained layer gives.",
-    torch.allclose(x_2, first(x), atol=1e-4) and torch.allclose(x_2, by_steps, atol=1e-4),
-    largest_difference=(x_2 - first(x)).abs().max(),
+    torch.allclose(x_out, first(x), atol=1e-4) and torch.allclose(x_out, by_steps, atol=1e-4),
+    largest_difference=(x_out - first(x)).abs().max(),
 )
 claim("No word activates as many as a tenth of the hidden units.", (hidden > 0).float().mean(-1).max() < 0.1)
 
 # %% [markdown]
 # So the work is divided: attention moves information *between* positions, the feed-forward network works *at* each.
 #
-# One thing is missing before we stack such blocks. In a batch, shorter sentences are filled up with padding, and no word should look at padding. That is what `mask` is for. `real` (B, S) says which tokens are real; the scores of attention are (B, H, T, S). With two axes of size 1 in between, the same row of `real` serves every head and every word that asks:
+# One thing is missing before we stack such blocks. In a batch, shorter sentences are filled up with padding, and no word should look at padding. That is what `mask` is for. `real` (B, S) says which tokens are real; the scores of attention are (B, H, T, S). `None` puts an axis of size 1 in between, twice, so the same row of `real` serves every head and every word that asks. Take two sentences, the second one word shorter:
 
 # %%
-real = torch.tensor([[True, True, True], [True, True, False]])  # (B, S)
+two_real = torch.tensor([[True, True, True], [True, True, False]])  # (B, S)
 scores = torch.zeros(2, 1, 3, 3)  # (B, H, T, S), all alike
-mask = real[:, None, None]
+mask = two_real[:, None, None]
 print("mask", tuple(mask.shape), "against scores", tuple(scores.shape))
 print(torch.where(mask, scores, -torch.inf).softmax(dim=-1)[:, 0])  # the one head
 
@@ -472,8 +466,7 @@ class Encoder(nn.Module):
 # %%
 encoder = Encoder(V=len(german), D=128, H=4, F_=384, N=3)
 borrow(encoder, (model.source_embedding, model.transformer.encoder))
-nothing_hidden = torch.ones_like(ids, dtype=torch.bool)  # one sentence, no padding
-memory = encoder(ids, nothing_hidden)
+memory = encoder(ids, real)
 print("ids", tuple(ids.shape), "-> memory", tuple(memory.shape))
 print("as the library's:", torch.allclose(memory, model.encode(ids), atol=1e-4))
 
@@ -483,7 +476,7 @@ print("as the library's:", torch.allclose(memory, model.encode(ids), atol=1e-4))
 # %% [markdown]
 # ## 5 · The decoder looks back, and across
 #
-# The memory $m$ (B, S, D) is there. How does it become English? Think of how you would do it: before each word you look *back* at what you have written, and *across* at the German. The decoder's block does the same. It has three sublayers: it looks back, looks across, and thinks. Each result is added and normalised, as before.
+# We have the memory $m$ (B, S, D). How does it become English? Think of how you would do it: before each word you look *back* at what you have written, and *across* at the German. The decoder's block does the same. It has three sublayers: it looks back, looks across, and thinks. Each result is added and normalised, as before.
 
 # %%
 diagrams.show("decoder_block")
@@ -525,17 +518,19 @@ target_in = torch.tensor([[text.SOS, *english_ids]])  # (1, T)
 y = borrow(Embedding(len(english), D), model.target_embedding)(target_in)
 past = torch.ones(7, 7, dtype=torch.bool).tril()  # (T, T)
 decoder_block = DecoderBlock(D, H=4, F_=384)
-borrow(decoder_block, model.transformer.decoder.layers[0])
-y_1 = decoder_block(y, memory, past, everywhere)
+theirs = model.transformer.decoder.layers[0]  # causal, unless told otherwise
+borrow(decoder_block, theirs)
+y_out = decoder_block(y, memory, past, real[:, None, None])
 print("past, its first three rows:", *past[:3].int().tolist(), sep="\n")
-print("y", tuple(y.shape), "memory", tuple(memory.shape), "-> y_1", tuple(y_1.shape))
+print("y", tuple(y.shape), "-> y_out", tuple(y_out.shape))
+print("as the library's:", torch.allclose(y_out, theirs(y, memory), atol=1e-4))
 
 # %% [markdown]
 # What does it look at across? This map is from the trained translator's last block. Each row shows where it looks to predict the *next* word:
 
 # %%
 with torch.no_grad(), record_attention(model) as maps:  # by layer
-    model(ids, nothing_hidden, target_in)
+    model(ids, real, target_in)
 last = maps["transformer.decoder.layers.2.multihead_attn"]  # (B, H, T, S)
 across = last[0].mean(0)  # (T, S), mean of the four heads
 figures.look_across(across, pieces, words_in)
@@ -556,7 +551,7 @@ claim(
 )
 
 # %% [markdown]
-# In this sentence it mostly looks at the word that it is about to translate, though no training example says which one that is. (A map shows where, not why; *Going deeper* tests one by hiding words.)
+# In this sentence it mostly looks at the word that it is about to translate, though no training example says which one that is. (*Going deeper* tests such a map by hiding words.)
 
 # %% [markdown]
 # ## 6 · The whole, and it translates
@@ -597,7 +592,7 @@ class Decoder(nn.Module):
 # %%
 decoder = Decoder(V=len(english), D=128, H=4, F_=384, N=3)
 borrow(decoder, (model.target_embedding, model.transformer.decoder))
-logits = decoder(target_in, memory, nothing_hidden)
+logits = decoder(target_in, memory, real)
 print("target_in", tuple(target_in.shape), "-> logits", tuple(logits.shape))
 for word, row in zip(words_in, logits[0], strict=True):
     print(f"{word:>8} ->", english.decode([row.argmax().item()]) or "<eos>")
@@ -622,7 +617,7 @@ class PlainTransformer(nn.Module):
         return self.decoder(target_in, self.encoder(source, real), real)
 
 # %% [markdown]
-# From `Embedding` to here that is fewer than eighty lines, blank ones not counted, and every box of the first picture is there but the softmax, which greedy search does not need, and the loss will contain. The translator of the first screen is the same model, fast and tested. We borrow all its weights, and compare every logit for the 12 sentences.
+# From `Embedding` to here that is fewer than eighty lines, blank ones not counted, and every box of the first picture is there but the softmax, which greedy search does not need, and the loss will contain. The translator of the first screen is the same model in the library's tested implementation. We borrow all its weights, and compare every logit for the 12 sentences.
 
 # %%
 plain = PlainTransformer(len(german), len(english), D=128, H=4, F_=384, N=3)
@@ -680,7 +675,7 @@ claim("Ours translates all 12 sentences as the library does.", by_ours == whole)
 #
 # ### Where the norm may stand
 #
-# One thing we might have built otherwise: we added first and normalised afterwards, as in the paper of 2017. There are other ways, with $f$ for either sublayer (attention or feed-forward):
+# Section 3 left one question open. We add first and normalise afterwards, as in the paper of 2017, so the norms stand on the gradient's path. Must they? With $f$ for either sublayer (attention or feed-forward):
 #
 # | name | $x$ becomes | from |
 # |---|---|---|
@@ -688,9 +683,9 @@ claim("Ours translates all 12 sentences as the library does.", by_ours == whole)
 # | Pre-LN, `pre-ln` | $x + f(\mathrm{norm}(x))$ | the authors' later code, GPT-2; Xiong et al. 2020 |
 # | ReZero, `rezero` | $x + \alpha f(x)$, $\alpha = 0$ at the start | Bachlechner et al. 2021 |
 #
-# In Post-LN the norms stand on the gradient's path through the sums. In Pre-LN no norm stands there, so the path of derivative 1 runs through all the layers. The price is that the stream may grow; so the stack ends with one more LayerNorm. *Chapter 11* measures which trains best.
+# No: in Pre-LN the norm stands beside that path, which then runs unchanged through all the layers. But then the stream may grow, so the stack ends with one more LayerNorm. *Chapter 11* measures which trains best.
 #
-# *A good place to stop. You know every part of this Transformer. Four exercises follow, 80 minutes in all, in which you write its parts yourself; section 7 needs none of them.*
+# *A good place to stop. You know every part of this Transformer. Four exercises follow, 80 minutes in all; section 7 needs none of them.*
 
 # %% [markdown]
 # ### Exercise 9.1 · LayerNorm from tensors
@@ -871,7 +866,8 @@ honest = PlainTransformer(*sizes)
 honest_losses = train(honest, task)
 set_seed(0)
 peeking = PlainTransformer(*sizes)
-peeking.decoder.past = lambda T: torch.ones(T, T, dtype=torch.bool)  # all of it
+# replaces the method `past`, on this one object: nothing is hidden
+peeking.decoder.past = lambda T: torch.ones(T, T, dtype=torch.bool)
 peeking_losses = train(peeking, task)
 for name, losses in (("causal", honest_losses), ("look-ahead", peeking_losses)):
     print(f"{name:>10}, loss by epoch:", *(f"{loss:.3f}" for loss in losses))
@@ -996,32 +992,46 @@ ch09.continue_greedily(continue_greedily)
 # | **equivariance** | the order of the inputs; no positions, no causal mask | the outputs are permuted likewise |
 # | **gradient** | nothing; one `backward` from the loss | it reaches every tensor of parameters |
 #
-# Here are the first two, for the model that we have trained (*Going deeper* runs the others, and shows more common errors):
+# *Going deeper* runs the last two. Here is the first, for both models that we have trained. We put another word at position 4:
 
 # %%
 batch = next(translation.translation_batches(*task.test, 200, shuffle=False))
 changed = batch.target_in.clone()
 changed[:, 4] = torch.where(changed[:, 4] == 5, 6, 5)  # another word at position 4
-wider = F.pad(batch.source, (0, 6), value=text.PAD)  # six more columns of padding
+earlier, later = {}, {}  # largest change before position 4, and from there on
+for name, tested in (("causal", honest), ("look-ahead", peeking)):
+    with torch.no_grad():
+        before = tested(batch.source, batch.source_real, batch.target_in)
+        after = tested(batch.source, batch.source_real, changed)
+    moved = (after - before).abs()  # (B, T, V)
+    earlier[name], later[name] = moved[:, :4].max(), moved[:, 4:].max()
+    print(f"{name:>10}: same before?", (earlier[name] < 1e-4).item(), end=", ")
+    print("other from there on?", (later[name] > 0.1).item())
+
+# %% [markdown]
+# There it is: the look-ahead model's logits change *before* the word that we changed. And the padding test, for the causal model: six more columns of it must change nothing.
+
+# %%
+wider = F.pad(batch.source, (0, 6), value=text.PAD)
 wider_real = F.pad(batch.source_real, (0, 6), value=False)
 with torch.no_grad():
-    before = honest(batch.source, batch.source_real, batch.target_in)
-    after = honest(batch.source, batch.source_real, changed)
-    padded = honest(wider, wider_real, batch.target_in)
-moved = (after - before).abs()
-earlier, later = moved[:, :4].max(), moved[:, 4:].max()
-print("causality: same before?", (earlier < 1e-4).item(), end=", ")
-print("other from there on?", (later > 0.1).item())
-print("padding: same?", torch.allclose(padded, before, atol=1e-3))
+    narrow_logits = honest(batch.source, batch.source_real, batch.target_in)
+    wide_logits = honest(wider, wider_real, batch.target_in)
+print("padding: same?", torch.allclose(wide_logits, narrow_logits, atol=1e-3))
 
 # %% tags=["fold"]
 # @title Check: causality and padding
 claim(
-    "Causality and padding: logits before the change, and under more padding, stay as they were; those after it do not.",
-    earlier < 1e-4
-    and later > 0.1
-    and torch.allclose(padded, before, atol=1e-3),
-    from_there_on=later,
+    "Causal: logits before the change, and under more padding, stay as they were; those after it do not.",
+    earlier["causal"] < 1e-4
+    and later["causal"] > 0.1
+    and torch.allclose(wide_logits, narrow_logits, atol=1e-3),
+    from_there_on=later["causal"],
+)
+claim(
+    "Look-ahead: a logit before the change moves by more than 1.",
+    earlier["look-ahead"] > 1,
+    before_it=earlier["look-ahead"],
 )
 
 # %% [markdown]
@@ -1055,7 +1065,22 @@ with torch.no_grad():
 #
 # **Encoder alone.** It gives T vectors, but a verdict on a text needs one. Three ways to **pool** them are common: the *mean* over the real tokens; their *maximum*, entry by entry; or **CLS**, an extra learned vector in front of the first token, whose output is the answer.
 #
-# **Decoder alone.** Without an encoder there is nobody to ask. What is left is an encoder's block with a causal mask, and the model is a language model. It can still translate, if the task is a text to be continued: source, mark, target. The source, now a prefix, takes the place of the memory: after `ein hund läuft <eos> <sos>` it continues with `a dog runs <eos>`.
+# **Decoder alone.** Without an encoder there is nobody to ask, so the decoder's block loses its cross-attention. What is left is section 4's `EncoderBlock` with a causal mask. Does a mask make so much difference? One untrained block, with both masks: we change the fifth of seven vectors, and print how far each output moves.
+
+# %%
+set_seed(0)
+lone_block = EncoderBlock(D=64, H=4, F_=256)
+seven = torch.randn(1, 7, 64)  # (B, T, D)
+fifth_changed = seven.clone()
+fifth_changed[:, 4] = torch.randn(64)
+all_seen = torch.ones(7, 7, dtype=torch.bool)  # (T, T)
+for name, mask in (("full", all_seen), ("causal", all_seen.tril())):
+    with torch.no_grad():
+        change = lone_block(fifth_changed, mask) - lone_block(seven, mask)
+    print(f"{name:>6}", *(f"{length:.2f}" for length in change[0].norm(dim=1)))
+
+# %% [markdown]
+# The mask alone decides: under the causal one nothing moves before the change, so each output can be trained to predict the next word. A stack of such blocks makes a language model. It can even learn to translate: after `ein hund läuft <eos> <sos>` it continues with `a dog runs <eos>`. The source, now a prefix, takes the place of the memory.
 
 # %% [markdown]
 # ### Exercise 9.6 · Explain: which style for which task?
@@ -1063,30 +1088,36 @@ with torch.no_grad():
 # Difficulty ●●●○○ · 25 minutes · needs sections 8 and 9
 #
 # (a) Choose a style, and say what you would pool or where you would stop, for: finding duplicate questions in a forum; completing code while somebody types; a summary of a report of four pages; marking every name in a text. (b) A colleague trains a classifier of reviews with `causal=True` and mean pooling, and finds
-# nearly the same accuracy. What can her model not do that the full one can, and which of the three ways to pool would now be a mistake? (c) You may run *one* of the four tests of section 8 on a colleague's translator whose training loss is suspiciously low. Which, and what do you expect to see?
+# nearly the same accuracy. What can her model not do that the full one can, and which of the three ways to pool would now be a mistake? (c) Another colleague's classifier changes its verdict on a review when a longer one is in the same batch. Which of section 8's four tests shows it, and in which two places of the model may the mistake be?
 #
-# The cells below train a small encoder on toy reviews, of the library's layers (ours have no switch for a causal mask). Change a setting and run the second again: the pooling ("mean", "max" or "cls"), the layers, or `causal`. Each run is one seed, so a small difference may be chance; and in the first epochs an accuracy says how soon a model leaves guessing, 0.5, not how good it becomes.
+# The cells below train a small encoder on toy reviews: our blocks, full or causal, between the library's embedding and its pooling. Change a setting and run the second again: the pooling ("mean", "max" or "cls"), the layers, or `causal`. Each run is one seed, so a small difference may be chance; and in the first epochs an accuracy says how soon a model leaves guessing, 0.5, not how good it becomes.
 
 
 # %%
-class Reader(TransformerEncoder):
-    """The library's stack of encoder layers, full or causal."""
+class Reader(nn.Module):
+    """A stack of section 4's blocks, full or causal."""
 
-    def __init__(self, layers, causal):
-        super().__init__(layers)
-        self.causal = causal
+    def __init__(self, layers, causal, D=32):
+        super().__init__()
+        self.blocks = nn.ModuleList(EncoderBlock(D, 2, 128) for _ in range(layers))
+        self.causal, self.d_model = causal, D
 
-    def forward(self, x, mask=None):  # (B, T, D) -> (B, T, D)
-        return super().forward(x, mask, causal=self.causal)
+    def forward(self, x, mask):  # (B, T, D), (B, 1, 1, T): True = a real token
+        if self.causal:
+            T = x.shape[1]
+            mask = mask & torch.ones(T, T, dtype=torch.bool).tril()  # (B, 1, T, T)
+        for block in self.blocks:
+            x = block(x, mask)
+        return x
 
 
 # %% tags=["nbval-ignore-output"]
 reviews = toy_reviews.review_task()
 pool, layers, causal = "max", 1, False  # change these
 set_seed(0)
-stack = Reader([EncoderLayer(32, 2, 128, dropout=0.0) for _ in range(layers)], causal)
-options = {"position": Sinusoidal(32), "pool": pool}
-explored = TransformerClassifier(len(reviews.vocab), stack, **options)
+explored = TransformerClassifier(
+    len(reviews.vocab), Reader(layers, causal), position=Sinusoidal(32), pool=pool
+)
 explored_curve = toy_reviews.train_classifier(explored, reviews, epochs=8)
 print("accuracy:", *(f"{entry['accuracy']:.2f}" for entry in explored_curve))
 
@@ -1099,7 +1130,7 @@ print("accuracy:", *(f"{entry['accuracy']:.2f}" for entry in explored_curve))
 #
 # (b) Position $t$ knows nothing of what follows, so a word's vector cannot be corrected by a later "not"; only the mean, or the last position, collects the verdicts of all prefixes. CLS at the front would be a mistake: the first position sees itself alone, so its output is the same for every text. (At the end, or the last real token, it would work.)
 #
-# (c) Causality: change a later target word and look at the logits before it. If they change, the mask is missing or dropped on the way, and the model copies the answer: low loss, useless translations, as in section 7.
+# (c) Padding: add columns of padding, and the verdict must stay the same. The longer review brings such columns. Either attention sees them (the mask is missing or dropped on the way) or the pooling does (a mean or maximum over all positions); both must know which tokens are real.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -1111,7 +1142,7 @@ ch09.which_style.compare(...)
 # %% [markdown]
 # ## 10 · Your own translator
 #
-# You have written the norm, the block, cross-attention and the loop. Now put them together. (*Going deeper* scores such translators on real captions.)
+# You have written the norm, the block, cross-attention and the loop. Now put them together.
 #
 # ### Exercise 9.7 · Assemble: your Transformer translates
 #
@@ -1220,7 +1251,7 @@ except NotImplementedError:
 # %% [markdown]
 # ## Summary
 #
-# 1. A Transformer layer is a direct function, computed at all positions at once with shared weights: attention moves information between positions, the feed-forward network works on each for itself; each is added to the residual stream, which is normalised.
+# 1. A Transformer layer looks at all its inputs directly, at all positions at once and with shared weights: attention moves information between positions, the feed-forward network works on each for itself; each is added to the residual stream, which is normalised.
 # 2. Whoever asks makes the queries; whoever answers makes the keys and values. Encoder: full self-attention. Decoder: causal self-attention, and cross-attention to the encoder's *last* output, in every layer.
 # 3. Residuals keep what a word was, and give the gradient a path of derivative 1 through every sum (in Post-LN, the norms rescale it); LayerNorm keeps the stream's vectors at about one size, each by itself, so that no sentence depends on its neighbours in the batch.
 # 4. Teacher forcing with a causal mask computes in one pass what, for the same words, generation computes in a loop; without the mask a low loss can go with no generation at all.
@@ -1253,9 +1284,9 @@ except NotImplementedError:
 # Nothing later in the course needs these parts; each answers one question.
 
 # %% [markdown] tags=["deeper"]
-# ### Why can self-attention go?
+# ### Why can the decoder's self-attention go?
 #
-# It is the heart of the model, and on the first screen its translations were mostly the same without it. Here are two of those by the decoder without its self-attention:
+# Self-attention is the heart of the model, and on the first screen the translations kept most of their words without that of the decoder. Here are two of them:
 
 # %% tags=["nbval-ignore-output"]
 for i in (2, 3):  # spared: the translations of the first screen
