@@ -711,7 +711,7 @@ claim(
 #
 # ### What has it learned?
 #
-# Two more gaps, filled by your network. In the first the two clauses of the gap above have changed places:
+# Two more gaps. In the first the two clauses of the gap above have changed places:
 
 # %% tags=["nbval-ignore-output"]
 sentences = (
@@ -749,7 +749,7 @@ claim(
 # %% [markdown]
 # ## 5 · A new last layer: the judge
 #
-# **How does a network that fills gaps become a judge?** Its last layer is exchanged, and it is trained on. Step by step:
+# **How does a network that fills gaps become a judge?** Its last layer is exchanged, and it is trained on.
 #
 # **The data** are the hundred labelled reviews, each a row of ids with a label, 1 for positive. A batch of 16 is padded to its longest row; `real` is False at padding:
 
@@ -780,7 +780,7 @@ class Classifier(nn.Module):
         return self.output(mean)  # (B, classes)
 
 # %% [markdown]
-# Before and after the exchange, on the same batch, what comes out, and of which parts:
+# Before and after the exchange, what comes out, and of which parts:
 
 # %%
 for name, network in {"before": plain, "after": Classifier(plain.bert, 2)}.items():
@@ -791,12 +791,13 @@ for name, network in {"before": plain, "after": Classifier(plain.bert, 2)}.items
 # %% [markdown]
 # All that is new is a layer of 130 random numbers.
 #
-# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, with a loss over two classes in place of V. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`plain` has none, most published networks have.) `share_right` takes the larger of the two numbers, and counts how often that is the label:
+# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, with a loss over two classes in place of V. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`plain` has none, most published networks have.)
 
 # %%
 def fine_tune(judge, pairs, steps, rate):
+    rows, labels = zip(*pairs)
     draws = torch.Generator().manual_seed(0)
-    stream = endless(*zip(*pairs), 16, draws)  # batches of 16, without end
+    stream = endless(rows, labels, 16, draws)
     optimizer, schedule = toys.scheduled_adamw(judge, rate, steps)
     judge.train()
     for _ in tqdm(range(steps), leave=False):
@@ -809,7 +810,10 @@ def fine_tune(judge, pairs, steps, rate):
         schedule.step()
     judge.eval()
 
+# %% [markdown]
+# **Judging** takes the larger of the two numbers. `share_right` says how often that is the label:
 
+# %%
 def share_right(judge, pairs):
     rows, wanted = zip(*pairs)
     ids, real = text.pad_batch(rows)
@@ -930,7 +934,7 @@ claim(
 # %% [markdown]
 # **So what is reading worth?** With 20 labels, nothing: all are near a coin. With more, after the same few steps on them, much. Given as many steps in all and a choice of rates, the network from scratch does as well once it has 200 labels; with 50 and with 100 it was more than 10 points behind in two of three seeds. So pre-training can save time on each new task, since it is done once. The frozen network does poorly here (*Going deeper* asks why).
 #
-# Two things are not equal here. Batches of reading are larger, so in all the network that read saw 28,000 reviews, the one with 950 steps 15,200. And the rates from scratch were chosen with 400 labels more. (On the first page the rate was 0.001, and the seed was the best of three from scratch.)
+# Two things are not equal here. Batches of reading are larger, so in all the network that read saw 28,000 reviews, the one with 950 steps 15,200. And the rates from scratch were chosen with 400 labels more. (On the first page the rate was 0.001, the seed the best of three from scratch.)
 #
 # This language is small: 200 reviews, read again and again, probably hold its grammar. Those of a real language do not: sections 7 and 8 try one.
 #
@@ -1112,19 +1116,19 @@ claim(
 #
 # **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2). It has BERT's architecture, six layers of width 384: every second layer of a network taught to imitate a larger one, trained once more, on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its word pieces, and `model.safetensors`, a table of names and numbers.
 #
-# From there on a judge of real reviews is made as in section 5: rows of ids, `Classifier`, `fine_tune`, `share_right`. Three things differ. The width is 384; the rate is 5e-5, one that BERT's authors recommend; and `from_pretrained` returns a network with its dropout off, so that `train()` and `eval()` now matter. A hundred labelled reviews of IMDB (chapter 02), as on the first page; of each the last 64 tokens, so that it takes a minute or two. The cell trains if MiniLM lies on this machine; `minilm_judges(minilm.MINILM)` fetches it first (91 MB). Recorded is the result with 256 tokens and twice as many passes.
+# From there on a judge of real reviews is made as in section 5: rows of ids, `Classifier`, `fine_tune`, `share_right`. Three things differ. The width is 384; the rate is 5e-5, one that BERT's authors recommend; and `from_pretrained` returns a network with its dropout off, so that `train()` and `eval()` now matter. A hundred labelled reviews of IMDB (chapter 02), as on the first page; of each the last 64 tokens, in four passes. That takes a minute or two, and is too little to learn much. The recorded result has 256 tokens and eight passes (`length=256, steps=56`). The cell trains if MiniLM lies on this machine; `minilm_judges(minilm.MINILM)` fetches it first (91 MB).
 
 # %% tags=["nbval-ignore-output"]
-def minilm_judges(source):
+def minilm_judges(source, length=64, steps=28):
     tokenizer = huggingface.tokenizer(source)
     pairs = []
     for texts, wanted in minilm.draw_reviews(seed=0, size=100, tested=100):
-        rows = minilm.review_rows(texts, tokenizer, length=64)
+        rows = minilm.review_rows(texts, tokenizer, length)
         pairs.append(list(zip(rows, wanted)))
     known, new = pairs
     set_seed(0)
     judge = Classifier(BERT.from_pretrained(source), classes=2, D=384)
-    fine_tune(judge, known, steps=28, rate=5e-5)  # four passes
+    fine_tune(judge, known, steps, rate=5e-5)
     return share_right(judge, new)
 
 
@@ -1133,7 +1137,7 @@ print(f"recorded: new reviews {recorded_mean:.2f}, mean of three seeds")
 try:
     print(f"here: new reviews {minilm_judges(minilm.find_minilm()):.2f}, one seed")
 except DataError:
-    print("here: MiniLM is not on this machine")
+    print("here: not run, MiniLM is not on this machine")
 
 # %% [markdown]
 # So with a hundred labels a network that has read judges most real reviews right. How large are such networks? The published BERTs have one part that yours lacks, the *pooler*: a linear layer from $D$ to $D$ with a bias, for the vector at `[CLS]`.
@@ -1142,7 +1146,7 @@ except DataError:
 #
 # Difficulty ●●●○○ · 25 minutes · needs section 4, chapter 10
 #
-# How large is a BERT? **BERT-base** has $N = 12$, $D = 768$, $H = 12$, **BERT-large** $N = 24$, $D = 1024$, $H = 16$; both have $F = 4D$ as the width of the feed-forward network, $V = 30522$, $L = 512$. Count from the sizes alone, without building a model: with two segments, no heads, and the pooler.
+# **BERT-base** has $N = 12$, $D = 768$, $H = 12$, **BERT-large** $N = 24$, $D = 1024$, $H = 16$; both have $F = 4D$ as the width of the feed-forward network, $V = 30522$, $L = 512$. Count from the sizes alone, without building a model: with two segments, no heads, and the pooler.
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-6-bert-parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def bert_parameters(V, L, D, N, F):
@@ -1172,7 +1176,7 @@ ch12.bert_parameters(bert_parameters)
 # %% [markdown]
 # ## 8 · Few labels, real reviews
 #
-# **What is reading worth in a real language?** Suppose only 100, 400 or 1,600 of IMDB's reviews have labels. Three networks learn from them:
+# **What is reading worth in a real language?** Three networks learn from 100, 400 or 1,600 of IMDB's labelled reviews:
 #
 # - **from scratch**: a small encoder, two layers of width 128;
 # - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
@@ -1252,7 +1256,7 @@ claim(
 #
 # The bags read whole reviews, the networks only their ends; MiniLM's settings with all labels differ from those with few (*Going deeper*).
 #
-# A network that has read can judge, after a few labels. What can it do with none?
+# A network that has read can judge after a few labels. What can it do with none?
 
 # %% [markdown]
 # ## 9 · Search by meaning
