@@ -194,6 +194,9 @@ def _diagnose_bit(weights, y, got, line, open_now):
         raise Wrong(
             "the answers are upside down: y must be positive while a quotation is open; turn the sign of w_o and c"
         )
+    weight_ih, weight_hh, b, w_o, c = weights
+    if torch.equal(_answers([weight_ih, weight_hh.T, b, w_o, c], line) > 0, open_now):
+        raise Wrong("with W_hh.T the bit is right: are rows and columns swapped? Row i of W_hh is what unit i reads")
     if torch.equal(got, line == 1):
         raise Wrong("y is positive at the marks only: it looks at x, and forgets at the next letter")
     if torch.equal(got, line.cumsum(0) > 0):
@@ -205,7 +208,6 @@ def _diagnose_bit(weights, y, got, line, open_now):
         )
     if got[:2].any():
         raise Wrong("y is positive before the first mark: with h_0 = 0 and x = 0 no quotation is open")
-    weight_ih, weight_hh, b, w_o, c = weights
     if torch.equal(_answers([10 * weight_ih, 10 * weight_hh, 10 * b, w_o, c], line) > 0, open_now):
         raise Wrong(
             "the thresholds are in the right places, but the weights into the units are too small: tanh does not come "

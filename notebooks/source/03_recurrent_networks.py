@@ -65,7 +65,7 @@ print("read:  ", *marks[0].tolist())
 print("answer:", *is_open[0].tolist())
 
 # %% [markdown]
-# The window network is the one from chapter 01. The other is what this chapter builds.
+# The window network is the one from chapter 01. The other is what this chapter builds. Both give two logits at each symbol, for closed and open; the loss is their cross-entropy with the answers.
 
 # %%
 long_guess = predict("the two accuracies on 1,000 symbols, in percent", ...)
@@ -116,7 +116,7 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 #
 # - **Sections 1 to 4:** from a loop to a network that writes, in bare tensors. *With exercise 3.1 this is a sitting of about an hour; exercise 3.2 may wait.*
 # - **Sections 5 to 8:** torch's layer, a text of any length, how good the model is, and what holds it back, which leads to chapter 04.
-# - **Section 9:** the same layer for other tasks. **Section 10:** errors to look up.
+# - **Sections 9 and 10:** the same layer for other tasks. **Section 11:** errors to look up.
 #
 # ### You will be able to
 #
@@ -360,7 +360,14 @@ def forward(ids, h, parameters):
 
 
 # %% [markdown]
-# **The loss.** At every step the target is the character that comes next: for the piece *Return* the inputs are *R e t u r* and the targets *e t u r n*. So `piece` has $T + 1$ characters. We check the loss once before training: it should be that of guessing.
+# **The loss.** At every step the target is the character that comes next: for the piece *Return* the inputs are *R e t u r* and the targets *e t u r n*. So `piece` has $T + 1$ characters:
+
+# %% tags=["fold"]
+# @title Diagram: inputs, targets and losses of one piece
+diagrams.show("rnn_next_character")
+
+# %% [markdown]
+# The loss is the mean over all steps. We check it once before training: it should be that of guessing.
 
 
 # %%
@@ -459,7 +466,7 @@ claim(
 )
 
 # %% [markdown]
-# Words and half-words, but no sense yet. Your text differs with your Python. Every language model has these seven parts; what differs is mostly `forward` and its parameters.
+# Words and half-words, but no sense yet. Your text differs with your Python. Nearly every neural language model in this course has these seven parts; what differs is mostly `forward` and its parameters.
 #
 # *A good place to stop for today.* You have built it all: a loop, its state, training, writing. Next, torch supplies the loop.
 #
@@ -515,7 +522,15 @@ claim(
 #
 # Section 4 read pieces of 32 characters, each from a state of zeros. But the text goes on, and the state is there to remember what came before. Could we unroll the whole text instead? That gives a single update per pass, and memory grows with the text.
 #
-# The way out is to pass on the *value* of the last state without its history. We read 16 streams of text side by side, piece after piece, and each piece starts from the state in which the piece before ended. `detach` drops the history of that state, so gradients stay inside a piece. This is *truncated backpropagation*. The learning rate rises and falls in the course of training (`OneCycleLR`); that is only for speed. `clip_grad_norm_` is torch's `clip`.
+# The way out is to pass on the *value* of the last state without its history. We read several streams of text side by side, piece after piece. Here the numbers 0 to 10 stand for a text, in 2 streams and pieces of at most 3:
+
+# %%
+numbers = torch.arange(11)
+for inputs, targets in text.contiguous_batches(numbers, batch_size=2, length=3):
+    print("inputs", inputs.tolist(), " targets", targets.tolist())
+
+# %% [markdown]
+# Row $b$ goes on where row $b$ of the piece before ended, so the last state of each row is the right one to start with. `detach` drops the history of that state, and gradients stay inside a piece. This is *truncated backpropagation*. The real text goes into 16 streams and pieces of 32. The learning rate rises and falls in the course of training (`OneCycleLR`); that is only for speed. `clip_grad_norm_` is torch's `clip`.
 
 
 # %%
@@ -580,7 +595,7 @@ claim(
 )
 
 # %% [markdown]
-# So a start from zeros costs a lot, but only at first. After eight characters the difference is gone: this network, one run after two passes, makes little use of anything further back, though its state could carry it. The rule: **carry the state exactly where the text goes on. Same text, next piece: carry. Another text: reset.** And with every perplexity, say how the state was treated.
+# So a start from zeros costs a lot, but only at first. After eight characters the difference is gone: this network, one run after two passes, makes little use of anything further back, though a state of this size could hold more. The rule: **carry the state exactly where the text goes on. Same text, next piece: carry. Another text: reset.** And with every perplexity, say how the state was treated.
 #
 # Carrying matters most where each piece is a single character: in writing.
 
@@ -733,47 +748,58 @@ ch03.how_wide.compare(...)
 # %% [markdown]
 # ## 8 · What is hard for a recurrent network
 #
-# The state in the opening held a bit for 1,000 steps. Yet the character model gained almost nothing more from what lay beyond some eight characters. What keeps it from using the rest of its past?
+# The state in the opening held a bit for 1,000 steps. Yet the character model gained almost nothing more from what lay beyond some eight characters. What keeps it from *learning* to use the rest of its past?
 #
-# One suspect: **the gradient usually vanishes.** Unrolled, the network is as deep as the text is long. To learn that a character matters 50 steps later, training needs a gradient that reaches back through 50 layers: that of the last step's loss with respect to the input 50 steps before. We take its norm in the character model of section 6, before and after training. **After training, by what factor is it smaller at lag 20 than at lag 0?**
+# Beyond 32 characters, `detach` cut every gradient. That leaves those within a piece. One suspect: **the gradient usually vanishes.** Unrolled, the network is as deep as the text is long. To learn that a character matters 20 steps later, training needs a gradient that reaches back through 20 layers: that of the last step's loss with respect to the input 20 steps before. We take its norm in the character model of section 6, before and after training. **Before training, by what factor is it smaller at lag 20 than at lag 0?**
 
 # %% tags=["fold"]
 # @title Measure it: the gradient at each lag
-def gradient_by_lag(model, steps=60, streams=64):
-    """Mean gradient norm of the last loss with respect to the input k steps before."""
-    ids = valid_ids[: streams * (steps + 1)].view(streams, steps + 1)
-    inputs = model.embed(ids[:, :-1]).detach().requires_grad_()
-    states, _ = model.rnn(inputs)
-    last_logits = model.readout(states[:, -1])
-    F.cross_entropy(last_logits, ids[:, -1], reduction="sum").backward()
-    return inputs.grad.norm(dim=2).mean(0).flip(0)
+def gradient_by_lag(embed, layer, readout, ids, last_targets):
+    """Mean norm of the gradient of the last step's loss with respect to the input k steps before."""
+    inputs = embed(ids).detach().requires_grad_()
+    states, _ = layer(inputs)
+    F.cross_entropy(readout(states[:, -1]), last_targets, reduction="sum").backward()
+    norms = inputs.grad.norm(dim=2).mean(0).flip(0)
+    return norms / norms[0]
 
 
 torch.manual_seed(0)
-untrained = CharRNN(V, 32, 128)
-flow = {"untrained": gradient_by_lag(untrained), "trained": gradient_by_lag(writer)}
-relative = {name: norms / norms[0] for name, norms in flow.items()}
+untrained = CharRNN(V, width=32, units=writer.rnn.hidden_size)
+streams = valid_ids[: 64 * 61].view(64, 61)
+relative = {
+    name: gradient_by_lag(model.embed, model.rnn, model.readout, streams[:, :-1], streams[:, -1])
+    for name, model in {"untrained": untrained, "trained": writer}.items()
+}
 
 # %%
-lag_guess = predict("the factor at lag 20, after training", ...)
+lag_guess = predict("the factor at lag 20, before training", ...)
 
 # %% tags=["reveal"]
 figures.gradient_by_lag(relative)
 
 # %% tags=["fold", "reveal"]
-# @title What is left at lags 20 and 50
+# @title Lags 20 and 50, and the quotation network
+some_symbols, some_open = quotations(64, 60, torch.Generator().manual_seed(1))
+of_carrier = gradient_by_lag(
+    carrier.embedding, carrier.layer, carrier.output, some_symbols, some_open[:, -1]
+)
 claim(
-    "Before training less than 0.01 % of the gradient is left at lag 20; after it less than 1 %, and less than 0.01 % at lag 50.",
+    "Before training the gradient is more than 10,000 times smaller at lag 20 than at lag 0. After training it is more than 100 times smaller at lag 20, and more than 10,000 times at lag 50.",
     relative["untrained"][20] < 1e-4
     and relative["trained"][20] < 1e-2
     and relative["trained"][50] < 1e-4,
-    untrained=relative["untrained"][[20, 50]],
-    trained=relative["trained"][[20, 50]],
+    untrained=f"{1 / relative['untrained'][20].item():,.0f}",
+    trained=[f"{1 / relative['trained'][lag].item():,.0f}" for lag in (20, 50)],
 )
-lag_guess.compare(f"{1 / relative['trained'][20].item():,.0f}")
+claim(
+    "The trained quotation network, which holds its bit, has a gradient more than a million times smaller at lag 20, and smaller than that of the trained character model.",
+    of_carrier[20] < 1e-6 and of_carrier[20] < relative["trained"][20],
+    at_lag_20=of_carrier[20],
+)
+lag_guess.compare(f"{1 / relative['untrained'][20].item():,.0f}")
 
 # %% [markdown]
-# So after training the gradient is more than a hundred times smaller at lag 20, and more than ten thousand times at lag 50: what was read so long before has almost no say in how this loss changes the weights. That is one network, trained once.
+# So training starts with a gradient more than ten thousand times smaller at lag 20 than at lag 0: input from that far back barely affects the update. A small gradient need not mean that nothing is held: in the trained quotation network it vanishes even faster, and yet the bit stays. What it hinders is *learning* what to hold. That is one network of each kind.
 #
 # Two more difficulties come with the loop itself. **The state has a fixed size:** all that a layer will ever know of the past is in its $D$ numbers. One bit tells whether a quotation is open; whether the letters so far form a palindrome, no fixed number of bits can tell at every length. **And one step must wait for another:** $h_t$ needs $h_{t-1}$, so the loop takes $T$ steps in a row, however many processors you have. A window network computes all positions at once. This is the first reason that the authors of the Transformer give for dropping recurrence (Vaswani et al. 2017, section 1).
 #
@@ -856,10 +882,12 @@ claim(
 padded_guess.compare(f"about {at_last_column:.1f}")
 
 # %% [markdown]
-# At the last column it does little better than guessing. The state goes on changing while the layer reads padding, and what it held is lost. Nothing warns you. So read each row at `lengths - 1`; or see that no padding is read at all, with `pack_padded_sequence`, or with `lengths=` in the course's `RNN`. The test of every such model: *pad further, and nothing should change.*
+# At the last column it does little better than guessing. The state goes on changing while the layer reads padding, and what it held is overwritten, or no longer where the output layer looks. Nothing warns you. So read each row at `lengths - 1`; or see that no padding is read at all, with `pack_padded_sequence`, or with `lengths=` in the course's `RNN`. The test of every such model: *pad further, and nothing should change.*
 
 # %% [markdown]
-# **And an answer in the middle?** It may depend on what comes later:
+# ## 10 · Two directions, several layers
+#
+# One answer at the end needs the last state. And an answer in the middle? It may depend on what comes later:
 #
 # > *The ____ is a flightless bird that lives in Antarctica.*
 #
@@ -901,7 +929,7 @@ for name, parameter in stack.named_parameters():
 # %% [markdown]
 # ### Exercise 3.5 · Derive: sizes of a stack
 #
-# Difficulty ●●○○○ · 10 minutes · needs sections 5 and 9
+# Difficulty ●●○○○ · 10 minutes · needs sections 5 and 10
 #
 # For `nn.RNN(input_size=12, hidden_size=5, num_layers=3, bidirectional=True)`, with pencil and paper:
 # (1) the number of parameters; (2) the number of columns of `weight_ih_l2_reverse`; (3) the first dimension of `h_n`; (4) the last dimension of `output`.
@@ -919,7 +947,7 @@ ch03.stack_sizes(stack_sizes)
 # %% [markdown]
 # ### Exercise 3.6 · The summary of a padded, bidirectional batch
 #
-# Difficulty ●●●○○ · 20 minutes · needs section 9
+# Difficulty ●●●○○ · 20 minutes · needs sections 9 and 10
 #
 # `output` comes from a bidirectional layer that was told the lengths: its backward half started at each row's own last token. Pick, for each row and each direction, the state that has read *all* of the row. Whatever stands at the padding must not matter.
 
@@ -948,7 +976,7 @@ ch03.summaries(summaries)
 # %% [markdown]
 # ### Exercise 3.7 · Assemble: two directions over padded rows
 #
-# Difficulty ●●●●○ · 40 minutes · needs sections 2 and 9; exercises 3.1 and 3.6
+# Difficulty ●●●●○ · 40 minutes · needs sections 2, 9 and 10; exercises 3.1 and 3.6
 #
 # A bidirectional layer out of your own parts, without `nn.RNN` and without the library. Each direction has weights of its own and starts from zeros; the backward one starts at each row's own last real step. You may call `rnn_forward`. Inputs are float64, and five digits are compared, the gradients too.
 
@@ -991,7 +1019,7 @@ def two_directions(x, lengths, forward_weights, backward_weights):
 ch03.two_directions(two_directions)
 
 # %% [markdown]
-# ## 10 · Errors you will meet
+# ## 11 · Errors you will meet
 #
 # What if a network misbehaves, and nothing says why? Skim this list now and come back when you need it: three of its four errors raise no exception.
 #
@@ -1142,7 +1170,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### What can each direction fill in?
 #
-# Section 9's blank can be measured. We take four animals and four forms of sentence, such as *the ____ is a flightless bird that lives in antarctica* and *which talking bird lives in brazil ? the ____*. In two of the forms the deciding words come after the blank, in two before it.
+# Section 10's blank can be measured. We take four animals and four forms of sentence, such as *the ____ is a flightless bird that lives in antarctica* and *which talking bird lives in brazil ? the ____*. In two of the forms the deciding words come after the blank, in two before it.
 
 # %% tags=["fold"]
 # @title The sentences as ids, and where the blank stands

@@ -209,6 +209,7 @@ PLANTED = {
         ("the weights into the units are too small", bit(k=1.0)),
         ("second mark does not close", (*one_unit(3.0, 0.9, 0.0), -0.45)),
         ("right for the first 7", bit(k=1.5, weight_hh=(0.6, -0.3), bias=(-0.3, -1.3))),
+        ("rows and columns swapped", (bit()[0], bit()[1].T, *bit()[2:])),
         ("the bit fades", bit(k=2.1)),
         ("W_ih has shape (1, 2)", (torch.ones(1, 2), *bit()[1:])),
         ("W_hh is a list", (bit()[0], [[1.0, 2.0], [3.0, 4.0]], *bit()[2:])),

@@ -61,6 +61,34 @@ def rnn_unrolled():
 
 
 @diagram(
+    alt="Five columns for the piece Return. Inputs R, e, t, u, r lead up to states h_1 to h_5, which are joined from "
+    "left to right; from each state an arrow leads up to logits. On top stand the targets e, t, u, r, n. In each "
+    "column logits and target meet in a loss.",
+    caption="Each step has a target and a loss: the target is the input of the next step, one column to the right.",
+)
+def rnn_next_character():
+    """Draw the inputs, states, logits, losses and targets of the piece Return."""
+    ax = canvas(16, 9.2)
+    piece, columns = "Return", [3.3 + 2.8 * t for t in range(5)]
+    label(ax, 1.35, 2.7, r"$\mathbf{h}_0$", kind="hidden", size=12)
+    for t, x in enumerate(columns):
+        box(ax, x, 0.7, piece[t], kind="input", w=1.4, h=0.8, size=12)
+        box(ax, x, 2.7, rf"$\mathbf{{h}}_{t + 1}$", kind="hidden", w=1.4, h=0.8, size=12)
+        box(ax, x, 4.7, "logits", kind="output", w=1.4, h=0.8, size=11)
+        box(ax, x, 6.6, "loss", kind="gradient", w=1.4, h=0.7, size=11)
+        box(ax, x, 8.5, piece[t + 1], kind="input", w=1.4, h=0.8, size=12)
+        arrow(ax, (x, 1.12), (x, 2.27))
+        arrow(ax, (x, 3.12), (x, 4.27))
+        arrow(ax, (x, 5.12), (x, 6.22))
+        arrow(ax, (x, 8.08), (x, 6.98))
+        start = 1.7 if t == 0 else columns[t - 1] + 0.72
+        arrow(ax, (start, 2.7), (x - 0.72, 2.7), kind="hidden")
+    for y, text in ((0.7, "inputs"), (8.5, "targets")):
+        label(ax, 0.1, y, text, size=11, align="left")
+    return ax
+
+
+@diagram(
     alt="Six tokens: the, a blank, is, a, flightless, bird. Above them a row of states with arrows to the right, above "
     "that a row with arrows to the left. Both states of a step are joined into its output. The path from the word "
     "flightless to the blank runs through the upper row.",

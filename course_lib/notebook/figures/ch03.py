@@ -23,7 +23,7 @@ def state_over_text(states, line):
     from matplotlib.patches import Rectangle
 
     inside = open_after(line)
-    outlined, at_marks = (telling_units(states, line, marks) for marks in (False, True))
+    outlined = telling_units(states, line, at_marks=False)
     contrast = states[inside].mean(0) - states[~inside].mean(0)  # (D,)
     order = contrast.argsort(descending=True)
     ax = plots.heatmap(
@@ -43,18 +43,24 @@ def state_over_text(states, line):
     for unit in outlined:
         row = order.tolist().index(unit)
         ax.add_patch(Rectangle((0, row), len(line), 1, clip_on=False, fill=False, edgecolor="#222222", lw=2.2))
+    sign = "negative" if contrast[outlined[0]] < 0 else "positive"
+    two_late = inside | inside.roll(1) | inside.roll(2)  # the line ends outside a quotation
+    late = ((states > 0) == two_late[:, None]).all(0).nonzero()[:, 0].tolist()
+    lingering = f"{_units(late)}: positive, and two characters late. " if late else ""
     show(
         ax,
         alt="Heat map of 16 units against the characters of a sentence with two quotations; a bar on top is black "
         "where a quotation is open. The three upper units are blue throughout the quotations and a little longer, "
         "vermilion elsewhere; the lowest one, outlined, is the other way round, others change near the marks.",
-        caption="What is in the 16 numbers? At every character but the marks, the sign of the outlined unit says "
-        "whether a quotation is open, as the bar on top does; at a closing mark it is late. Some units at the top stay "
-        "high throughout a quotation, and let go of it a step or two late: the bit is stored several times over. "
-        f"At the marks other units tell it: each of these ({', '.join(map(str, at_marks))}) has one sign at the "
-        "opening marks and the opposite sign at the closing ones. The output layer adds up all 16, each with its own "
-        "weight.",
+        caption=f"What is in the 16 numbers? {_units(outlined)} (outlined) is {sign} while a quotation is open, "
+        f"but late at the closing mark. {lingering}Several units share the job; the output layer weighs all 16.",
     )
+
+
+def _units(numbers):
+    """Units by name: 'Unit 13', 'Units 0, 10 and 14'."""
+    *others, last = [str(number) for number in numbers]
+    return f"Units {', '.join(others)} and {last}" if others else f"Unit {last}"
 
 
 def self_weight(curves):
