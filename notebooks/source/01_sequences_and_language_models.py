@@ -158,7 +158,7 @@ figures.sunspots(spots, CHOOSE, TEST)
 #
 # $$ \hat x_t = b + \sum_{j=1}^{K} w_j \, x_{t-j}. $$
 #
-# The hat marks a prediction; the weights $w_1, \dots, w_K$ and the bias $b$ are learned from the series. The model is called *autoregression* of order $K$, since the series is regressed on itself.
+# The hat marks a prediction; the weights $w_1, \dots, w_K$ and the bias $b$ are learned from the series. The model is called *autoregression* of order $K$.
 
 # %% tags=["fold"]
 # @title Diagram: the window of an autoregression
@@ -224,7 +224,7 @@ claim(
 enough.compare(2)
 
 # %% [markdown]
-# Two years nearly suffice, *one year ahead*: they tell where in the swing we are, and whether it rises or falls. (For a pure sine two suffice exactly: exercise 1.2.) Nine more years of past hardly help. Is that also true further ahead?
+# Two years nearly suffice, *one year ahead*: they tell where in the swing we are, and whether it rises or falls. On the validation years nine more hardly help. Is that also true further ahead?
 #
 # ### Further ahead
 #
@@ -275,15 +275,18 @@ def validation_error(K):
     weights, bias = fit(spots[:CHOOSE], K)
     return autoregression.errors_by_horizon(
         lambda past, years: autoregression.forecast(past, weights, bias, years), spots[:TEST], CHOOSE, 11
-    ).mean()
+    ).mean().item()
 
 
+over_all = {K: validation_error(K) for K in range(1, 21)}
 claim(
-    "On the test years, at every distance from two years on, the error of K = 2 is more than a third larger than that of K = 11; on the validation years the mean over all eleven distances is, too.",
+    "On the test years the error of K = 2 is more than a tenth larger than that of K = 11 one year ahead, and more than a third at every other distance; on the validation years the mean over all eleven distances is more than a third larger, and within 15 % of the best for every K from 8 to 20.",
     bool((by_horizon["K = 2"][1:] > 4 / 3 * by_horizon["K = 11"][1:]).all())
-    and bool(validation_error(2) > 4 / 3 * validation_error(11)),
+    and bool(by_horizon["K = 2"][0] > 1.1 * by_horizon["K = 11"][0])
+    and over_all[2] > 4 / 3 * over_all[11]
+    and max(over_all[K] for K in range(8, 21)) < 1.15 * min(over_all.values()),
     **{f"{name}, 1 and 5 years ahead": [errors[0], errors[4]] for name, errors in by_horizon.items()},
-    **{f"validation, K = {K}": validation_error(K) for K in (2, 11)},
+    **{f"validation, K = {K}": over_all[K] for K in (2, 8, 11, 19)},
 )
 against_cycle = by_horizon["K = 11"] / by_horizon["eleven years ago"] - 1
 claim(
@@ -294,7 +297,7 @@ claim(
 )
 
 # %% [markdown]
-# So the answer depends on the distance: **a near-tie one step ahead can hide a large gap further on.** Choose $K$ by the error that you care about; the validation years show the gap too, once they are asked for more than the next year. And put the naive rivals beside your model: nine and ten years ahead, *eleven years ago* is as good and costs nothing.
+# So the answer depends on the distance: **a near-tie one step ahead can hide a large gap further on.** (On the test years $K = 11$ is better even one year ahead, and the gap grows.) Choose $K$ by the error that you care about: over all eleven distances, the validation years show the gap too. There every $K$ from 8 to 20 is nearly as good as the best; 11 is simply the rhythm. And put the naive rivals beside your model: nine and ten years ahead, *eleven years ago* is as good and costs nothing.
 
 # %% [markdown]
 # ### Exercise 1.1 · Forecast from your own forecasts
@@ -344,7 +347,7 @@ ch01.sine_weights(sine_weights)
 # %% [markdown]
 # ## 3 · Predict the next letter, by counting
 #
-# Can text be forecast like sunspots? After `th`, both `e` and `a` are fine, and their average is nonsense. So we ask not for one best guess but for a probability of *every* continuation. A model that gives it is a **language model**. Your keyboard uses one to finish your words, a speech recogniser to decide between *ice cream* and *I scream*. And if you let it draw one word after the other, it *writes*: a chatbot is a language model at heart.
+# Can text be forecast like sunspots? After `th`, both `e` and `a` are fine, but averaging them makes no sense. So we ask not for one best guess but for a probability of *every* continuation. A model that gives it is a **language model**. Your keyboard uses one to finish your words, a speech recogniser to decide between *ice cream* and *I scream*. And if you let it draw one word after the other, it *writes*: a chatbot is a language model at heart.
 #
 # The probability of a whole text follows from the chain rule, which holds for any distribution:
 #
@@ -412,7 +415,7 @@ def write(follows, n, start, length, rng):
     """Continue a text by drawing one letter after the other."""
     text = start
     for _ in range(length):
-        context = text[len(text) - n + 1 :]
+        context = text[len(text) - n + 1 :]  # the last n - 1; "" for n = 1
         if context not in follows:
             break
         row = follows[context]
@@ -449,7 +452,7 @@ print(f"on average {mean:.2f} bits: like a choice among {2**mean:.1f} letters")
 # Read it as an *effective number of choices*: a model of perplexity 8 is as surprised, on average, as if each letter were drawn from 8 equally likely ones. Three values are worth remembering:
 #
 # - **1**: the model was always certain, and right;
-# - **V**, here 27: it knows nothing, and gives $1/V$ to each symbol. A perplexity *above* V is worse than knowing nothing: the model is often sure of the wrong symbol;
+# - **V**, here 27: it knows nothing, and gives $1/V$ to each symbol. A perplexity *above* V is worse than knowing nothing: somewhere it gave far too little to what came;
 # - **infinity**: at least one letter came that the model had called impossible.
 #
 # Now the two lines of the first screen again, with and without context. The mean surprise of any n-gram model on any text:
@@ -517,6 +520,12 @@ trigram.compare(math.inf)
 # Because the training text happens to lack a few triples, the model calls the whole text impossible. But unseen does not mean impossible. **Smoothing** moves a little probability to it. The oldest way invents $k$ more counts for each of the $V$ letters (Laplace: $k = 1$), so the total grows by $kV$. With $\mathbf{u}$ for the context,
 #
 # $$ p(v \mid \mathbf{u}) = \frac{c(\mathbf{u}\,v) + k}{\sum_{v'} c(\mathbf{u}\,v') + k V}. $$
+#
+# Now every $n$ gets a finite score. **How will the bits change from $n = 1$ to 7 on the training text? And on new text, which $n$ will be best?**
+
+# %%
+best_n = predict("the best n on new text, with k = 0.1", ...)
+
 
 # %%
 def smoothed_bits(follows, text, n, k):
@@ -528,13 +537,6 @@ def smoothed_bits(follows, text, n, k):
     return total / (len(text) - n + 1)
 
 
-# %% [markdown]
-# Now every $n$ gets a finite score. **How will the bits change from $n = 1$ to 7 on the training text? And on new text, which $n$ will be best?**
-
-# %%
-best_n = predict("the best n on new text, with k = 0.1", ...)
-
-# %%
 by_n = {"training": [], "held out": []}
 seen_part = train_text[: len(valid_text)]
 for n in tqdm(range(1, 8), leave=False):
@@ -558,13 +560,7 @@ best_n.compare(best_added)
 #
 # ### Ask the shorter context
 #
-# Can a rare context get help? After `az`, ask also what comes after `z`. Call $\mathbf{u}'$ the *next shorter* context: $\mathbf{u}$ without its oldest letter. We take a weighted mean of what was counted after $\mathbf{u}$ and what the shorter context predicts:
-#
-# $$ p_n(v \mid \mathbf{u}) = \lambda\, \frac{c(\mathbf{u}\,v)}{c} + (1 - \lambda)\, p_{n-1}(v \mid \mathbf{u}'), \qquad \lambda = \frac{c}{c + kN}. $$
-#
-# Here $c = \sum_{v'} c(\mathbf{u}\,v')$ is all that was counted after $\mathbf{u}$, and $N$ the number of *different* letters among it. The more often $\mathbf{u}$ was seen, the more it is trusted. The more different letters followed, the likelier is a new one, and the less it is trusted. After a context that was never seen the shorter one answers alone; below the empty context stands $p_0 = 1/V$.
-#
-# Take $k = 1$ and `az`, which `e` never followed. Plain counts after `z` serve as $p_2$:
+# Can a rare context get help? `e` never followed `az` in the training text, but it often followed `z`. So ask the shorter context too, and take a weighted mean of the two answers. How large a weight $\lambda$ does `az` deserve? Say that it was seen $c$ times, followed by $N$ *different* letters. The more often it was seen, the more it is trusted. The more different letters followed, the likelier is a new one, and the less it is trusted: $\lambda = c / (c + kN)$. With $k = 1$, and plain counts after `z`:
 
 # %%
 seen, k = counts[3]["az"], 1
@@ -572,19 +568,23 @@ c, N = seen.total(), len(seen)
 lam = c / (c + k * N)
 print(f"after az: {dict(seen)}; c = {c}, N = {N}, lambda = {lam:.2f}")
 for letter in "ye":
-    p_2 = counts[2]["z"][letter] / counts[2]["z"].total()
-    p_3 = lam * seen[letter] / c + (1 - lam) * p_2
-    print(f"{lam:.2f} · {seen[letter]} / {c} + {1 - lam:.2f} · {p_2:.2f}", end=" ")
-    print(f"= {p_3:.2f} = p({letter} | az)")
+    shorter = counts[2]["z"][letter] / counts[2]["z"].total()
+    p = lam * seen[letter] / c + (1 - lam) * shorter
+    print(f"{lam:.2f} · {seen[letter]} / {c} + {1 - lam:.2f} · {shorter:.2f}", end=" ")
+    print(f"= {p:.2f} = p({letter} | az)")
 
 # %% [markdown]
-# With one fraction bar the same formula reads
+# In general, let $\mathbf{u}'$ be the context $\mathbf{u}$ without its oldest letter:
+#
+# $$ p_n(v \mid \mathbf{u}) = \lambda\, \frac{c(\mathbf{u}\,v)}{c} + (1 - \lambda)\, p_{n-1}(v \mid \mathbf{u}'), \qquad \lambda = \frac{c}{c + kN}. $$
+#
+# The shorter context asks its own shorter one in the same way, down to the empty context and $p_0 = 1/V$. After a context that was never seen the shorter one answers alone. With one fraction bar:
 #
 # $$ p_n(v \mid \mathbf{u}) = \frac{c(\mathbf{u}\,v) + kN\, p_{n-1}(v \mid \mathbf{u}')}{c + kN}. $$
 #
 # Compare it with add-$k$: the invented counts, $kN$ in all instead of $kV$, are spent not evenly but as the shorter context predicts. This is *interpolation* (Jelinek and Mercer, 1980); with $k = 1$ the weight is method C of Witten and Bell (1991).
 #
-# In exercise 1.4 you write this model yourself. The library's `NgramModel` has both kinds of smoothing, and reads ids instead of letters. Here $k = 10$, the best of five for $n = 7$ on the validation text:
+# In exercise 1.4 you write this model yourself. The library's `NgramModel` has both kinds of smoothing, and reads ids instead of letters. Here with $k = 1$, and with $k = 10$, the best of five for $n = 7$ on the validation text:
 
 # %%
 def encode(text):
@@ -593,11 +593,12 @@ def encode(text):
 
 
 train_ids, valid_ids, test_ids = map(encode, (train_text, valid_text, test_text))
-by_n["interpolated"] = []
-for n in tqdm(range(1, 8), leave=False):
-    smoothed = ngram.NgramModel(n, V, add=10.0, interpolate=True).fit(train_ids)
-    nats = smoothed.nll(valid_ids).mean().item()  # for each letter, then the mean
-    by_n["interpolated"].append(metrics.bits(nats))
+for name, k in (("k = 1", 1.0), ("interpolated", 10.0)):
+    by_n[name] = []
+    for n in tqdm(range(1, 8), leave=False):
+        smoothed = ngram.NgramModel(n, V, add=k, interpolate=True).fit(train_ids)
+        nats = smoothed.nll(valid_ids).mean().item()  # for each letter, then the mean
+        by_n[name].append(metrics.bits(nats))
 figures.bits_by_n(by_n)
 
 # %% tags=["fold"]
@@ -617,20 +618,24 @@ added = {  # the best of all n, for each k
     k: min(smoothed_bits(counts[n], valid_text, n, k) for n in range(1, 8)) for k in (0.02, 0.05, 0.1, 0.2)
 }
 claim(
-    "Interpolated with k = 10, the 7-gram is better than with the four other k, and better than add-k at any n from 1 to 7, with the best of four k.",
-    min(by_k, key=by_k.get) == 10.0 and by_k[10.0] < min(added.values()),
+    "Interpolated with k = 10, the 7-gram is better than with the four other k, and better than add-k at any n from 1 to 7, with the best of four k; with k = 1 the best n is 5.",
+    min(by_k, key=by_k.get) == 10.0
+    and by_k[10.0] < min(added.values())
+    and min(by_n["k = 1"]) == by_n["k = 1"][4],
     **{f"interpolated, k = {k:g}": value for k, value in by_k.items()},
     **{f"add-k, k = {k:g}": value for k, value in added.items()},
 )
 
 # %% [markdown]
-# So long contexts are worth having, if the shorter ones vouch for them. (Its $k$ was chosen on the text that the figure shows; the claim lets add-$k$ choose there too.) But no smoothing tells the model that `return the` and `returns a` are alike: to a table, each context is a world of its own.
+# So long contexts are worth having, if the shorter ones vouch for them strongly enough: with $k = 1$ the curve still turns up after $n = 5$. But no smoothing tells the model that `return the` and `returns a` are alike: to a table, each context is a world of its own.
 #
 # ### Exercise 1.4 · Assemble: a language model of your own
 #
 # Difficulty ●●●○○ · 40 minutes · needs sections 3 to 5
 #
 # Count, smooth, evaluate, sample: put the parts together into one class, an n-gram model with *interpolated* smoothing, in plain Python, without the library. At the start of a text, where fewer than $n - 1$ letters come before, use as many as there are: count contexts of every length from 0 to $n - 1$. Put no spaces before the text, since a space is a symbol like any other. To sample, cut the interval from 0 to 1 into pieces as long as the probabilities, in the order of `symbols`: a number `u` chooses the first symbol at which the running sum exceeds `u`. Five digits are compared.
+#
+# When the check passes, train yours in a cell of your own, on `train_text` with `n = 5` and `k = 1`; `[random.random() for _ in range(60)]` gives it numbers to write with. On `valid_text[:2000]` it should be below a perplexity of 5.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex01-4-language-model", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -691,8 +696,6 @@ class LanguageModel:
 ch01.language_model(LanguageModel)
 
 # %% [markdown]
-# When the check passes, train yours in a cell of your own, on `train_text` with `n = 5` and `k = 1`; `[random.random() for _ in range(60)]` gives it numbers to write with. On `valid_text[:2000]` it should be below a perplexity of 5.
-#
 # ### Exercise 1.5 · Explore and explain: how long should the context be?
 #
 # Difficulty ●●●○○ · 25 minutes · needs section 5
@@ -815,7 +818,9 @@ class WindowNetwork(nn.Module):
 
 
 # %% [markdown]
-# For training we need windows again: $K$ letters, and the one after them. **You can know the loss of the untrained network, nearly, before you run it. What is it, in bits?**
+# What does context cost now? Each further letter adds $D H$ weights to `hidden`; a full table grows by a factor of 27.
+#
+# For training we need windows again: $K = 7$ letters, one more than the 7-gram sees, and the one after them. **You can know the loss of the untrained network, nearly, before you run it. What is it, in bits?**
 
 # %%
 first_loss = predict("the loss before training, in bits per letter", ...)
@@ -841,7 +846,7 @@ for step in tqdm(range(1201), leave=False):
     optimizer.step()
 
 # %% [markdown]
-# At the end the loss on the validation text is about 2.3 bits per letter. Is that good? Put values beside it that you understand: the loss of a model that knows nothing, of one that knows the frequencies, of one that knows the letter before.
+# At the end the loss on the validation text is about 2.3 bits per letter. Is that good? Put models beside it that you understand.
 
 # %% tags=["fold", "reveal"]
 # @title Its loss, from the first to the last
@@ -867,9 +872,7 @@ claim(
 first_loss.compare(net_bits[0])
 
 # %% [markdown]
-# A first loss far from $\log V$ points to a bug or a bad initialisation: check it for every model. And look at what context costs now. Each further letter adds $D H$ weights, $24 \times 128 = 3072$ of them; a full table grows by a factor of 27.
-#
-# Now let it write, as the tables did:
+# A first loss far from $\log V$ points to a bug or a bad initialisation: check it for every model. Now let it write, as the tables did:
 
 # %% tags=["nbval-ignore-output"]
 text, drawing = "the function ", torch.Generator().manual_seed(1)
@@ -888,18 +891,122 @@ print("7-gram: ", write(counts[7], 7, "the function ", 80, random.Random(1)))
 # %% [markdown]
 # ## 7 · All windows at once, and one that sees the future
 #
-# Neighbouring windows overlap, so our network embeds each letter $K$ times. Instead, embed the text once, and slide the *same* weights over it: a *convolution over time*. With zeros before the text every position has a full window, so $T$ letters give $T$ predictions: ids (B, T) become logits (B, T, V). Cut $W_h$ into $K$ blocks of shape (H, D), one for each place in the window: $W_0$ multiplies the embedding of the present letter, $W_1$ the one before it, up to $W_{K-1}$ for the oldest. Then
+# Neighbouring windows share all letters but one, so `net` embeds each letter $K$ times. Instead, embed the text once, and slide the *same* weights over it: a *convolution over time*. With zeros before the text every position has a full window, so $T$ letters give $T$ predictions: ids (B, T) become logits (B, T, V). Cut $W_h$ into $K$ blocks of shape (H, D), one for each place in the window: $W_0$ multiplies the embedding of the present letter, $W_1$ the one before it, up to $W_{K-1}$ for the oldest. Then
 #
 # $$ h_t = \mathrm{ReLU}\Big( \sum_{j=0}^{K-1} e_{t-j} \, W_j^\top + b_h \Big), $$
 #
-# which is the formula of section 6, its one product written as a sum of $K$ products. The diagram has words for tokens, and $K = 3$:
+# which is the formula of section 6, its one product written as a sum of $K$ products. In the diagram $K = 3$:
 
 # %% tags=["fold"]
 # @title Diagram: the same weights at every position
 diagrams.show("conv_language_model")
 
+# %% [markdown]
+# In code it is `WindowNetwork` with three lines changed. `hidden` becomes an `nn.Conv1d`, which slides its $K D H$ weights over the text; torch wants time last there, so we transpose before it and back after it. And zeros must be added, or $T$ letters would give fewer than $T$ outputs. A colleague lets torch add them, by `padding="same"`, as image models have it:
+
+
+# %%
+class ConvNetwork(nn.Module):
+    def __init__(self, V, K, D, H):
+        super().__init__()
+        self.embed = nn.Embedding(V, D)
+        self.hidden = nn.Conv1d(D, H, K, padding="same")
+        self.output = nn.Linear(H, V)
+
+    def forward(self, ids):  # (B, T)
+        x = self.embed(ids).transpose(1, 2)  # (B, T, D) -> (B, D, T)
+        h = torch.relu(self.hidden(x)).transpose(1, 2)  # (B, H, T) -> (B, T, H)
+        return self.output(h)  # (B, T, V)
+
+
+# %% [markdown]
+# It trains on whole stretches of text. Shift by one: `given` is letters 0 to 63 of a stretch, `wanted` is letters 1 to 64, so every position is asked for the letter after it. `F.cross_entropy` wants a row for each prediction; `flatten(0, 1)` puts batch and time into one dimension.
+
+
+# %%
+long_stretches = train_ids.unfold(0, 65, 1)  # (T - 64, 65)
+
+
+def train_briefly(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    for _ in tqdm(range(150), leave=False):
+        batch = long_stretches[torch.randint(len(long_stretches), (16,))]  # (B, 65)
+        given, wanted = batch[:, :-1], batch[:, 1:]  # (B, 64) each
+        loss = F.cross_entropy(model(given).flatten(0, 1), wanted.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+_ = torch.manual_seed(1)
+same_net = ConvNetwork(V, K, D=24, H=128)
+train_briefly(same_net)
+with torch.no_grad():
+    nats = F.cross_entropy(same_net(valid_ids[None, :-1])[0], valid_ids[1:])
+print(f"perplexity on new text {nats.exp():.2f}")
+
+# %% [markdown]
+# The best n-gram has more than 3, and a perplexity of 1.00 is too good to be true. Is the model causal? Here is a test: change all letters from position 10 on. If the output at position 9 moves, the model has looked ahead.
+
+
+# %%
+def sees_future(model):
+    a = valid_ids[:20][None]
+    b = a.clone()  # letters 0 to 9 are equal in a and b
+    b[:, 10:] = (b[:, 10:] + 1) % V
+    return not torch.allclose(model(a)[:, 9], model(b)[:, 9])
+
+
+print("sees the future:", sees_future(same_net))
+
+# %% [markdown]
+# `same` padding puts half of the zeros *after* the text, so three of the seven letters in each window lie in the future, and the very next letter is the answer. A held-out score does not fail; it looks splendid. Besides the test, *writing* gives the model away: at the end of a text there is no next letter to look at. Beside it writes the library's `WindowLM`, the same network with all zeros before the text, trained in the same way:
+
+# %% tags=["nbval-ignore-output"]
+_ = torch.manual_seed(1)
+causal_net = ngram.WindowLM(V, K, d_model=24, hidden=128)
+train_briefly(causal_net)
+for name, model in (("same", same_net), ("causal", causal_net)):
+    text, drawing = "the function ", torch.Generator().manual_seed(1)
+    for _ in range(65):
+        with torch.no_grad():
+            chances = model(encode(text)[None])[0, -1].softmax(0)  # the last position
+        text += ALPHABET[torch.multinomial(chances, 1, generator=drawing).item()]
+    print(f"{name:>6}:", text)
+
 # %% tags=["fold"]
-# @title The library's convolution, with your weights
+# @title Both in numbers
+def perplexities(model):
+    """On new text: of every letter given all others of the text, and of the last letter of stretches of 65."""
+    ends = valid_ids.unfold(0, 65, 64)
+    with torch.no_grad():
+        whole = F.cross_entropy(model(valid_ids[None, :-1])[0], valid_ids[1:])
+        last = F.cross_entropy(model(ends[:, :64])[:, -1], ends[:, 64])
+    return whole.exp().item(), last.exp().item()
+
+
+(same_whole, same_end), (_, causal_end) = perplexities(same_net), perplexities(causal_net)
+claim(
+    "After 150 steps the perplexity of `same` on new text is below 2, where the best n-gram has more than 3; and it sees the future, as the library's `WindowLM` does not.",
+    same_whole < 2
+    and 2 ** min(by_n["interpolated"]) > 3
+    and sees_future(same_net)
+    and not sees_future(causal_net),
+    perplexity=f"{same_whole:.2f}",
+    best_n_gram=2 ** min(by_n["interpolated"]),
+)
+claim(
+    "At the last position of a stretch, where the next letter is hidden, the perplexity of `same` is more than five times as large, and well above that of its causal twin.",
+    same_end > 5 * same_whole and same_end > 1.25 * causal_end,
+    same=same_end,
+    causal=causal_end,
+)
+
+# %% [markdown]
+# What `same` has learned is, above all, to copy. And the question that led here has its answer: with all zeros before the text, one run gives what section 6 computed window by window. The repair is yours.
+
+# %% tags=["fold"]
+# @title The causal convolution, with the weights of `net`
 conv_net = ngram.WindowLM(V, K, d_model=24, hidden=128)
 stretch = valid_ids[:64][None]  # (B, T)
 with torch.no_grad():
@@ -909,84 +1016,12 @@ with torch.no_grad():
     conv_net.output.load_state_dict(net.output.state_dict())
     each_window = net(stretch[0].unfold(0, K, 1))  # (T - K + 1, V)
     all_at_once = conv_net(stretch)[0, K - 1 :]
-claim(
-    "With your weights, the convolution gives the logits of your network, for every full window.",
-    torch.allclose(each_window, all_at_once, atol=1e-4),
-)
+    claim(
+        "With the weights of `net`, `WindowLM` gives the logits of `net` for every full window.",
+        torch.allclose(each_window, all_at_once, atol=1e-4),
+    )
 
 # %% [markdown]
-# Now a colleague changes `features`, where the library's model convolves, to `padding="same"`, as image models have it. Is it still causal? You write a test, `sees_future`: change all letters from position 10 on. If the output at position 9 moves, the model has looked ahead.
-
-
-# %%
-class SameLM(ngram.WindowLM):
-    def features(self, ids):
-        x = self.embedding(ids).transpose(1, 2)  # (B, D, T)
-        weight, bias = self.conv.weight, self.conv.bias
-        return F.conv1d(x, weight, bias, padding="same").relu().transpose(1, 2)
-
-
-def sees_future(model):
-    a = valid_ids[:20][None]
-    b = torch.cat([a[:, :10], (a[:, 10:] + 1) % V], dim=1)
-    return not torch.allclose(model(a)[:, 9], model(b)[:, 9])
-
-
-# %% tags=["fold"]
-# @title Train it for 150 steps, and a causal twin too
-def train_briefly(model_class):
-    """The same weights at the start, the same stretches, the same updates."""
-    train.set_seed(1)
-    model = model_class(V, K, d_model=24, hidden=128)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
-    for _ in tqdm(range(150), leave=False):
-        starts = torch.randint(len(train_ids) - 64, (16, 1)) + torch.arange(65)
-        given, wanted = train_ids[starts][:, :-1], train_ids[starts][:, 1:]
-        loss = F.cross_entropy(model(given).flatten(0, 1), wanted.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return model.requires_grad_(False)
-
-
-same_net, causal_twin = train_briefly(SameLM), train_briefly(ngram.WindowLM)
-given = valid_ids[:10_001][None]
-same_perplexity = F.cross_entropy(same_net(given[:, :-1])[0], given[0, 1:]).exp().item()
-stretches_of_65 = valid_ids.unfold(0, 65, 64)
-same_end, causal_end = (
-    F.cross_entropy(model(stretches_of_65[:, :64])[:, -1], stretches_of_65[:, 64]).exp().item()
-    for model in (same_net, causal_twin)
-)
-claim(
-    "After 150 steps its perplexity on new text is below 2, where the best n-gram has more than 3; and it sees the future, as the library's `WindowLM` does not.",
-    same_perplexity < 2
-    and 2 ** min(by_n["interpolated"]) > 3
-    and sees_future(same_net)
-    and not sees_future(conv_net),
-    perplexity=f"{same_perplexity:.2f}",
-    best_n_gram=2 ** min(by_n["interpolated"]),
-)
-claim(
-    "At the last position of a stretch, where the next letter is hidden, the `same` network's perplexity is more than five times as large, and well above that of its causal twin, trained in the same way.",
-    same_end > 5 * same_perplexity and same_end > 1.25 * causal_end,
-    same=same_end,
-    causal=causal_end,
-)
-
-# %% [markdown]
-# A perplexity of 1.00 is too good to be true. `same` padding puts half of the zeros *after* the text, so three of the seven letters in each window lie in the future, and the very next letter is the answer. A held-out score does not fail; it looks splendid. Two things give the model away: *change the future and see whether the past moves*, and *let the model write*. At the end of a text there is no next letter to look at:
-
-# %% tags=["nbval-ignore-output"]
-for name, model in (("same", same_net), ("causal", causal_twin)):
-    text, drawing = "the function ", torch.Generator().manual_seed(1)
-    for _ in range(65):
-        chances = model(encode(text)[None])[0, -1].softmax(0)  # at the last position
-        text += ALPHABET[torch.multinomial(chances, 1, generator=drawing).item()]
-    print(f"{name:>6}:", text)
-
-# %% [markdown]
-# What it has learned is, above all, to copy. The repair is yours.
-#
 # ### Exercise 1.6 · Repair the convolution
 #
 # Difficulty ●●●○○ · 15 minutes · needs sections 6 and 7

@@ -107,16 +107,16 @@ def language_model_chain():
 
 
 @diagram(
-    alt="Bottom to top: four tokens, an embedding for each, a hidden state for each made from three embeddings by "
-    "the same weights, and a prediction of the next token for each. Zero vectors stand before the first embedding.",
-    caption="A token becomes the same vector wherever it stands; the same weights turn every window of three vectors "
-    "into a guess at the next token. Zeros fill the windows at the start, so that none reaches to the right.",
+    alt="Bottom to top: four letters, an embedding for each, a hidden state for each made from three embeddings by "
+    "the same weights, and a prediction of the next letter for each. Zero vectors stand before the first embedding.",
+    caption="A letter becomes the same vector wherever it stands; the same weights turn every window of three vectors "
+    "into a guess at the next letter. Zeros fill the windows at the start, so that none reaches to the right.",
 )
 def conv_language_model():
     """Draw the fixed-window language model: embedding, causal convolution, prediction."""
     ax = canvas(16, 8.8)
-    tokens, following = ["the", "dog", "bit", "us"], ["dog", "bit", "us", "."]
-    columns = [3.6 + 2.25 * i for i in range(6)]  # two zero vectors, then the tokens
+    tokens, following = ["t", "h", "e", "·"], ["h", "e", "·", "d"]  # the dot is the space
+    columns = [3.6 + 2.25 * i for i in range(6)]  # two zero vectors, then the letters
     for x in columns[:2]:
         box(ax, x, 2.5, "$0$", kind="muted", w=1.4, h=0.75, size=11)
     for t, x in enumerate(columns[2:]):
@@ -133,6 +133,6 @@ def conv_language_model():
             )
     for j, dx in enumerate((0.5, 0.3, 0.0)):
         label(ax, columns[4] - 1.55 * j + dx, 3.75, f"$W_{j}$", kind="weight", size=11, background=True)
-    for y, text in ((0.7, "tokens"), (2.5, "embeddings"), (5.3, "hidden"), (7.4, "next token")):
+    for y, text in ((0.7, "letters"), (2.5, "embeddings"), (5.3, "hidden"), (7.4, "next letter")):
         label(ax, 0.2, y, text, size=9.5, align="left")
     return ax

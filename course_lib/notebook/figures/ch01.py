@@ -182,7 +182,8 @@ def bits_by_n(bits):
     shown = {
         "training": ("add 0.1, training text", "add-k", {"linestyle": "--", "alpha": 0.6}),
         "held out": ("add 0.1, new text", "add-k", {}),
-        "interpolated": ("interpolated, new text", "interpolated", {}),
+        "k = 1": ("interpolated, k = 1", "interpolated", {"linestyle": "--", "alpha": 0.6}),
+        "interpolated": ("interpolated, k = 10", "interpolated", {}),
     }
     for key, (label, color, style) in shown.items():
         if key in bits:
@@ -191,8 +192,10 @@ def bits_by_n(bits):
     ax.set_xlabel("$n$ (the model looks $n-1$ letters back)")
     plots.direct_labels(ax)
     if "interpolated" in bits:
-        alt = "The same figure with a third curve: interpolated, on new text. It falls until n = 6 and stays level."
-        caption = "Filled up from shorter contexts, and with k = 10, long contexts do no harm on new text."
+        alt = ("The same figure with two more curves: interpolated, on new text. With k = 10 it falls until n = 6 and "
+               "stays level, with k = 1 it rises after n = 5.")  # fmt: skip
+        caption = ("Filled up from shorter contexts, and with $k = 10$, long contexts do no harm on new text; "
+                   "with $k = 1$ they still do.")  # fmt: skip
     else:
         alt = ("Bits per letter against n for add-0.1. On training text the curve falls up to n = 7; on new text it "
                "falls until n = 5 and then rises.")  # fmt: skip
