@@ -297,7 +297,7 @@ claim(
 )
 
 # %% [markdown]
-# So the answer depends on the distance: **a near-tie one step ahead can hide a large gap further on.** (On the test years $K = 11$ is better even one year ahead, and the gap grows.) Choose $K$ by the error that you care about: over all eleven distances, the validation years show the gap too. There every $K$ from 8 to 20 is nearly as good as the best; 11 is simply the rhythm. And put the naive rivals beside your model: nine and ten years ahead, *eleven years ago* is as good and costs nothing.
+# So the answer depends on the distance: **a near-tie one step ahead can hide a large gap further on.** (On the test years $K = 11$ is better even one year ahead, and by far more later.) Choose $K$ by the error that you care about: over all eleven distances, the validation years show the gap too. There every $K$ from 8 to 20 comes within 15 % of the best; 11 is simply the rhythm. And put the naive rivals beside your model: nine and ten years ahead, *eleven years ago* is as good and costs nothing.
 
 # %% [markdown]
 # ### Exercise 1.1 · Forecast from your own forecasts
@@ -920,7 +920,7 @@ class ConvNetwork(nn.Module):
 
 
 # %% [markdown]
-# It trains on whole stretches of text. Shift by one: `given` is letters 0 to 63 of a stretch, `wanted` is letters 1 to 64, so every position is asked for the letter after it. `F.cross_entropy` wants a row for each prediction; `flatten(0, 1)` puts batch and time into one dimension.
+# It trains on whole stretches of text. Shift by one: `given` is letters 0 to 63 of a stretch, `wanted` is letters 1 to 64, so every position is asked for the letter after it. `F.cross_entropy` wants a row for each prediction; `flatten(0, 1)` puts batch and time into one dimension. After 150 steps, the perplexity on new text:
 
 
 # %%
