@@ -131,7 +131,7 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. The reading took 800 steps of its own: section 5 will give the other network as many. Four networks keep their names from here on: `untrained`, the random start that all share; `small_bert`, which has read; and two that you build yourself, `plain`, which reads (section 4), and `classifier`, which judges (section 5).
+# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. The reading took 800 steps of its own: section 5 will give the other network as many. Two names stay: `untrained`, the random start that both share, and `small_bert`, which has read.
 #
 # The plan: hide words (sections 1 to 3), build the network that guesses them (4), give it a new last layer that judges (5), know the usual errors (6). Then the same with MiniLM, a published network that has read far more (7), beside others (8); it also searches by meaning (9). *Sections 1 to 6 take some 80 minutes, their exercises two hours; the rest can wait for a second sitting.*
 #
@@ -149,7 +149,7 @@ claim(
 # %% [markdown]
 # ## 1 · One sentence, masked by hand
 #
-# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films: a test for readers is built on this, the *cloze* (Taylor 1953). In training nobody needs to label anything: hide words of any text, and the text itself is the answer key.
+# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films (a *cloze* test, Taylor 1953). In training nobody needs to label anything: hide words of any text, and the text itself is the answer key.
 #
 # We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it.
 
@@ -171,11 +171,11 @@ print("inputs", *(vocab.itos[i] for i in masked_ids[0]))
 print("labels", labels[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Predict.** The small BERT reads the input. It returns logits for *every* position, V = 45 numbers each, though only two positions count. (Its second output is not needed here.)
+# **Predict.** The small BERT reads the input. It returns logits for *every* position, V = 45 numbers each, though only two positions count.
 
 # %% tags=["nbval-ignore-output"]
 with torch.no_grad():
-    plot_logits, _ = small_bert(masked_ids)  # (B, T, V)
+    plot_logits, _ = small_bert(masked_ids)  # (B, T, V), and one not needed here
 print("logits", tuple(plot_logits.shape))
 for t in chosen:
     probs = plot_logits[0, t].softmax(dim=-1)  # (V,)
@@ -428,7 +428,7 @@ ch12.chosen_loss(chosen_loss)
 # %% [markdown]
 # ## 4 · The network that guesses
 #
-# **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU. BERT has dropout too, and a second head; both are left out here.
+# **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU. BERT's dropout is left out, and its second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
 
 # %%
 class Block(nn.Module):
@@ -467,7 +467,7 @@ class PlainBERT(nn.Module):
         return x  # (B, T, D)
 
 # %% [markdown]
-# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token.
+# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. `init_small` lets a new network start with small numbers, as in the paper; with torch's usual tables the logits would be huge.
 
 # %%
 class MaskedLM(nn.Module):
@@ -478,16 +478,20 @@ class MaskedLM(nn.Module):
         norm = nn.LayerNorm(D, eps=1e-12)
         self.prepare = nn.Sequential(nn.Linear(D, D), nn.GELU(), norm)
         self.bias = nn.Parameter(torch.zeros(V))
-        for parameter in self.parameters():
-            if parameter.ndim == 2:  # small, as in the paper: with torch's usual
-                nn.init.normal_(parameter, std=0.02)  # tables the logits start huge
 
     def forward(self, ids, real):  # (B, T) each
         x = self.prepare(self.bert(ids, real))  # (B, T, D)
         return x @ self.bert.token.weight.T + self.bias  # (B, T, V)
 
+
+def init_small(network):
+    for parameter in network.parameters():
+        if parameter.ndim == 2:
+            nn.init.normal_(parameter, std=0.02)
+    return network
+
 # %% [markdown]
-# This `MaskedLM` starts from the random numbers of `untrained`, which is the same network in the library's class; `copy_weights`, folded below, takes them over. What comes out, and of which shape:
+# To begin where the first page began, `copy_weights`, folded below, then takes over the numbers of `untrained`, the same network in the library's class. What comes out:
 
 # %% tags=["fold"]
 # @title copy_weights, and a check with the library
@@ -515,7 +519,8 @@ claim(
 )
 
 # %%
-plain = copy_weights(untrained, MaskedLM(PlainBERT(V)))
+plain = init_small(MaskedLM(PlainBERT(V)))
+plain = copy_weights(untrained, plain)  # in place of its own random numbers
 all_real = torch.ones_like(masked_ids, dtype=torch.bool)
 print("ids       ", tuple(masked_ids.shape))
 print("vectors   ", tuple(plain.bert(masked_ids, all_real).shape))
@@ -546,7 +551,7 @@ gap = "i found the plot lovely , _ critics called it boring ."
 #
 # Difficulty ●●●○○ · 25 minutes · needs exercises 12.1 and 12.2, and section 4
 #
-# You have a masking, a loss and a network. Put them together into one step of pre-training: hide, predict, measure, improve, with one plain `optimizer.step()`, no clipping. The draws are given again. You may call your `hide` and `chosen_loss`; do without the library's `mask_tokens` and its losses.
+# You have a masking, a loss and a network. The loop after this exercise holds a solution: write yours first. Put them together into one step of pre-training: hide, predict, measure, improve, with one plain `optimizer.step()`, no clipping. The draws are given again. You may call your `hide` and `chosen_loss`; do without the library's `mask_tokens` and its losses.
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-3-pretraining-step", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def pretraining_step(network, optimizer, ids, real, choose, fate, others):
@@ -610,7 +615,8 @@ def endless(rows, labels, size, draws):
 # Each step takes a batch, hides words of it, predicts, and improves. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. AdamW's rate rises to 0.003 for 80 steps and then falls to 0 (chapter 11), and gradients are clipped at 1, as on the first page. Every 200 of the 800 steps we look at the gap: *i found the plot lovely , ___ critics called it boring .*
 
 # %% tags=["nbval-ignore-output"]
-plain, losses = copy_weights(untrained, plain), []
+plain = copy_weights(untrained, plain)  # afresh, so that this cell can be run again
+losses = []
 draws = torch.Generator().manual_seed(0)
 stream = endless(task.unlabelled, [0] * len(task.unlabelled), 32, draws)
 optimizer, schedule = toys.scheduled_adamw(plain, 0.003, steps=800)
@@ -632,7 +638,7 @@ for step in tqdm(range(1, 801), leave=False):
 # %% [markdown]
 # At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
 #
-# **Is the loss low?** Compare it with three others. A network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2. The **perfect reader** knows the language's 4,608 reviews, but not which of them were read, and sees no more than the network does: reviews with words hidden.
+# **Is the loss low?** Compare it with three others. A network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2. The **perfect reader** knows every possible review, and computes the best guess from what is visible. If all are equally likely, no network can do better on average.
 
 # %% tags=["fold"]
 # @title The perfect reader's loss
@@ -687,8 +693,9 @@ figures.loss_at_chosen(curve, levels)
 # %% tags=["fold"]
 # @title Checked: the perfect reader, new reviews
 claim(
-    "The perfect reader's loss is what its own probabilities expect, within 0.02 nats. It is below section 2's uncertainty given both sides; at `[MASK]` alone it is above.",
-    abs(perfect - perfect_expects) < 0.02 and perfect < entropies["both sides"] < perfect_at_mask,
+    "The perfect reader's loss, about 0.41 nats, is what its own probabilities expect, within 0.02. It is below section 2's uncertainty given both sides, because a tenth of the chosen words stay visible; at `[MASK]` alone it is above.",
+    abs(perfect - 0.41) < 0.01
+    and abs(perfect - perfect_expects) < 0.02 and perfect < entropies["both sides"] < perfect_at_mask,
     loss=f"{perfect:.3f} nats",
     expected=f"{perfect_expects:.3f} nats",
     both_sides=f"{entropies['both sides']:.3f} nats",
@@ -697,17 +704,16 @@ claim(
 plain_as_library = copy_weights(plain, copy.deepcopy(untrained))  # yours, in the library's class
 scores, library_scores = toys.masked_scores(plain_as_library, task), toys.masked_scores(small_bert, task)
 claim(
-    "At the same chosen positions of unseen reviews your network is below a quarter of the unigram entropy and above the perfect reader's loss; so is the library's, within a tenth of a nat of yours.",
+    "At the same chosen positions of unseen reviews your network is below a quarter of the unigram entropy and above the perfect reader's loss, at 0.5 to 0.6 nats; so is the library's, within a tenth of a nat of yours.",
     all(levels["perfect reader"] < score["loss"] < levels["unigram"] / 4 for score in (scores, library_scores))
+    and 0.5 < scores["loss"] < 0.6
     and abs(scores["loss"] - library_scores["loss"]) < 0.1,
     yours=f"{scores['loss']:.2f} nats",
     library=f"{library_scores['loss']:.2f} nats",
 )
 
 # %% [markdown]
-# The perfect reader gets below section 2's uncertainty with both sides open, because a tenth of the chosen words stay visible. At `[MASK]` alone it is above.
-#
-# So `plain` is the small BERT, now in your own lines.
+# The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41. So `plain` is the small BERT, now in your own lines.
 #
 # ### What has it learned?
 #
@@ -765,7 +771,7 @@ print("labels", tuple(first_labels.shape), first_labels.tolist())
 # %% [markdown]
 # **The network that has read** is `plain`. Its head gives V numbers for *every token*: that was for guessing words.
 #
-# **A new last layer** takes the head's place, and gives two numbers for the *whole review*. So it needs one vector for the review: the mean over the real tokens. (BERT's authors take the vector at `[CLS]`, which a second task had trained.)
+# **A new last layer** takes the head's place, and gives two numbers for the *whole review*. So it needs one vector for the review: the mean over the real tokens. (BERT's authors take the vector at `[CLS]`, which next sentence prediction had trained.)
 
 # %%
 class Classifier(nn.Module):
@@ -835,6 +841,7 @@ print(f"the hundred {share_right(classifier, hundred):.2f} after")
 
 # %% tags=["fold"]
 # @title Checked: before and after training
+# The first page's score differs a little: other random numbers in the new layer, and the rounding of 800 steps.
 claim(
     "Before training the classifier is within 10 points of a coin on new reviews, after training right on more than 9 of 10.",
     abs(before - 0.5) < 0.1 and after > 0.9,
@@ -850,8 +857,6 @@ claim(
 )
 
 # %% [markdown]
-# (The first page's score differs a little: other random numbers in the new layer, and the rounding of 800 steps.)
-#
 # **One new review, by name.** The whole path in one function: words to ids, ids to two numbers, and the name of the larger:
 
 # %%
@@ -913,8 +918,8 @@ table(
     ],
 )
 claim(
-    "With 20 labels no way gets two thirds of the new reviews right in any seed. After the same 150 steps on 50, 100 or 200 labels the pre-trained network is ahead of the one from scratch in each of three seeds, though that chose its rate.",
-    all(value < 2 / 3 for way in TOY_WAYS for value in by_seed(way, 20))
+    "With 20 labels no way gets 62 % of the new reviews right in any seed, and reading is no gain on average. After the same 150 steps on 50, 100 or 200 labels the pre-trained network is ahead of the one from scratch in each of three seeds, though that chose its rate.",
+    all(value < 0.62 for way in TOY_WAYS for value in by_seed(way, 20))
     and all(recorded("pre-trained", 20) < recorded(way, 20) for way in TOY_WAYS if way != "pre-trained")
     and all(
         ours > theirs
@@ -927,20 +932,106 @@ behind = {
     for n in (50, 100, 200)
 }
 claim(
-    "With 950 steps the network from scratch is within 2 points of the pre-trained one, or ahead, in every seed with 200 labels; with 50 and with 100 in one seed of three, and in the other two more than 10 points behind.",
-    behind[200][-1] < 0.02 and all(behind[n][0] < 0.02 and behind[n][1] > 0.1 for n in (50, 100)),
+    "With 950 steps the network from scratch is within 2 points of the pre-trained one, or ahead, in every seed with 200 labels; with 50 and with 100 in one seed of three, and in the other two more than 10 points behind. With 100 both reach 97 % in the first page's own seed; in the other two it is about 20 points behind.",
+    behind[200][-1] < 0.02
+    and all(behind[n][0] < 0.02 and behind[n][1] > 0.1 for n in (50, 100))
+    and all(abs(by_seed(way, 100)[0] - 0.97) < 0.005 for way in ("pre-trained", "from scratch, 950 steps"))
+    and all(0.18 < points < 0.23 for points in behind[100][1:]),
+    **{f"{way}, 100 labels": ", ".join(f"{value:.1%}" for value in by_seed(way, 100)) for way in ("pre-trained", "from scratch, 950 steps")},
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels, nothing: all are near a coin. With more, after the same few steps on them, much. Given as many steps in all and a choice of rates, the network from scratch does as well once it has 200 labels; with 50 and with 100 it was more than 10 points behind in two of three seeds. So pre-training can save time on each new task, since it is done once. The frozen network does poorly here (*Going deeper* asks why).
+# **So what is reading worth?** With 20 labels there is no gain: all ways stay below 0.62. With more, after the same few steps on them, it is worth much. Given as many steps in all and a choice of rates, the network from scratch does as well with 200 labels. With 100 it, too, reaches 0.97 in the first page's seed; in the two others it is some 20 points behind. So pre-training can save time on each new task, since it is done once. The frozen network does poorly here (*Going deeper* asks why).
 #
 # Two things are not equal here. Batches of reading are larger, so in all the network that read saw 28,000 reviews, the one with 950 steps 15,200. And the rates from scratch were chosen with 400 labels more. (On the first page the rate was 0.001, the seed the best of three from scratch.)
 #
-# This language is small: 200 reviews, read again and again, probably hold its grammar. Those of a real language do not: sections 7 and 8 try one.
+# This language is small: 200 reviews, read again and again, probably hold its grammar. Those of a real language do not.
+
+# %% [markdown]
+# ## 6 · Errors you will meet
 #
+# **Which mistakes leave the pipeline running?** None of these four raises an error, and all shapes fit.
+#
+# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
+
+# %%
+wasted = {}
+for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.items():
+    draws = torch.Generator().manual_seed(1)
+    _, targets = mask_tokens(test_ids, where, V, MASK, draws)
+    wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
+    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
+
+# %% [markdown]
+# **2 · Padding that is read.** Forget `real`, so that all positions count: attention looks at padding, the mean takes in its vectors, and some verdicts change. All new reviews, padded to 32 tokens:
+
+# %% tags=["nbval-ignore-output"]
+ids, real = text.pad_batch([row for row, _ in task.test], length=32)
+wanted = torch.tensor([label for _, label in task.test])
+padded_right = {}
+for name, read in {"wrong": torch.ones_like(real), "fixed": real}.items():
+    with torch.no_grad():
+        said = classifier(ids, read).argmax(dim=1)
+    padded_right[name] = (said == wanted).float().mean().item()
+    print(f"{name}: new reviews {padded_right[name]:.3f}")
+
+# %% [markdown]
+# **3 · Too large a rate in fine-tuning.** At 0.01, ten times section 5's rate and three times that of the pre-training, the same network ends far behind, even on the hundred reviews that it trains on:
+
+# %% tags=["nbval-ignore-output"]
+hasty = {}
+for name, rate in {"wrong": 0.01, "fixed": 0.001}.items():
+    set_seed(0)
+    tried = Classifier(plain.bert, classes=2)
+    fine_tune(tried, hundred, steps=150, rate=rate)
+    hasty[name] = share_right(tried, hundred), share_right(tried, task.test)
+    print(f"{name}: the hundred {hasty[name][0]:.2f}, new reviews {hasty[name][1]:.2f}")
+
+# %% [markdown]
+# That is one seed. One error cannot show here: without `eval()` a network with dropout gives other logits at each call.
+
+# %% tags=["fold"]
+# @title The first three errors as claims
+row = task.test[0][0]
+alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
+real = padded[1]
+with torch.no_grad():
+    by_itself = classifier(alone_ids, torch.ones_like(alone_ids).bool())
+    wrong = classifier(padded[0], torch.ones_like(real)) - by_itself
+    fixed = classifier(*padded) - by_itself
+    vectors = plain.bert(*padded)  # (1, 30, D), not 0 at padding
+    with_zeros = plain_as_library.bert(*padded)  # (1, 30, D), 0 at padding
+right_mean = vectors[real].mean(dim=0, keepdim=True)
+off = (vectors.mean(dim=1) - right_mean).norm() / right_mean.norm()
+claim(
+    "1: choosing from everything wastes more than a third of the chosen positions on tokens that are always the same.",
+    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
+)
+claim(
+    "2: with the mask padding costs no accuracy, without it some, and the logits change; a mean over padding too is off by more than a tenth of the right one's length; where the library sets these vectors to 0, it is the right one, times the share of real tokens.",
+    padded_right["fixed"] == after > padded_right["wrong"]
+    and wrong.abs().max() > 1e-3
+    and fixed.abs().max() < 1e-4
+    and off > 0.1
+    and torch.allclose(with_zeros.mean(dim=1), with_zeros[real].mean(dim=0) * real.float().mean(), atol=1e-5),
+    logits_change=f"{wrong.abs().max():.3f}",
+)
+claim(
+    "3: at a rate of 0.01 the network is at least 15 points behind the one at 0.001, on the hundred and on new reviews.",
+    all(fixed_share - wrong_share >= 0.15 for wrong_share, fixed_share in zip(hasty["wrong"], hasty["fixed"], strict=True)),
+)
+
+# %% [markdown]
 # ### A word that the vocabulary lacks
 #
-# A vocabulary of whole words always lacks some: in place of *we left early* `classify` would read `<unk>` three times. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word begins with `##`, and is a different entry from the same letters at a word's start.
+# The fourth mistake is to trust `classify` outside its language. It judges this text, too:
+
+# %%
+lacking = text.numericalize("we left early .".split(), vocab)
+print(*(vocab.itos[i] for i in lacking), "->", classify("we left early ."))
+
+# %% [markdown]
+# Real words do not fit in a list of 40, and a longer list always lacks some. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word begins with `##`, and is a different entry from the same letters at a word's start.
 #
 # To cut a word, take the **longest known piece from the left**, then the longest that continues it, until the end. If no piece fits, the whole word is `[UNK]`. With eleven pieces:
 
@@ -966,7 +1057,7 @@ claim(
 #
 # ### Exercise 12.4 · Greedy, longest first
 #
-# Difficulty ●●●○○ · 20 minutes · needs section 5
+# Difficulty ●●●○○ · 20 minutes · needs section 6
 #
 # Write the loop yourself, without any library's tokenizer.
 
@@ -1038,74 +1129,7 @@ print(f"new reviews {explored_right:.2f}")
 ch12.what_tuning_adds.compare(...)
 
 # %% [markdown]
-# ## 6 · Errors you will meet
-#
-# **Which mistakes leave the pipeline running?** None of these three raises an error, and all shapes fit.
-#
-# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
-
-# %%
-wasted = {}
-for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.items():
-    draws = torch.Generator().manual_seed(1)
-    _, targets = mask_tokens(test_ids, where, V, MASK, draws)
-    wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
-    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
-
-# %% [markdown]
-# **2 · Padding that is read.** Forget `real`, so that all positions count: attention looks at padding, the mean takes in its vectors, and the same review gets other logits in longer company:
-
-# %% tags=["nbval-ignore-output"]
-row = task.test[0][0]
-alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
-ids, real = padded
-with torch.no_grad():
-    by_itself = classifier(alone_ids, torch.ones_like(alone_ids).bool())
-    wrong = classifier(ids, torch.ones_like(real)) - by_itself
-    fixed = classifier(ids, real) - by_itself
-print(f"wrong: the logits change by {wrong.abs().max():.3f}")
-print(f"fixed: the logits change by {fixed.abs().max():.3f}")
-
-# %% [markdown]
-# **3 · Too large a rate in fine-tuning.** At 0.01, ten times section 5's rate and three times that of the pre-training, the same network ends far behind, even on the hundred reviews that it trains on:
-
-# %% tags=["nbval-ignore-output"]
-hasty = {}
-for name, rate in {"wrong": 0.01, "fixed": 0.001}.items():
-    set_seed(0)
-    tried = Classifier(plain.bert, classes=2)
-    fine_tune(tried, hundred, steps=150, rate=rate)
-    hasty[name] = share_right(tried, hundred), share_right(tried, task.test)
-    print(f"{name}: the hundred {hasty[name][0]:.2f}, new reviews {hasty[name][1]:.2f}")
-
-# %% [markdown]
-# That is one seed. A fourth error cannot show here: without `eval()` a network with dropout gives other logits at each call.
-
-# %% tags=["fold"]
-# @title The three errors as claims
-with torch.no_grad():
-    vectors = plain.bert(*padded)  # (1, 30, D), not 0 at padding
-    with_zeros = plain_as_library.bert(*padded)  # (1, 30, D), 0 at padding
-right_mean = vectors[real].mean(dim=0, keepdim=True)
-off = (vectors.mean(dim=1) - right_mean).norm() / right_mean.norm()
-claim(
-    "1: choosing from everything wastes more than a third of the chosen positions on tokens that are always the same.",
-    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
-)
-claim(
-    "2: padding changes the logits only without the mask; a mean over padding too is off by more than a tenth of the right one's length; where the library sets these vectors to 0, it is the right one, times the share of real tokens.",
-    wrong.abs().max() > 1e-3
-    and fixed.abs().max() < 1e-4
-    and off > 0.1
-    and torch.allclose(with_zeros.mean(dim=1), with_zeros[real].mean(dim=0) * real.float().mean(), atol=1e-5),
-)
-claim(
-    "3: at a rate of 0.01 the network is at least 15 points behind the one at 0.001, on the hundred and on new reviews.",
-    all(fixed_share - wrong_share >= 0.15 for wrong_share, fixed_share in zip(hasty["wrong"], hasty["fixed"], strict=True)),
-)
-
-# %% [markdown]
-# Your network reads, guesses and judges, and you know how it can fail without a message. What it read is a toy language; next comes a real one.
+# Your network reads, guesses and judges a toy language. Next comes a real one.
 #
 # *A good place to stop.*
 #
@@ -1116,31 +1140,48 @@ claim(
 #
 # **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2). It has BERT's architecture, six layers of width 384: every second layer of a network taught to imitate a larger one, trained once more, on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its word pieces, and `model.safetensors`, a table of names and numbers.
 #
-# From there on a judge of real reviews is made as in section 5: rows of ids, `Classifier`, `fine_tune`, `share_right`. Three things differ. The width is 384; the rate is 5e-5, one that BERT's authors recommend; and `from_pretrained` returns a network with its dropout off, so that `train()` and `eval()` now matter. A hundred labelled reviews of IMDB (chapter 02), as on the first page; of each the last 64 tokens, in four passes. That takes a minute or two, and is too little to learn much. The recorded result has 256 tokens and eight passes (`length=256, steps=56`). The cell trains if MiniLM lies on this machine; `minilm_judges(minilm.MINILM)` fetches it first (91 MB).
+# From there on a judge of real reviews is made as in section 5. Its own tokenizer turns each string into ids, and keeps the last 256 of a long review. The width is 384; the rate is 5e-5, one that BERT's authors recommend. MiniLM has dropout, so `train()` and `eval()` now matter. The first hundred reviews are learned from, in eight passes; the others are judged:
 
-# %% tags=["nbval-ignore-output"]
-def minilm_judges(source, length=64, steps=28):
+# %%
+def minilm_judge(source, reviews, steps=56):
     tokenizer = huggingface.tokenizer(source)
+    tokenizer.enable_truncation(256, direction="left")  # a long review's end
     pairs = []
-    for texts, wanted in minilm.draw_reviews(seed=0, size=100, tested=100):
-        rows = minilm.review_rows(texts, tokenizer, length)
-        pairs.append(list(zip(rows, wanted)))
-    known, new = pairs
+    for string, label in reviews:
+        ids = tokenizer.encode(string.replace("<br />", " ")).ids
+        pairs.append((ids, label))
     set_seed(0)
     judge = Classifier(BERT.from_pretrained(source), classes=2, D=384)
-    fine_tune(judge, known, steps, rate=5e-5)
-    return share_right(judge, new)
+    fine_tune(judge, pairs[:100], steps, rate=5e-5)
+    return judge, share_right(judge, pairs[100:])
 
+# %% [markdown]
+# `reviews` is a list such as `[("What a film!", 1), ("Two hours lost.", 0)]`; here it holds 200 of IMDB's (chapter 02). The cell trains, for some two minutes, if MiniLM lies on this machine; `source = minilm.MINILM` fetches it (91 MB).
 
-recorded_mean = ledger.summary("imdb-minilm", "100 labels", "accuracy")[0]
-print(f"recorded: new reviews {recorded_mean:.2f}, mean of three seeds")
+# %% tags=["nbval-ignore-output"]
 try:
-    print(f"here: new reviews {minilm_judges(minilm.find_minilm()):.2f}, one seed")
+    source = minilm.find_minilm()
+    known, new = minilm.draw_reviews(seed=0, size=100, tested=100)
+    judge, right = minilm_judge(source, [*zip(*known), *zip(*new)])
+    print(f"here: new reviews {right:.2f}, one seed")
 except DataError:
     print("here: not run, MiniLM is not on this machine")
 
+# %% tags=["fold"]
+# @title Recorded: the judge from a hundred labels
+minilm_right = ledger.values("imdb-minilm", "100 labels", "accuracy")
+bag_right = ledger.values("minilm-bag", "words, 100 labels", "accuracy")
+table(["seed", "MiniLM", "bag of words"], [[seed, *row] for seed, *row in zip((0, 1, 2), minilm_right, bag_right, strict=True)])
+claim(
+    "In three seeds MiniLM is right on 73 to 82 % of the new reviews, the bag of words on 70 to 72 %, and MiniLM is ahead each time.",
+    len(minilm_right) == 3
+    and all(0.73 < m < 0.82 and 0.7 < b < 0.72 and m > b for m, b in zip(minilm_right, bag_right, strict=True)),
+)
+
 # %% [markdown]
-# So with a hundred labels a network that has read judges most real reviews right. How large are such networks? The published BERTs have one part that yours lacks, the *pooler*: a linear layer from $D$ to $D$ with a bias, for the vector at `[CLS]`.
+# So a network that has read, and learned from pairs, judges most real reviews right after a hundred labels: from 0.74 to 0.81 in three seeds, where a bag of words gets 0.71. `torch.save(judge.state_dict(), "judge.pt")` keeps a judge; `judge.load_state_dict(torch.load("judge.pt"))` brings it back into one made in the same way.
+#
+# How large are such networks? The published BERTs have one part that yours lacks, the *pooler*: a linear layer from $D$ to $D$ with a bias, for the vector at `[CLS]`.
 #
 # ### Exercise 12.6 · Count
 #
@@ -1237,9 +1278,9 @@ table(
 small, bags = ("our pre-training", "from scratch"), ("bag of words", "bag of words and pairs")
 ahead = {n: mean_of(leads("MiniLM", bags, n)) for n in FEW}
 claim(
-    "On average over three seeds MiniLM is more than 4 points ahead of the better bag with 100 labels, and within a point of it "
+    "On average over three seeds MiniLM is more than 4 points ahead of the better bag with 100 labels, more than 3 with 400, and within a point of it "
     "with 1,600; with all labels each seed of MiniLM is more than a point ahead of each of either bag.",
-    ahead[100] > 0.04 and abs(ahead[1600]) < 0.01 and min(with_all["MiniLM"]) > max(max(with_all[bag]) for bag in bags) + 0.01,
+    ahead[100] > 0.04 and ahead[400] > 0.03 and abs(ahead[1600]) < 0.01 and min(with_all["MiniLM"]) > max(max(with_all[bag]) for bag in bags) + 0.01,
     **{f"ahead with {n:,}": f"{100 * points:.1f} points" for n, points in ahead.items()},
 )
 gains = [mean_of(leads("our pre-training", ["from scratch"], n)) for n in FEW]
@@ -1252,7 +1293,7 @@ claim(
 # %% [markdown]
 # Only the two small networks differ in nothing but the reading. There it is worth most where labels are few, and little with 1,600. (Three seeds of fine-tuning, after one and the same pre-training.)
 #
-# MiniLM differs in more: it is five times as large as our BERT, with far more training behind it. It is ahead with 100 labels and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our small encoder throughout, pre-trained or not. Most film reviews can probably be judged by words and pairs of words: on such a task try a bag first, then see what a well-read network adds.
+# MiniLM differs in more: it is five times as large as our BERT, with far more training behind it. It is ahead of both bags with 100 labels, with 400 (by some 3.6 points) and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our small encoder throughout, pre-trained or not. Most film reviews can probably be judged by words and pairs of words: on such a task try a bag first, then see what a well-read network adds.
 #
 # The bags read whole reviews, the networks only their ends; MiniLM's settings with all labels differ from those with few (*Going deeper*).
 #
@@ -1357,10 +1398,8 @@ ch12.similarities(similarities)
 #     text.pad_batch([tokenizer.encode(string).ids for string in texts])
 #     for texts in (minilm.QUERIES, minilm.DOCUMENTS)
 # )
-# similarities(bert(*asked), asked[1], bert(*notices), notices[1])  # (4, 12)
+# similarities(bert(*asked), asked[1], bert(*notices), notices[1])  # (4, 12), as in the figure
 # ```
-#
-# (That gives the numbers of the figure above, which were recorded so.)
 #
 # So an encoder that has read judges with a new last layer, and finds texts after one more training. It is not made to *write*: it fills each gap by itself (*Going deeper*).
 
