@@ -91,38 +91,68 @@ def jacobian_norm(lengths, centred, shifted):
     )
 
 
+def _draw_looks(ax, seen, key, log=True):
+    """Draw one measurement of the first 40 steps, a line for each run: {name: one {step: values} a seed}."""
+    for name, runs in seen.items():
+        for i, run in enumerate(runs):
+            values, label = [look[key] for look in run.values()], None if i else name
+            ax.plot(list(run), values, "o-", markersize=2.5, linewidth=1.4, color=plots.color(name), label=label)
+    ax.set_xscale("symlog", linthresh=1)
+    ax.set_xticks([0, 1, 3, 10, 40], ["0", "1", "3", "10", "40"])
+    ax.set_xlabel("steps taken")
+    if log:
+        ax.set_yscale("log")
+
+
 def first_steps(seen):
-    """Four measurements by steps taken, in the order of the accident: {name: one {step: values} a seed}."""
-    titles = {
-        "alike": "1 · how alike are the outputs?",
-        "reads": "2 · how large is what the last norm reads?",
-        "gradient": "3 · how long is the first layer's gradient?",
-        "step": "4 · how far does a weight move?",
-    }
-    panels = plots.grid(2, 2, width=7.0, height=4.9, sharex=True).flatten()
-    for ax, (key, title) in zip(panels, titles.items(), strict=True):
-        for name, runs in seen.items():
-            for i, run in enumerate(runs):
-                values, label = [look[key] for look in run.values()], None if i else name
-                ax.plot(list(run), values, "o-", markersize=2.5, linewidth=1.4, color=plots.color(name), label=label)
-        ax.set_xscale("symlog", linthresh=1)
-        ax.set_xticks([0, 1, 3, 10, 40], ["0", "1", "3", "10", "40"])
-        ax.set_title(title, fontsize=10)
-        if key != "alike":
-            ax.set_yscale("log")
+    """How alike the outputs are, and the first layer's gradient, by steps taken."""
+    panels = plots.grid(1, 2, width=7.0, height=3.1)[0]
+    _draw_looks(panels[0], seen, "alike", log=False)
+    _draw_looks(panels[1], seen, "gradient")
     panels[0].set_ylim(0, 1.05)
-    for ax in panels[2:]:
-        ax.set_xlabel("steps taken")
+    panels[0].set_title("1 · how alike are the outputs?", fontsize=10)
+    panels[1].set_title("2 · how long is the first layer's gradient?", fontsize=10)
     panels[0].figure.legend(*panels[0].get_legend_handles_labels(), ncols=3, loc="outside lower center", fontsize=9)
     show(
         panels[0],
-        alt="Four panels over the first 40 steps, three seeds each. 1: how alike the outputs are jumps to 1 after one "
-        "step for Post-LN and stays there; in the other two it rises and comes down again. 2: what the last norm "
-        "reads grows for Post-LN, and more for Pre-LN; with a warm-up it stays. 3: the gradient of the first layer "
-        "falls by many orders of magnitude for Post-LN, and stays above a hundredth of its start for the other two. 4: "
-        "the step of a weight falls a hundredfold for Post-LN.",
+        alt="Two panels over the first 40 steps, three seeds each. 1: how alike the outputs are jumps to 1 after one "
+        "step for Post-LN and stays there; in the other two it rises and comes down again. 2: the gradient of the "
+        "first layer falls by many orders of magnitude for Post-LN, and stays above a hundredth of its start for the "
+        "other two.",
         caption="What breaks, and when? Right after the first step all outputs of Post-LN are alike (1); then its "
-        "gradient dies (3). Each line is one of three seeds.",
+        "gradient dies (2). Each line is one of three seeds.",
+    )
+
+
+def last_sums(seen):
+    """Standard deviation of what the last norm reads, by steps taken."""
+    ax = plots.axes(height=2.8)
+    _draw_looks(ax, seen, "reads")
+    ax.set_ylabel("what the last norm reads")
+    plots.direct_labels(ax)
+    show(
+        ax,
+        alt="Standard deviation of what the last norm reads over the first 40 steps, three seeds each. For Post-LN it "
+        "grows steadily, for Pre-LN more; for Post-LN with a warm-up it hardly changes.",
+        caption="Does a norm of the failing model read larger vectors? Yes, and larger from step to step. (Pre-LN's "
+        "are larger still; section 6 says why it survives.)",
+    )
+
+
+def step_sizes(seen):
+    """How far a weight of the first layer moves in a step, by steps taken."""
+    ax = plots.axes(height=2.8)
+    _draw_looks(ax, seen, "step")
+    ax.set_ylabel("mean step of a weight")
+    plots.direct_labels(ax)
+    show(
+        ax,
+        alt="Mean step of a weight of the first layer over the first 40 steps, three seeds each, on a logarithmic "
+        "axis. For Post-LN and Pre-LN it starts at the rate, 0.01, and falls alike for 10 steps; then Post-LN's falls "
+        "on, to a hundredth of the rate, and Pre-LN's stays above a tenth. With a warm-up it starts sixty times "
+        "lower and rises.",
+        caption="How far does a weight of the first layer move? For 10 steps Post-LN's (red, behind the blue) shrink "
+        "as Pre-LN's do, then they go on shrinking.",
     )
 
 
