@@ -786,7 +786,7 @@ class Classifier(nn.Module):
         return self.output(mean)  # (B, classes)
 
 # %% [markdown]
-# Before and after the exchange, what comes out, and of which parts:
+# Before and after the exchange:
 
 # %%
 for name, network in {"before": plain, "after": Classifier(plain.bert, 2)}.items():
@@ -797,7 +797,7 @@ for name, network in {"before": plain, "after": Classifier(plain.bert, 2)}.items
 # %% [markdown]
 # All that is new is a layer of 130 random numbers.
 #
-# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, with a loss over two classes in place of V. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`plain` has none, most published networks have.)
+# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, with a loss over two classes in place of V. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`plain` has none.)
 
 # %%
 def fine_tune(judge, pairs, steps, rate):
@@ -841,7 +841,6 @@ print(f"the hundred {share_right(classifier, hundred):.2f} after")
 
 # %% tags=["fold"]
 # @title Checked: before and after training
-# The first page's score differs a little: other random numbers in the new layer, and the rounding of 800 steps.
 claim(
     "Before training the classifier is within 10 points of a coin on new reviews, after training right on more than 9 of 10.",
     abs(before - 0.5) < 0.1 and after > 0.9,
@@ -857,6 +856,8 @@ claim(
 )
 
 # %% [markdown]
+# (The first page's 0.97 had other random numbers in its new layer.)
+#
 # **One new review, by name.** The whole path in one function: words to ids, ids to two numbers, and the name of the larger:
 
 # %%
