@@ -269,7 +269,7 @@ claim(
 )
 
 # %% [markdown]
-# Not guilty: the model that learns nothing starts with healthy gradients in every layer. (Xiong et al. 2020 blame large gradients near the output; see *Going deeper*.) So something must happen *after* the start.
+# Not guilty: the model that learns nothing starts with healthy gradients in every layer. So something must happen *after* the start. (Xiong et al. 2020 blame large gradients near the output; see *Going deeper*.)
 
 # %% [markdown]
 # ## 2 · What breaks, and when
@@ -487,7 +487,7 @@ claim(
 )
 
 # %% [markdown]
-# It is. The loss sends a gradient of the usual length, and the norms swallow it. A single step is enough: 24 slightly larger $\sigma$ together shorten it more than tenfold, though the figure above has hardly moved. After 40 steps each norm keeps on average a little less than half. Nearly all of that is $1/\sigma$ (last column). Before training the additions make up for most of what the norms take; in the failing run they no longer can.
+# It is. The loss sends a gradient of the usual length, and the norms swallow it. A single step is enough: 24 slightly larger $\sigma$ (the figure hardly shows it) together shorten it more than tenfold. After 40 steps each norm keeps on average a little less than half. Nearly all of that is $1/\sigma$ (last column). Before training the additions make up for most of what the norms take; in the failing run they no longer can.
 #
 # If the number of factors decides, a model of 2 layers, with 4 norms, should survive the same first steps. It does: its outputs become alike too, but its gradient keeps more than a tenth of its length in each of three seeds (*Going deeper*). This fits.
 
