@@ -475,8 +475,8 @@ def training_step(student):
         ]
         _forward_is_right(expect_tensor(h_T, shape=(B, D), name="h_T"), expect_number(loss, "the loss"), weights, given)
         _update_is_right(new, weights, given, max_norm)
-        if isinstance(loss, torch.Tensor):
-            raise Wrong("the loss is a tensor; a float is wanted, the number alone, which holds no graph: loss.item()")
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            raise Wrong("the loss holds its graph; the number alone is wanted: loss.item()")
     _by_hand(student, ([weight.clone() for weight in weights], *given, max_norm))
 
 

@@ -506,12 +506,12 @@ def leaky_backward(do, x, h, c, W_hh, W_ho, alpha):
         dW_ih (D, I), dW_hh (D, D), dW_ho (V, D), db (D,).
     """
     ### BEGIN SOLUTION
-    from_next = torch.zeros_like(h[:, 0])
+    from_later = torch.zeros_like(h[:, 0])
     da = torch.zeros_like(c)
     for t in range(x.shape[1], 0, -1):
-        dh = do[:, t - 1] @ W_ho + from_next
+        dh = do[:, t - 1] @ W_ho + from_later
         da[:, t - 1] = alpha * dh * (1 - c[:, t - 1] ** 2)
-        from_next = da[:, t - 1] @ W_hh + (1 - alpha) * dh  # through the candidate, and straight
+        from_later = da[:, t - 1] @ W_hh + (1 - alpha) * dh  # through the candidate, and straight
     dW_ih = torch.einsum("btd,bti->di", da, x)
     dW_hh = torch.einsum("btd,bte->de", da, h[:, :-1])
     dW_ho = torch.einsum("btv,btd->vd", do, h[:, 1:])
@@ -814,13 +814,13 @@ def training_step(weights, h_0, x, y, alpha, rate, max_norm):
     loss = F.cross_entropy(logits.flatten(0, 1), y.flatten()).item()
 
     do = (torch.softmax(logits, dim=2) - F.one_hot(y, len(W_ho))) / y.numel()
-    gradients, from_next = [torch.zeros_like(weight) for weight in weights], 0.0
+    gradients, from_later = [torch.zeros_like(weight) for weight in weights], 0.0
     for t in range(x.shape[1], 0, -1):
-        dh = do[:, t - 1] @ W_ho + from_next
+        dh = do[:, t - 1] @ W_ho + from_later
         da = alpha * dh * (1 - c[t - 1] ** 2)
         terms = da.T @ x[:, t - 1], da.T @ h[t - 1], do[:, t - 1].T @ h[t], da.sum(dim=0)
         gradients = [total + term for total, term in zip(gradients, terms, strict=True)]
-        from_next = da @ W_hh + (1 - alpha) * dh
+        from_later = da @ W_hh + (1 - alpha) * dh
 
     norm = math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
     factor = max_norm / norm if norm > max_norm else 1.0

@@ -544,10 +544,11 @@ def estimate(model, ids, batches=20):
     return statistics.mean(losses)
 
 
-def report(step):  # a model with dropout needs gpt.eval() before, gpt.train() after
-    history.append((step, estimate(gpt, train_ids), estimate(gpt, valid_ids)))
-    print("step {:4}: training {:.2f}, validation {:.2f}".format(*history[-1]))
-    print("   ", repr(sample(gpt, "Return the ", 60)))
+def report(model, step):  # with dropout: model.eval() before, train() after
+    train, valid = estimate(model, train_ids), estimate(model, valid_ids)
+    print(f"step {step:4}: training {train:.2f}, validation {valid:.2f}")
+    print("   ", repr(sample(model, "Return the ", 60)))
+    return step, train, valid
 
 
 # %% [markdown]
@@ -562,7 +563,7 @@ scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
 windows, history = torch.Generator().manual_seed(1), []
 for step in tqdm(range(steps), leave=False):
     if step % (steps // 5) == 0:
-        report(step)
+        history.append(report(gpt, step))
     inputs, targets = random_windows(train_ids, B, L, windows)  # (B, L) both
     loss = mean_loss(gpt, inputs.to(device), targets.to(device))
     optimizer.zero_grad()
@@ -570,7 +571,7 @@ for step in tqdm(range(steps), leave=False):
     nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)
     optimizer.step()
     scheduler.step()
-report(steps)
+history.append(report(gpt, steps))
 gpt = gpt.cpu()  # from here on we work with single texts
 
 # %%

@@ -390,7 +390,7 @@ PLANTED = {
         ("changes its argument in place", step_in_place),
         ("expected a tuple", step(lambda new, h_T, loss, h_0: new)),
         ("a list of four tensors", step(lambda new, h_T, loss, h_0: (new[0], h_T, loss))),
-        ("the loss is a tensor", step(lambda new, h_T, loss, h_0: (new, h_T, torch.tensor(loss)))),
+        ("holds its graph", step(lambda new, h_T, loss, h_0: (new, h_T, torch.tensor(loss, requires_grad=True)))),
         ("torch differentiates for you", step_by_autograd),
         ("`clip_grad_norm_` clips for you", step_clipped_by(torch.nn.utils.clip_grad_norm_)),
         ("`clip_norm` clips for you", step_clipped_by(bptt.clip_norm)),

@@ -50,7 +50,7 @@ STYLES = (  # each of these must occur
     "line magic", "cell magic", "help with ?", "shell", "display", "continuation lines", "text like magics",
     "last expression", "await", "prints", "plots", "list for tuple", "tuple for list", "bool tensor", "int for float",
     "not contiguous", "requires_grad", "negative zero", "Parameter", "own cells that fail", "progress bar", "one-hot",
-    "own parts", "gradients cleared last", "autograd.grad",
+    "own parts", "gradients cleared last", "autograd.grad", "a dict by name",
 )  # fmt: skip
 
 RIGHT = [
