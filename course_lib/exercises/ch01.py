@@ -549,10 +549,6 @@ def fair_comparison(answer):
     for why in diagnoses:
         if why:
             raise Wrong(why)
-    print(
-        "The word model is better: it needs about half the bits for a letter. A loss of 5.1 nats is worse than knowing "
-        "nothing (3.3): suspect a bug, or initial weights so large that the model is often sure of the wrong letter."
-    )
 
 
 def _near(got, wanted):

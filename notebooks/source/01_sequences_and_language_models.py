@@ -1215,7 +1215,13 @@ claim(
 # Difficulty ●●○○○ · 10 minutes · needs sections 4, 6 and 9
 #
 # On one text, a word model has perplexity 692; a word is 5.7 letters long on average, its space included. Every word of the text is in its vocabulary. A letter model with $V = 27$ has perplexity 10.5 on the same text. Which is better? Give (1) the word model's and (2) the letter model's bits per letter.
-# Another letter model with $V = 27$ has a loss of 5.1 nats before its first update. (3) By what factor does its perplexity exceed that of a uniform guess? What would you suspect? Give all three to two decimals; once they are right, the check says what it suspects.
+# Another letter model with $V = 27$ has a loss of 5.1 nats before its first update. (3) By what factor does its perplexity exceed that of a uniform guess? What would you suspect? Give all three to two decimals.
+#
+# <details><summary>Once you have answered: what to suspect</summary>
+#
+# The loss is worse than that of knowing nothing (3.3): a bug, or initial weights so large that somewhere far too little is given to the letter that comes.
+#
+# </details>
 
 # %% nbgrader={"grade": false, "grade_id": "ex01-7-fair-comparison", "locked": false, "schema_version": 3, "solution": true, "task": false}
 fair_comparison = ...  # torch.tensor([bits of the word model, bits of the letter model, times uniform])
