@@ -131,7 +131,7 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. The reading took 800 steps of its own: section 5 will give the other network as many. Two names stay: `untrained`, the random start that both share, and `small_bert`, which has read.
+# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. The reading took 800 steps of its own: section 5 will give the other network as many. (Seeds differ: of the three recorded, this one is the luckiest for the network from scratch.) Two names stay: `untrained`, the random start that both share, and `small_bert`, which has read.
 #
 # The plan: hide words (sections 1 to 3), build the network that guesses them (4), give it a new last layer that judges (5), know the usual errors (6). Then the same with MiniLM, a published network that has read far more (7), beside others (8); it also searches by meaning (9). *Sections 1 to 6 take some 80 minutes, their exercises two hours; the rest can wait for a second sitting.*
 #
@@ -428,7 +428,9 @@ ch12.chosen_loss(chosen_loss)
 # %% [markdown]
 # ## 4 · The network that guesses
 #
-# **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU. BERT's dropout is left out, and its second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
+# **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
+#
+# Two things of BERT are left out: its dropout, and its second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
 
 # %%
 class Block(nn.Module):
@@ -491,7 +493,7 @@ def init_small(network):
     return network
 
 # %% [markdown]
-# To begin where the first page began, `copy_weights`, folded below, then takes over the numbers of `untrained`, the same network in the library's class. What comes out:
+# To begin where the first page began, `copy_weights`, folded below, then takes over the numbers of `untrained`, the same network in the library's class. (Alone you would stop at `init_small`.) What comes out:
 
 # %% tags=["fold"]
 # @title copy_weights, and a check with the library
@@ -942,9 +944,9 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels there is no gain: all ways stay below 0.62. With more, after the same few steps on them, it is worth much. Given as many steps in all and a choice of rates, the network from scratch does as well with 200 labels. With 100 it, too, reaches 0.97 in the first page's seed; in the two others it is some 20 points behind. So pre-training can save time on each new task, since it is done once. The frozen network does poorly here (*Going deeper* asks why).
+# **So what is reading worth?** With 20 labels there is no gain: all ways stay below 0.62. With more, after the same few steps on them, it is worth much. Given as many steps in all and a choice of rates, the network from scratch does as well with 200 labels. With 100 it, too, reaches 0.97 in the first page's seed; in the two others it is some 20 points behind. Where both end alike, reading saved 800 steps on the task, and it is done once for all tasks. The frozen network does poorly here (*Going deeper* asks why).
 #
-# Two things are not equal here. Batches of reading are larger, so in all the network that read saw 28,000 reviews, the one with 950 steps 15,200. And the rates from scratch were chosen with 400 labels more. (On the first page the rate was 0.001, the seed the best of three from scratch.)
+# Two things are not equal here. Batches of reading are larger, so in all the network that read saw 28,000 reviews, the one with 950 steps 15,200. And the rates from scratch were chosen with 400 labels more. (On the first page the rate was 0.001.)
 #
 # This language is small: 200 reviews, read again and again, probably hold its grammar. Those of a real language do not.
 
@@ -1139,7 +1141,7 @@ ch12.what_tuning_adds.compare(...)
 # %% [markdown]
 # ## 7 · A network that others have trained
 #
-# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2). It has BERT's architecture, six layers of width 384: every second layer of a network taught to imitate a larger one, trained once more, on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its word pieces, and `model.safetensors`, a table of names and numbers.
+# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2). It has BERT's architecture, six layers of width 384. A network was taught to imitate a larger one; every second of its layers was kept; what came out was trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its word pieces, and `model.safetensors`, a table of names and numbers.
 #
 # From there on a judge of real reviews is made as in section 5. Its own tokenizer turns each string into ids, and keeps the last 256 of a long review. The width is 384; the rate is 5e-5, one that BERT's authors recommend. MiniLM has dropout, so `train()` and `eval()` now matter. The first hundred reviews are learned from, in eight passes; the others are judged:
 
