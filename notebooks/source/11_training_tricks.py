@@ -223,7 +223,7 @@ claim(
 # - *Two remedies:* make the first steps small (a warm-up), or move the norms so that the model survives them (Pre-LN).
 # - *Before both:* try lower rates.
 #
-# *You only want the recipe? It is the loop of section 10 and the table of section 12. Sections 1 to 7 tell the story behind it.*
+# *You only want the recipe? Read sections 5, 6 and 8 to 12. Sections 1 to 4 and 7 tell why.*
 #
 # ### You will be able to
 #
@@ -415,7 +415,8 @@ draws = torch.Generator().manual_seed(0)
 x = 3 * torch.randn(D, generator=draws, dtype=torch.float64) + 1
 x_hat, sigma = F.layer_norm(x, (D,)), x.std(correction=0)
 across = torch.randn(D, generator=draws, dtype=torch.float64)
-across = across - across.mean() - x_hat * (across * x_hat).mean()  # takes out both
+# remove its parts along (a) and (b)
+across = across - across.mean() - x_hat * (across * x_hat).mean()
 pushes = {"(a)": torch.ones(D), "(b)": x_hat, "(c)": across}
 
 # %% tags=["reveal"]
@@ -448,7 +449,7 @@ claim(
 figures.last_sums(seen)
 
 # %% [markdown]
-# In the failing runs (red) it grows, step by step. On its way down the gradient passes 24 such norms, and 24 additions, where the sublayer's own gradient is added to it. We measured its length before and after each:
+# In the failing runs (red) it grows, step by step. On its way down the gradient passes 24 such norms, and 24 additions, where the sublayer's own gradient is added to it. We measured its length before and after each. *Top* is the last norm's output, *bottom* the embedding:
 
 # %% tags=["fold", "nbval-ignore-output"]
 # @title The gradient's way down, Post-LN, seed 0
@@ -714,7 +715,7 @@ for s in range(7):
     scheduler.step()
 
 # %% [markdown]
-# And after the warm-up? At a high rate the weights keep jumping around a good place; small steps let them settle. So the rate usually falls: **linearly** to 0 at the end (BERT), or along half a **cosine** wave, slow at both ends. With $p$ from 0 to 1 for the share of the fall that is done:
+# And after the warm-up? At a high rate the weights keep jumping around a good place; small steps let them settle. So the rate usually falls: **linearly** to 0 at the end (BERT), or along half a **cosine** wave, slow at both ends. With $p$ from 0 to 1 for the share of the fall that is done; the library's `optim` has all three, the cosine as here, with checks:
 
 
 # %%
@@ -734,8 +735,6 @@ curves = {
 figures.falls(at, curves)
 
 # %% [markdown]
-# The library's `optim.cosine_schedule(step, warmup, total)` is this function, with checks.
-#
 # How long should a warm-up be? The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000: a few per cent or less. Ours are larger fractions, because the training runs are short. These are *optimizer steps*, so such a number says little without the batch size. What the fall is worth is not measured in this chapter.
 #
 # ### Exercise 11.3 · Warm up, hold, cool down
@@ -1210,7 +1209,7 @@ claim(
 claim("In this run fewer than one step in ten is clipped.", times_clipped < 24)
 
 # %% [markdown]
-# The puzzle of the first screen is solved, and clipping is rarely active, as it should be. (At this size Pre-LN alone did that too; the other parts are for longer trainings.)
+# Twelve layers now reverse, with Pre-LN and 240 steps, and clipping is rarely active, as it should be. (At this size Pre-LN alone did that too; the other parts are for longer trainings.)
 #
 # ### Exercise 11.7 · Find the bugs in a training loop
 #

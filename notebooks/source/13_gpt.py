@@ -90,7 +90,7 @@ claim(
 #
 # ### You will be able to
 #
-# 1. build a whole GPT and predict its first loss (13.1);
+# 1. build a whole GPT and predict its first loss (sections 2 to 4);
 # 2. train it, let it write, and compare it fairly;
 # 3. choose how to draw the next token (13.2 to 13.4);
 # 4. keep keys and values in a cache, and check that nothing changed (13.5);
@@ -210,9 +210,10 @@ print("-> logits", tuple(skeleton(ids).shape))  # (B, T, V)
 set_seed(0)
 K = D // H
 joint = nn.Linear(D, 3 * D)(x)  # (B, T, 3D)
-parts = joint.chunk(3, dim=-1)  # queries, keys and values, (B, T, D) each
-print("joint", tuple(joint.shape), "-> one part", tuple(parts[0].shape))
-query, key = parts[0][0, :, :K], parts[1][0, :, :K]  # (T, K): text 0, head 0
+parts = joint.chunk(3, dim=-1)  # three of (B, T, D)
+queries, keys, values = parts
+print("joint", tuple(joint.shape), "-> one part", tuple(queries.shape))
+query, key = queries[0, :, :K], keys[0, :, :K]  # (T, K): text 0, head 0
 print("scores:", (query @ key.T / K**0.5).detach(), sep="\n")
 
 # %% [markdown]
@@ -452,7 +453,7 @@ print(f"largest other {z[others].max():.0f}, of the space {z[number[' ']]:.0f}")
 # %% [markdown]
 # One logit lies far above the others, so the sum in $\ell$ is about that one term, and $\ell$ is how far the right logit lies below it.
 #
-# Why is it so large? Each logit is a dot product with a row of the table. torch draws tables from $\mathcal{N}(0, 1)$, and the last LayerNorm makes vectors of length about $\sqrt D$. So a product with an unrelated row is about $\sqrt D$ large, 8 for $D = 64$. But the table is tied: the token just read is still in the stream, and its product with its own row is about $\sqrt D \cdot \sqrt D = D$, more for a long row. The model is sure that each character comes twice. That is why it wrote `Returnnnn`.
+# Why is it so large? Each logit is a dot product with a row of the table. torch draws tables from $\mathcal{N}(0, 1)$, and the last LayerNorm makes vectors of length about $\sqrt D$. So a product with an unrelated row is about $\sqrt D$ large, 8 for $D = 64$; the largest of a hundred is some two and a half times that. But the table is tied: the token just read is still in the stream, and its product with its own row is about $\sqrt D \cdot \sqrt D = D$, more for a long row. The model is sure that each character comes twice. That is why it wrote `Returnnnn`.
 #
 # GPT-2's start cures this too. It draws weights from $\mathcal{N}(0, 0.02^2)$, sets biases to 0, and divides the weights that write into the stream by $\sqrt{2N}$. (*Going deeper* says why.)
 
@@ -641,7 +642,7 @@ print("".join(characters[i] for i in said))
 #
 # ### Is that good?
 #
-# Compare the GPT that you have trained with chapter 01's tables of counts. We measure in bits *per character*; each new character has at least `L`/2 others before it.
+# Compare the GPT that you have trained with chapter 01's tables of counts. We measure in bits *per character*, which are nats divided by $\ln 2$; each new character has at least `L`/2 others before it.
 
 
 # %% tags=["fold"]
@@ -877,7 +878,7 @@ def likeliest(logits):  # (B, V) -> (B,)
 print(sample(gpt, "Return the ", 120, likeliest))
 
 # %% [markdown]
-# In our run it does. A loop *can* begin when the last characters, those that decide, have stood there before: without chance the old choice is likely to follow, and the next one, too. Once the whole context comes again, so does all that follows, for ever. A better model is not safe: Holtzman et al. (2020) found loops in *large* ones, and the speaker repeats much, too (*Going deeper*).
+# In our run it does. Nothing is drawn: where the whole context has stood before, the same choice follows, and the next one, too, for ever. Often the last few characters decide, so a shorter repeat is enough to begin. A better model is not safe: Holtzman et al. (2020) found loops in *large* ones, and the speaker repeats much, too (*Going deeper*).
 #
 # What does chance cost in likelihood, and gain in variety? The first-screen GPT wrote its 20 texts by each of ten rules (one model: an example). Variety is the fraction of all 4-grams, pooled over the 20 texts, that are different ones.
 
