@@ -97,7 +97,7 @@ more_probable.compare("neither of the two")
 #
 # The model multiplies one number for each letter, and a product stays the same when its factors change places. No amount of text can repair that: the model has thrown the order away. But how much *is* order worth? You will build models that use it, first for numbers, then for text, and measure what they gain.
 #
-# *One hour? Sections 3 to 5 without exercises 1.4 and 1.5. A first sitting: sections 1 to 5, some two and a half hours with their exercises.*
+# *One hour? This screen, section 1, then 3 to 5 without exercises 1.4 and 1.5; $K$ is the number of steps that a model looks back. A first sitting: sections 1 to 5, some two and a half hours with their exercises.*
 #
 # ### You will be able to
 #
@@ -196,7 +196,7 @@ weights, bias = fit(spots[:CHOOSE], K=2)
 print(f"next = {weights[0]:.2f} last + {weights[1]:.2f} last but one + {bias:.0f}")
 
 # %% [markdown]
-# How many years back should it look? The rhythm takes eleven. We fit $K = 1$ to 20 on the first 140 years and compare the mean errors on the next 50. **At which $K$ is most of the gain already made?**
+# How many years back should it look? The rhythm takes eleven. We fit $K = 1$ to 20 on the first 140 years and compare the mean errors on the next 50. **What is the smallest $K$ within 10 % of the best error?**
 
 # %%
 enough = predict("the smallest K within 10 % of the best error", ...)
@@ -801,7 +801,7 @@ print("nats  ", tuple(nats.shape), nats, f"mean {nats.mean():.2f}")
 print(f"F.cross_entropy {F.cross_entropy(logits, came):.2f}")
 
 # %% [markdown]
-# The same four lines as a module, with its constructor:
+# The same computation as a module, with its constructor:
 
 # %%
 class WindowNetwork(nn.Module):
@@ -946,7 +946,7 @@ with torch.no_grad():
 print(f"perplexity on new text {nats.exp():.2f}")
 
 # %% [markdown]
-# The best n-gram has more than 3, and a perplexity of 1.00 is too good to be true. Is the model causal? Here is a test: change all letters from position 10 on. If the output at position 9 moves, the model has looked ahead.
+# The best n-gram has a perplexity of more than 3 (2 to the power of its bits), and one of 1.00 is too good to be true. Is the model causal? Here is a test: change all letters from position 10 on. If the output at position 9 moves, the model has looked ahead.
 
 
 # %%
@@ -1003,7 +1003,7 @@ claim(
 )
 
 # %% [markdown]
-# What `same` has learned is, above all, to copy. And the question that led here has its answer: with all zeros before the text, one run gives what section 6 computed window by window. The repair is yours.
+# What `same` has learned is, above all, to copy. Section 6 asked whether one run can read a whole text. With all zeros in front of it, it can, and gives what section 6 computed window by window. How to put them there is yours to find.
 
 # %% tags=["fold"]
 # @title The causal convolution, with the weights of `net`

@@ -247,7 +247,7 @@ figures.state_over_text(line_states, line)
 # @title How clear is the bit?
 telling, at_marks = (figures.telling_units(line_states, line, at_marks=m) for m in (False, True))
 claim(
-    "At every character of this line but the marks, the sign of an outlined unit alone tells whether a quotation is open. At the marks other units tell it. The output layer, which reads all 16, is right at every character.",
+    "At every character of this line but the marks, the sign of an outlined unit alone tells whether a quotation is open; at the marks another unit's does. The output layer, which reads all 16, is right at every character.",
     len(telling) > 0
     and len(set(at_marks) - set(telling)) > 0
     and torch.equal(carrier.output(line_states).argmax(-1), is_mark[0].cumsum(0) % 2),
@@ -268,7 +268,7 @@ for w, h in [(0.9, 0.5), (1.0, 0.5), (2.0, 0.5), (2.0, 0.2), (2.0, -0.5)]:
 figures.self_weight(kept)
 
 # %% [markdown]
-# With $w > 1$ there are two stable values, one positive and one negative: the unit returns to the nearer one when it is disturbed. So it is a switch that *holds* a bit. To *change* the bit, a unit must react to its inputs. Large weights make it decide: if $k$ is large, $\tanh(k(z - \theta))$ is near 1 when the sum $z$ of what it reads is above a threshold $\theta$, and near -1 below it. Out of two such units you can now build the network by hand.
+# With $w > 1$ there are two stable values, one positive and one negative: the unit returns to the nearer one when it is disturbed. So it is a switch that *holds* a bit. To *change* the bit, a unit must react to its inputs. Large weights make it decide: if $k$ is large, $\tanh(k(z - \theta))$ is near 1 when the sum $z$ of what it reads is above a threshold $\theta$, and near -1 below it. Out of two threshold units you can now build the network by hand.
 
 # %% [markdown]
 # ### Exercise 3.2 · Derive: a quotation bit in two units
@@ -304,7 +304,7 @@ ch03.quotation_weights(quotation_weights)
 # %% [markdown]
 # ## 4 · A language model from scratch
 #
-# Can such a loop write? It reads a character and predicts the next one; all that your loop lacks is an output at every step. The whole program has about sixty lines, in seven parts: text, parameters, forward, loss, clipping, training, writing.
+# Can such a loop write? It reads a character and predicts the next one; all that your loop lacks is an output *layer*: logits at every state. The whole program has about sixty lines, in seven parts: text, parameters, forward, loss, clipping, training, writing.
 #
 # Chapter 01's n-grams looked back $n - 1$ characters. Mikolov et al. (2010) put a recurrent network in their place, which in principle looks back to the start of the text. With `V` characters in the alphabet:
 #
@@ -515,7 +515,7 @@ claim(
 )
 
 # %% [markdown]
-# So the loop is torch's now, and the function is the same. The `l0` in the names is the first layer, here the only one. The last state comes back as (1, B, D), one entry for each layer, so that you can hand it in again. Your `write` did so after every character. Your training did not. What does it lose?
+# So the loop is torch's now, and the function is the same. The `l0` in the names is the first layer, here the only one. The last state comes back as (1, B, D), one entry for each layer, so that you can hand it in again. Your `write` did so after every character; your training did not. Can training carry it too?
 
 # %% [markdown]
 # ## 6 · A text longer than a piece: carry the state
@@ -723,7 +723,7 @@ four_gram = ngram.NgramModel(4, V, add=2.0, interpolate=True).fit(train_ids[:100
 print("4-gram", round(math.exp(four_gram.nll(valid_ids[:20_000]).mean()), 1))
 
 # %% [markdown]
-# Then answer in a few sentences. (a) How does the held-out perplexity change each time the width doubles, and why does it not go on falling? (b) Where does the gap between the two perplexities open, and what narrows it? (c) What does twice the width cost in parameters? (d) The 4-gram needs no width. What would you choose with little text, and why?
+# Then answer in a few sentences. (a) How does the held-out perplexity change each time the width doubles, and does it go on falling? Try 256. (b) Where does the gap between the two perplexities open, and what narrows it? (c) What does twice the width cost in parameters? (d) The 4-gram needs no width. What would you choose with little text, and why?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex03-4-width", "locked": false, "points": 4, "schema_version": 3, "solution": true, "task": false}
 # ### BEGIN SOLUTION

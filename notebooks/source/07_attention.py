@@ -372,7 +372,7 @@ claim(
 # | to read | whatever is left | weigh by the question |
 # | path length from step $i$ to $t$ | $t - i$ steps | one step |
 #
-# Attention needs each letter *with* its digit in one row, as here. From rows of their own, one layer that knows no order could not match them.
+# (Each letter stands with its digit in one row here. From rows of their own, one layer that knows no order could not match them.)
 #
 # So training can make attention as sharp as the task needs. But can it be too sharp *before* training starts?
 
@@ -427,7 +427,7 @@ for divide_by in (1, math.sqrt(1024)):
     print(f"divided by {divide_by:2.0f}: length of the gradient {gradient.norm():.4f}")
 
 # %% [markdown]
-# Queries differ. The right half of the figure has 500 of them at each width, in three seeds.
+# Queries differ. The right half of the figure has 500 of them at each width, in three seeds. Call one saturated if its slope is below a hundredth of that of equal weights. And watch the median: a few queries keep long gradients, and hold up the mean.
 
 # %%
 figures.query_gradients()
@@ -535,7 +535,7 @@ diagrams.show("scaled_dot_product")
 
 # %%
 asker = PlainAttention(D=20, K=32)
-asker.load_state_dict(lookup.attend.state_dict())  # the trained matrices
+asker.load_state_dict(lookup.attend.state_dict())  # from the class without memory
 with torch.no_grad():
     told_digits = lookup.output(asker(questions, memory=shown)).argmax(dim=1)  # (T,)
 print("pairs shown, digits", digits)
