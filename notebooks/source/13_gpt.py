@@ -783,7 +783,7 @@ for place, text in places.items():
 figures.next_characters(scores_at, nucleus)
 guess_3.compare("{} inside the word, {} at a new start".format(*nucleus.values()))
 five = scores_at["inside a word"].topk(5).values.softmax(dim=-1)  # what top-k 5 leaves
-print(f"inside, top-k's four less likely get {five[1:].sum():.3f} of the draws")
+print(f"inside, top-k's four less likely get {five[1:].sum():.2f} of the draws")
 
 # %% tags=["fold", "reveal"]
 # @title How many are left

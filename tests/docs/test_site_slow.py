@@ -160,6 +160,7 @@ def test_the_explorer_works_on_a_chapters_page(page, address, built):
     pages = (built / "notebooks").glob("07_attention*.html")
     name = next(path.name for path in sorted(pages) if 'class="attention-explorer' in path.read_text("utf8"))
     open_page(page, f"{address}/notebooks/{name}")
+    page.evaluate("() => document.querySelectorAll('details').forEach(part => { part.open = true })")
     live = page.locator(".attention-explorer .ax-live").first
     live.wait_for(state="visible")
     assert not page.locator(".attention-explorer .ax-still").is_visible()
