@@ -322,9 +322,10 @@ class KVCache:
     def append(self, k, v):
         """Put the keys and values (B, H, T, K) of new tokens behind those that are there; all of them, (B, H, S, K)."""
         B, H, room, K = self.keys.shape
-        if not (torch.is_tensor(k) and torch.is_tensor(v) and k.shape == v.shape == (B, H, *k.shape[2:3], K)):
-            check_tensor("k", k, (B, H, "T", K))  # says what is wrong
-            check_tensor("v", v, tuple(k.shape))
+        fits = torch.is_tensor(k) and torch.is_tensor(v) and k.shape == v.shape == (B, H, *k.shape[2:3], K)
+        if not (fits and k.is_floating_point() and v.is_floating_point() and k.device == v.device == self.keys.device):
+            check_tensor("k", k, (B, H, "T", K), "float", self.keys)  # says what is wrong
+            check_tensor("v", v, tuple(k.shape), "float", self.keys)
         end = self.length + k.shape[2]
         if torch.is_grad_enabled() and k.requires_grad:  # not in place: the backward pass needs what earlier steps saw
             self.keys = torch.cat([self.keys[:, :, : self.length], k], 2)

@@ -924,6 +924,14 @@ def test_hard_attention_reads_masks_as_attention_does(causal):
             lambda: KVCache(2, 3, 4, 5).append(torch.zeros(2, 3, 2, 5), torch.zeros(2, 3, 1, 5)),
             r"v must be a tensor \(2, 3, 2, 5\), got one of",
         ),
+        (
+            lambda: KVCache(2, 3, 4, 5).append(torch.zeros(2, 3, 2, 5), torch.zeros(2, 3, 2, 5, dtype=torch.int64)),
+            r"v must be floating, got torch.int64",
+        ),
+        (
+            lambda: KVCache(2, 3, 4, 5).append(torch.zeros(2, 3, 2, 5, device="meta"), torch.zeros(2, 3, 2, 5)),
+            r"k is on meta, wanted cpu",
+        ),
         (lambda: attention_scores([[1.0]], torch.zeros(1, 1)), r"q must be a floating torch tensor, got list"),
         (lambda: MultiHeadAttention(4, 2, dropout=1), r"dropout must be from 0 to below 1, got 1"),
         (lambda: KVCache(2, 0, 3, 4), r"num_heads must be a whole number of at least 1, got 0"),
