@@ -107,30 +107,27 @@ def language_model_chain():
 
 
 @diagram(
-    alt="Bottom to top: four letters, an embedding for each, a hidden state for each made from three embeddings by "
-    "the same weights, and a prediction of the next letter for each. Zero vectors stand before the first embedding.",
+    alt="Bottom to top: six letters, an embedding for each; from the third letter on a hidden state, made from three "
+    "embeddings by the same weights, and from each hidden state a prediction of the next letter.",
     caption="A letter becomes the same vector wherever it stands; the same weights turn every window of three vectors "
-    "into a guess at the next letter. Zeros fill the windows at the start, so that none reaches to the right.",
+    "into a guess at the letter after it. The first two letters have no full window, and get no prediction.",
 )
 def conv_language_model():
-    """Draw the fixed-window language model: embedding, causal convolution, prediction."""
+    """Draw the fixed-window language model: embedding, convolution, prediction."""
     ax = canvas(16, 8.8)
-    tokens, following = ["t", "h", "e", "·"], ["h", "e", "·", "d"]  # the dot is the space
-    columns = [3.6 + 2.25 * i for i in range(6)]  # two zero vectors, then the letters
-    for x in columns[:2]:
-        box(ax, x, 2.5, "$0$", kind="muted", w=1.4, h=0.75, size=11)
-    for t, x in enumerate(columns[2:]):
+    tokens, following = ["a", "t", "·", "t", "h", "e"], ["t", "h", "e", "·"]  # the dot is the space
+    columns = [3.6 + 2.25 * i for i in range(6)]
+    for t, x in enumerate(columns):
         box(ax, x, 0.7, tokens[t], kind="input", w=1.6, h=0.75, size=11)
         box(ax, x, 2.5, rf"$\mathbf{{e}}_{t + 1}$", kind="hidden", w=1.4, h=0.75, size=11)
-        box(ax, x, 5.3, rf"$\mathbf{{h}}_{t + 1}$", kind="hidden", w=1.4, h=0.75, size=11)
-        box(ax, x, 7.4, f"{following[t]} ?", kind="output", w=1.6, h=0.75, size=11)
         arrow(ax, (x, 1.08), (x, 2.12))
+    for t, x in enumerate(columns[2:], 2):
+        box(ax, x, 5.3, rf"$\mathbf{{h}}_{t + 1}$", kind="hidden", w=1.4, h=0.75, size=11)
+        box(ax, x, 7.4, f"{following[t - 2]} ?", kind="output", w=1.6, h=0.75, size=11)
         arrow(ax, (x, 5.68), (x, 7.02))
         for j in range(3):
-            now = t == 2
-            arrow(
-                ax, (columns[t + 2 - j], 2.89), (x - 0.25 * j, 4.92), kind="weight" if now else "muted", dashed=not now
-            )
+            now = t == 4
+            arrow(ax, (columns[t - j], 2.89), (x - 0.25 * j, 4.92), kind="weight" if now else "muted", dashed=not now)
     for j, dx in enumerate((0.5, 0.3, 0.0)):
         label(ax, columns[4] - 1.55 * j + dx, 3.75, f"$W_{j}$", kind="weight", size=11, background=True)
     for y, text in ((0.7, "letters"), (2.5, "embeddings"), (5.3, "hidden"), (7.4, "next letter")):
