@@ -685,7 +685,7 @@ saturation_and_heads = Written(
         "answer, and when is it none? (c) What would the same head show for the twin?",
         "(a) Every gradient to a query passes the entries w_i (delta_ij - w_j); what are they for equal weights, and "
         "what for one weight near 1? (The factor c counts, too.) (b) Think of noisy values, of tickets, and of the "
-        "first updates of a training. (c) The table of section 6: a large weight on a word that could be hidden.",
+        "first updates of a training. (c) The figure of section 7: a large weight on a word that could be hidden.",
         "(a) Where is the slope largest? At 10 all its entries hold a factor near 0: what can a wrong answer still "
         "teach? (b) Mixtures "
         "and the start of training want one kind, copying wants the other. (c) Always looking at that noun would look "

@@ -28,6 +28,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 from torch.nn import functional as F
+from tqdm import tqdm
 
 from course_lib import lstm_gru
 from course_lib.attention import (
@@ -97,16 +98,16 @@ claim(
 )
 
 # %% [markdown]
-# The GRU must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up in this chapter, step by step: with nothing to learn, with matrices that are learned, with masks, with several heads. (With many more updates the GRU learns the task, too: section 2.)
+# The GRU must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up in this chapter, from one sentence of four words: first scores, weights and outputs, then queries, keys and values, then the scale, masks and heads, until one class is whole. At the end it learns the memory task, and which noun the word *it* stands for.
 #
-# *Sections 1 to 4, with their two exercises, take a good two hours; sections 5 and 6, with five, fill a second sitting.*
+# *Sections 1 to 5 build the class, in a good hour; exercises 7.1 to 7.4 follow, 90 minutes. Sections 6 and 7, with 7.5 to 7.7, fill a second sitting.*
 #
 # ### You will be able to
 #
 # 1. calculate a small attention by hand: weights, variance, slope (exercise 7.1);
 # 2. write scaled dot-product attention with masks and all corner cases (7.2);
 # 3. build multi-head attention from it, and give the shape on every arrow (7.3, 7.4, 7.5);
-# 4. find a bug that changes no shape (7.6), and say what a map of weights proves (7.7).
+# 4. find a bug that changes no shape (7.6), and say what weights prove (7.7).
 #
 # **Letters.** `B` batch, `T` words of a sequence, `D` width of a model. Vectors are rows, as in torch: $x W^\top$ is what `nn.Linear` computes, up to the bias.
 
@@ -138,21 +139,21 @@ diagrams.show("bank_asks")
 # %%
 bank = x[2]  # (D,)
 scores_bank = x @ bank  # (T, D) @ (D,) -> (T,)
-print("scores ", scores_bank)
+print("scores (T,)", scores_bank)
 
 # %% [markdown]
 # **Weights.** A softmax turns the scores into positive numbers that add up to 1: $e^0, e^1, e^{1.5}, e^0$, divided by their sum, 9.2.
 
 # %%
 weights_bank = scores_bank.softmax(dim=0)  # (T,)
-print("weights", weights_bank, "sum", weights_bank.sum())
+print("weights (T,)", weights_bank, "sum", weights_bank.sum())
 
 # %% [markdown]
 # **Output.** *Bank* becomes the weighted mean of all words. Its water, for example, comes from *river* and from itself: $0.295 \cdot 2 + 0.487 \cdot 0.5 = 0.83$.
 
 # %%
 h_bank = weights_bank @ x  # (T,) @ (T, D) -> (D,)
-print("output ", h_bank)
+print("output (D,)", h_bank)
 
 # %% [markdown]
 # For all four words the three lines stay the same, with `x` in place of `bank`. In the matrices, row $t$ asks and column $s$ is asked.
@@ -161,7 +162,8 @@ print("output ", h_bank)
 scores = x @ x.T  # (T, D) @ (D, T) -> (T, T)
 weights = scores.softmax(dim=-1)  # (T, T), each row adds up to 1
 h = weights @ x  # (T, T) @ (T, D) -> (T, D)
-print("scores", scores, "weights", weights, "output", h, sep="\n")
+print("scores (T, T)", scores, "weights (T, T)", weights, sep="\n")
+print("output (T, D)", h, sep="\n")
 
 # %% [markdown]
 # The third row is the one you computed. *Bank* had as much water as money, and now it has more water: it has taken in the river. What if the second word is *savings*?
@@ -169,27 +171,28 @@ print("scores", scores, "weights", weights, "output", h, sep="\n")
 # %%
 x_savings = x.clone()
 x_savings[1] = torch.tensor([0.0, 2.0, 0.0, 0.0])  # all money
-h_savings = (x_savings @ x_savings.T).softmax(dim=-1) @ x_savings
+h_savings = (x_savings @ x_savings.T).softmax(dim=-1) @ x_savings  # (T, D)
 print("water, money, thing, event")
-print("bank, alone       ", x[2])
-print("bank after river  ", h[2])
-print("bank after savings", h_savings[2])
+print("bank, alone        (D,)", x[2])
+print("bank after river   (D,)", h[2])
+print("bank after savings (D,)", h_savings[2])
 
 # %% [markdown]
-# One word, three vectors. The three lines (scores, weights, output) are **self-attention**.
+# One word, three vectors. The three lines (scores, weights, output) are **self-attention**: each word looks at all others and mixes what it finds. But who decides what fits whom?
+
+# %% [markdown]
+# ## 2 · Three roles: query, key, value
 #
-# ### Three roles: query, key, value
+# So far similarity decides, and that is not always what a word needs. A word usually fits itself best, because its dot product with itself is its squared length. So *collapsed* looks at itself. But it should find out *what* collapsed, and a verb is not similar to its subject. And *river* fits *bank* exactly as well as *bank* fits *river*: the matrix of scores is symmetric.
 #
-# Does each word now take in what is relevant to it? Not yet: a word usually fits itself best, because its dot product with itself is its squared length. So *collapsed* looks at itself. But it should find out *what* collapsed, and a verb is not similar to its subject. And *river* fits *bank* exactly as well as *bank* fits *river*: the matrix of scores is symmetric.
-#
-# So far one vector has played three parts: it asks, it is asked, and it is what comes back. Now each word gets a vector for each part, made by a matrix of its own:
+# The reason is that one vector plays three parts: it asks, it is asked, and it is what comes back. Now each word gets a vector for each part, made by a matrix of its own:
 #
 # - the **query** $q_t = x_t W_q^\top$: what do I look for?
 # - the **key** $k_s = x_s W_k^\top$: what can I be found by?
 # - the **value** $v_s = x_s W_v^\top$: what do I pass on to those who find me?
 #
 # In a model the matrices are learned; here we choose them, with $K = 2$ numbers in each vector:
-#
+
 # | | first number | second number | for example |
 # |---|---|---|---|
 # | query | "I look for a topic" | "I look for a thing" | a thing, *bank*, asks the first; an event, *collapsed*, the second |
@@ -211,19 +214,20 @@ W_k = torch.tensor(
 )
 W_v = torch.tensor([[1.0, 0, 0, 0], [0.0, 1, 0, 0]])  # row 1: water; row 2: money
 q, k, v = x @ W_q.T, x @ W_k.T, x @ W_v.T  # (T, K) each
-print("queries", q, "keys", k, "values", v, sep="\n")
+print("queries (T, K)", q, "keys (T, K)", k, "values (T, K)", v, sep="\n")
 
 # %% [markdown]
-# Then the same three lines, with `q`, `k` and `v` where `x` stood. Only the division is new: without it, scores would grow with the width (section 3).
+# Then the same three lines, with `q`, `k` and `v` where `x` stood. One thing is new: the scores are divided by $\sqrt K$.
 
 # %%
-scores_qk = q @ k.T / math.sqrt(2)  # (T, K) @ (K, T) -> (T, T)
+scores_qk = q @ k.T / math.sqrt(2)  # K = 2; (T, K) @ (K, T) -> (T, T)
 weights_qk = scores_qk.softmax(dim=-1)  # (T, T)
 h_qk = weights_qk @ v  # (T, T) @ (T, K) -> (T, K)
-print("scores", scores_qk, "weights", weights_qk, "output", h_qk, sep="\n")
+print("scores (T, T)", scores_qk, "weights (T, T)", weights_qk, sep="\n")
+print("output (T, K)", h_qk, sep="\n")
 
 # %%
-figures.word_maps(words, weights, weights_qk)
+figures.word_weights(words, weights, weights_qk)
 
 # %% [markdown]
 # *Bank* looks most at *river*, and *collapsed* finds *bank*. *River* has a query of zeros, asks for nothing, and so looks at all words alike: its output is their mean. The scores need not be symmetric any more: *bank* gives *river* 2.83, and *river* gives *bank* 0.
@@ -231,8 +235,6 @@ figures.word_maps(words, weights, weights_qk)
 # In one formula, with a row for each word in $q$, $k$ and $v$, as in the code:
 #
 # $$ \mathrm{attention}(q, k, v) = \mathrm{softmax}\Big( \frac{q\, k^\top}{\sqrt K} \Big)\, v. $$
-#
-# Vaswani et al. (2017, equation 1) call the matrices $Q$, $K$, $V$ and the width $d_k$; here $K$ is always the width.
 #
 # Now as a class whose matrices can be trained. Each becomes an `nn.Linear`, and `.mT` transposes the last two axes, so that the same lines serve a whole batch.
 
@@ -248,7 +250,8 @@ class PlainAttention(nn.Module):
     def forward(self, x):  # (B, T, D)
         q, k, v = self.W_q(x), self.W_k(x), self.W_v(x)  # (B, T, K) each
         scores = q @ k.mT / math.sqrt(self.K)  # (B, T, T)
-        return scores.softmax(dim=-1) @ v  # (B, T, K)
+        weights = scores.softmax(dim=-1)  # (B, T, T)
+        return weights @ v  # (B, T, K)
 
 # %% [markdown]
 # With our three matrices in it, and both sentences as a batch:
@@ -261,125 +264,17 @@ with torch.no_grad():
     by_hand.W_k.weight.copy_(W_k)
     by_hand.W_v.weight.copy_(W_v)
     found = by_hand(sentences)  # (B, T, K)
-print("water, money")
-print("bank after river  ", found[0, 2])
-print("bank after savings", found[1, 2])
+print("output", tuple(found.shape), "of it, water and money")
+print("bank after river   (K,)", found[0, 2])
+print("bank after savings (K,)", found[1, 2])
 
 # %% [markdown]
-# That is a complete layer of self-attention. But we chose its matrices. Can training find such matrices by itself?
-
-# %% [markdown]
-# ## 2 · Can it learn where to look?
-#
-# Take the memory task of the first screen. Its eight pairs are a dictionary: letters are keys, digits are values, and the last row comes with a query. Python's dictionary wants exactly the right key and returns one value. Attention compares the query with *all* keys and returns a weighted mean, a **soft dictionary**. Move the query a little, and the answer moves a little: so there is a slope, and training can improve the query.
-#
-# Nobody tells the model what to compare. `LookUp` has our attention and one linear layer, which makes the answer from the question's row. It is the first screen's model without biases in its projections:
-
-# %%
-class LookUp(nn.Module):
-    def __init__(self, K=32):
-        super().__init__()
-        self.attend = PlainAttention(D=20, K=K)
-        self.output = nn.Linear(K, 10)
-
-    def forward(self, pairs):  # (B, 9, 20)
-        h = self.attend(pairs)  # (B, 9, K)
-        return self.output(h[:, -1])  # logits (B, 10), from the question's row
-
-# %% [markdown]
-# Each update draws 64 new sequences, and the loss is the cross-entropy with the right digit.
-
-# %% tags=["nbval-ignore-output"]
-set_seed(1)
-draws = torch.Generator().manual_seed(1)
-lookup = LookUp()
-optimizer = torch.optim.Adam(lookup.parameters(), lr=0.01)
-for update in range(1, 151):
-    pairs, digit = recall.draw(64, draws)  # new in every batch
-    logits = lookup(pairs)
-    loss = F.cross_entropy(logits, digit)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    if update in (1, 50, 100, 150):
-        right = (logits.argmax(dim=1) == digit).float().mean()
-        print(f"update {update:3}: loss {loss:.2f}, accuracy {right:.2f}")
-
-# %% [markdown]
-# Does it really look things up? We show the eight pairs of the first example and ask for their letters in reverse order. Here $T$ questions look at $S$ pairs from elsewhere, which is called **cross-attention**.
-
-# %%
-shown = example[0, :8]  # (S, 20)
-questions = shown.flip(0)  # (T, 20), the last pair first
-questions[:, 10:] = 0  # letters without their digits
-with torch.no_grad():
-    q_asked = lookup.attend.W_q(questions)  # (T, K)
-    k_shown = lookup.attend.W_k(shown)  # (S, K)
-    scores_shown = q_asked @ k_shown.T / math.sqrt(32)  # (T, S)
-    found_pairs = scores_shown.softmax(dim=-1)
-
-# %%
-figures.lookup_map(found_pairs, names[:8], digits)
-
-# %% tags=["fold"]
-# @title Checked: it learns, and looks where it should
-claim(
-    "After 150 updates more than 95 % of the last batch is right, and each question has more than half of its weight on its own pair.",
-    right > 0.95 and found_pairs.flip(0).diagonal().min() > 0.5,
-    accuracy=right,
-    smallest=found_pairs.flip(0).diagonal().min(),
-)
-
-# %% [markdown]
-# So it can learn where to look. And did the GRU lose because we stopped it too soon? From the ledger of recorded runs:
-
-# %%
-figures.recall_by_updates()
-
-# %% tags=["fold"]
-# @title In numbers, in each of three seeds
-def after(variant, updates):
-    """The accuracy of each seed after so many updates."""
-    marks = ledger.values("attention-recall", variant, "updates")[0]
-    return [run[marks.index(updates)] for run in ledger.values("attention-recall", variant, "by_updates")]
-
-
-kinds = (*(f"GRU, rate {rate}" for rate in (0.002, 0.005, 0.01)), "GRU, wide", "LSTM, rate 0.005")
-after_100 = after("attention, rate 0.01", 100)
-after_2000 = {name: after(name, 2000) for name in kinds}
-late = {updates: after("GRU, long", updates) for updates in (10000, 20000)}
-claim(
-    "In each of three seeds: attention is right more than 95 % of the time after 100 updates. After 2,000, no recurrent network reaches 40 %: neither the GRU, at three learning rates, nor one with four times the units, nor an LSTM.",
-    min(after_100) > 0.95 and max(max(runs) for runs in after_2000.values()) < 0.4 and len(after_100) == 3,
-    attention=after_100,
-    **after_2000,
-)
-claim(
-    "After 10,000 updates the GRU is still below 40 %, after 20,000 above 80 %.",
-    max(late[10000]) < 0.4 and min(late[20000]) > 0.8,
-    **{f"after {updates:,}": runs for updates, runs in late.items()},
-)
-
-# %% [markdown]
-# The GRU can learn it, but at a learning rate of 0.005, the only one run that long, it took more than a hundred times as many updates. Up to 5,000 it stays at 0.3, which is about what you get by always naming the digit that occurred most often; at 10,000 it is hardly higher. Would a larger one be faster? That stays open: ours had one learning rate, and only 2,000 updates.
-#
-# Two kinds of memory have met:
-#
-# | | recurrent state | keys and values |
-# |---|---|---|
-# | values stored after $S$ steps (all vectors of width $D$) | $D$ | $2 S D$ |
-# | to write | mix into the state | append |
-# | to read | whatever is left | weigh by the question |
-# | path length from step $i$ to $t$ | $t - i$ steps | one step |
-#
-# (Each letter stands with its digit in one row here. From rows of their own, one layer that knows no order could not match them.)
-#
-# So training can make attention as sharp as the task needs. But can it be too sharp *before* training starts?
+# That is a complete layer of self-attention: *bank* is water after *river* and money after *savings*. Only the division by $\sqrt K$ is unexplained. What is it for?
 
 # %% [markdown]
 # ## 3 · Why divide by the root?
 #
-# At the start queries and keys are random. Let their entries be independent, with mean 0 and variance 1. Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ adds up $K$ of them: its variance is $K$, its standard deviation $\sqrt K$. So wide vectors have large scores, by chance alone, and the softmax turns differences of scores into ratios of weights. With 32 random keys, equal weights would be 0.03 each. How large is the largest at $K = 1024$?
+# With $K = 2$ it only made the weights a little more even. But real models have wide queries and keys, and before training their entries are random. Let them be independent, with mean 0 and variance 1. Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ adds up $K$ of them: its variance is $K$, its standard deviation $\sqrt K$. So wide vectors have large scores, by chance alone, and the softmax turns differences of scores into ratios of weights. With 32 random keys, equal weights would be 0.03 each. How large is the largest at $K = 1024$?
 
 # %%
 guess_weight = predict("the largest of 32 weights at width 1024, without root", ...)
@@ -413,21 +308,22 @@ claim(
 #
 # $$ \frac{\partial w_i}{\partial a_j} = w_i\,(\delta_{ij} - w_j), $$
 #
-# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**. Before training the choice was made by chance, and for most queries the gradient can hardly revise it.
+# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**, and the choice that chance has made can hardly be revised.
 #
-# To measure this we need a loss. The simplest: give each key one random number, and call their weighted mean the loss. For a single query:
+# For one query, with the simplest loss: each key has one random number, and their weighted mean is the loss.
 
 # %%
 set_seed(0)
-query, keys = torch.randn(1024, requires_grad=True), torch.randn(32, 1024)
-number = torch.randn(32)  # one for each key
+query = torch.randn(1024, requires_grad=True)  # (K,)
+keys = torch.randn(32, 1024)  # (S, K)
+number = torch.randn(32)  # (S,), one for each key
 for divide_by in (1, math.sqrt(1024)):
     loss = (keys @ query / divide_by).softmax(dim=0) @ number
-    (gradient,) = torch.autograd.grad(loss, query)
+    (gradient,) = torch.autograd.grad(loss, query)  # (K,)
     print(f"divided by {divide_by:2.0f}: length of the gradient {gradient.norm():.4f}")
 
 # %% [markdown]
-# Queries differ. The right half of the figure has 500 of them at each width, in three seeds. Call one saturated if its slope is below a hundredth of that of equal weights. And watch the median: a few queries keep long gradients, and hold up the mean.
+# That was one query. Here are 500 at each width, in three seeds; watch the median.
 
 # %%
 figures.query_gradients()
@@ -462,14 +358,218 @@ claim(
 )
 
 # %% [markdown]
-# Up to $K = 64$ the typical gradient, the median, is even larger without the root. What grows is the fraction of queries that are saturated: none at $K = 4$, about one in nine at 64, more than half at 1024. There the median is almost nothing. Divided by $\sqrt K$, a typical gradient has about the same length at every width.
+# Without the root, more and more queries are saturated as $K$ grows, at 1024 more than half, and the median gradient there is almost nothing. Divided by $\sqrt K$, a typical gradient has about the same length at every width. So the division keeps the gradients of random queries alive. In training a model may then make its scores as large as it likes.
 #
-# So the division keeps the gradients of random queries alive, at all these widths. In training a model may then make its scores as large as it likes.
+# Every word still looks at all others. May it?
+
+# %% [markdown]
+# ## 4 · Who may look at whom
+#
+# Not always. A model that predicts the next word must not see it, and the padding of a batch is no word at all. A **mask** says who may look at whom. It is boolean, and in this course **True = may attend**. Rows are queries, columns are keys:
+
+# %%
+diagrams.show("masks")
+
+# %% [markdown]
+# The causal mask on our four words: hidden scores become $-\infty$, *before* the softmax, so that what is left still adds up to 1.
+
+# %%
+mask = torch.ones(4, 4, dtype=torch.bool).tril()  # (T, T), True up to the diagonal
+masked = scores_qk.masked_fill(~mask, -math.inf)  # (T, T)
+weights_masked = masked.softmax(dim=-1)  # (T, T)
+print("masked scores (T, T)", masked, "weights (T, T)", weights_masked, sep="\n")
+
+# %% [markdown]
+# Only *collapsed* sees everything. The class gains two arguments. One is `mask`. The other is `memory`: if it is given, keys and values are made from it instead of from `x`, so that one text can ask another. $T$ queries then meet $S$ keys, and usually $T \ne S$.
+
+# %%
+class PlainAttention(nn.Module):
+    def __init__(self, D, K):
+        super().__init__()
+        self.K = K
+        self.W_q = nn.Linear(D, K, bias=False)
+        self.W_k = nn.Linear(D, K, bias=False)
+        self.W_v = nn.Linear(D, K, bias=False)
+
+    def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
+        memory = x if memory is None else memory  # new
+        q, k, v = self.W_q(x), self.W_k(memory), self.W_v(memory)  # changed
+        scores = q @ k.mT / math.sqrt(self.K)  # (B, T, S)
+        if mask is not None:  # new: broadcasts to (B, T, S)
+            scores = scores.masked_fill(~mask, -math.inf)
+        weights = scores.softmax(dim=-1)  # (B, T, S)
+        return weights @ v  # (B, T, K)
+
+# %%
+diagrams.show("scaled_dot_product")
+
+# %% [markdown]
+# First `memory`. The single word *bank* asks both sentences what it means there: $T = 1$ query and $S = 4$ keys.
+
+# %%
+layer = PlainAttention(D=4, K=2)
+layer.load_state_dict(by_hand.state_dict())  # our three matrices
+question = x[2].expand(2, 1, 4)  # (B, T, D), "bank" alone, for both sentences
+with torch.no_grad():
+    print("output (B, T, K)", layer(question, memory=sentences), sep="\n")
+
+# %% [markdown]
+# These are the two vectors of section 2: a query need not be part of what it looks at. This is **cross-attention**. So one class serves three kinds:
+#
+# | kind | queries from | keys and values from | hidden |
+# |---|---|---|---|
+# | self-attention | $x$ | $x$ | padding |
+# | masked (causal) self-attention | $x$ | $x$ | padding, and what comes later |
+# | cross-attention | $x$ | memory | padding of the memory |
+#
+# Then `mask`. Masks combine with `&`. A causal mask is (T, T), the same for all sentences. Which tokens are *real*, that is, not padding, is a tensor (B, S); we make it (B, 1, S), the same for all queries. Suppose that the sentence about *savings* had only two words, and that the other two rows were padding:
+
+# %%
+real = torch.tensor([[True, True, True, True], [True, True, False, False]])  # (B, S)
+both = real[:, None, :] & mask  # (B, 1, S) & (T, S) -> (B, T, S)
+print("mask", tuple(both.shape))
+print("that of the second sentence (T, S)", both[1].int(), sep="\n")
+
+# %% [markdown]
+# The last two rows are those of the padding: it still asks, but nobody reads its rows. Does a mask do its job? A test for every model: *change what is hidden: no visible position's output may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
+
+# %%
+changed = sentences.clone()  # (B, T, D)
+changed[0, 3] += 5  # "collapsed"
+changed[1, 2:] += 5  # the padding
+for name, each in {"masked": both, "no mask": None}.items():
+    old, new = layer(sentences, mask=each), layer(changed, mask=each)  # (B, T, K)
+    print(f"{name}: earlier words unchanged:", torch.equal(old[0, :3], new[0, :3]))
+    print(f"{name}: real words unchanged:   ", torch.equal(old[1, :2], new[1, :2]))
+
+# %% [markdown]
+# So a mask hides exactly what it should. But a word still gets only one answer, one mean. What if it has two questions?
+
+# %% [markdown]
+# ## 5 · Several heads
+#
+# Suppose *bank* needs its topic *and* what happened to it. One softmax gives *one* mean: half on *river* and half on *collapsed*, it gets half of each, in one sum. So let it look twice: $H = 2$ **heads**, each with its own $W_q$, $W_k$, $W_v$ and softmax. The first is that of section 2; in the second head things look for events, and the values carry event and thing. The outputs are put side by side.
+
+# %%
+W_q2 = torch.tensor([[0.0, 0, 3, 0], [0, 0, 0, 0]])  # things look for ...
+W_k2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 0, 0]])  # ... events
+W_v2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 1, 0]])  # event and thing
+second_head = PlainAttention(D=4, K=2)
+with torch.no_grad():
+    second_head.W_q.weight.copy_(W_q2)
+    second_head.W_k.weight.copy_(W_k2)
+    second_head.W_v.weight.copy_(W_v2)
+    h_both = torch.cat([by_hand(x), second_head(x)], dim=-1)  # (T, H K)
+print("water, money | event, thing (T, H K)", h_both, sep="\n")
+
+# %% [markdown]
+# Now *bank* has both answers, each in its own columns. With $K = D / H$ the concatenated heads have the width $D$ again. As a class: a list of heads, and one more matrix, $W_o$, that lets their numbers mix.
+
+# %%
+class PlainMultiHead(nn.Module):
+    def __init__(self, D, H):
+        super().__init__()
+        self.heads = nn.ModuleList(PlainAttention(D, D // H) for _ in range(H))
+        self.W_o = nn.Linear(D, D, bias=False)
+
+    def forward(self, x, memory=None, mask=None):  # (B, T, D)
+        outputs = [head(x, memory, mask) for head in self.heads]  # (B, T, K) each
+        return self.W_o(torch.cat(outputs, dim=-1))  # (B, T, D)
+
+# %% [markdown]
+# What does it cost? Each head has $3 D K$ parameters. $H$ of them, with $K = D / H$, have $3 D^2$, and $W_o$ has $D^2$: always $4 D^2$, however many heads there are.
+#
+# Can it do without the loop? Stack the heads along one more axis, which `@` treats like a batch. For one sentence, queries (H, T, K) and keys (H, S, K) give scores (H, T, S), one matrix for each head:
+
+# %%
+q_heads = torch.stack([q, x @ W_q2.T])  # (H, T, K)
+k_heads = torch.stack([k, x @ W_k2.T])  # (H, S, K)
+v_heads = torch.stack([v, x @ W_v2.T])  # (H, S, K)
+scores_heads = q_heads @ k_heads.mT / math.sqrt(2)  # (H, T, S)
+weights_heads = scores_heads.softmax(dim=-1)  # (H, T, S)
+h_heads = weights_heads @ v_heads  # (H, T, K)
+print("scores", tuple(scores_heads.shape), "output", tuple(h_heads.shape))
+print("as before:", torch.allclose(torch.cat([h_heads[0], h_heads[1]], dim=-1), h_both))
+
+# %% [markdown]
+# The matrices can be joined, too. Put the heads' $W_q$ one above the other, and they are one matrix (D, D): a single product makes the queries of all heads, side by side, (B, T, D).
+#
+# Then they are cut, in two steps. `view` cuts each position's $D$ numbers into $H$ heads of $K$; `transpose` moves the axis of the heads in front of the positions. Try it on numbers that say where they stand: 23 is number 3 of position 2.
+
+# %%
+tens = 10 * torch.arange(4).view(1, 4, 1) + torch.arange(6)  # (B, T, D)
+cut = tens.view(1, 4, 2, 3)  # (B, T, H, K)
+halves = cut.transpose(1, 2)  # (B, H, T, K)
+print("all (T, D)", tens[0], sep="\n")
+print("head 0 (T, K)", halves[0, 0], "head 1 (T, K)", halves[0, 1], sep="\n")
+print("split_heads does both:", torch.equal(split_heads(tens, 2), halves))
+print("merge_heads undoes it:", torch.equal(merge_heads(halves), tens))
+
+# %% [markdown]
+# Each head has all positions, and its own columns of them. `split_heads` and `merge_heads` are the library's names for the two steps and for the way back; exercise 7.3 has you write both. With them the class is whole. Project, cut, attend in every head, merge, project:
+
+# %%
+diagrams.show("multi_head")
+
+# %% [markdown]
+# `W_q`, `W_k`, `W_v` hold all heads, and between split and merge stand the lines of section 4, with one more axis.
+
+# %%
+class MultiHead(nn.Module):
+    def __init__(self, D, H):
+        super().__init__()
+        self.H, self.K = H, D // H
+        self.W_q = nn.Linear(D, D, bias=False)
+        self.W_k = nn.Linear(D, D, bias=False)
+        self.W_v = nn.Linear(D, D, bias=False)
+        self.W_o = nn.Linear(D, D, bias=False)
+
+    def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
+        memory = x if memory is None else memory
+        q = split_heads(self.W_q(x), self.H)  # (B, H, T, K)
+        k = split_heads(self.W_k(memory), self.H)  # (B, H, S, K)
+        v = split_heads(self.W_v(memory), self.H)  # (B, H, S, K)
+        scores = q @ k.mT / math.sqrt(self.K)  # (B, H, T, S)
+        if mask is not None:  # broadcasts to (B, H, T, S)
+            scores = scores.masked_fill(~mask, -math.inf)
+        weights = scores.softmax(dim=-1)  # (B, H, T, S)
+        return self.W_o(merge_heads(weights @ v))  # (B, T, D)
+
+# %% [markdown]
+# Does it compute what the list of heads does? Give both the same matrices, our two sentences and their mask, which gets an axis for the heads, (B, 1, T, S).
+
+# %%
+set_seed(0)
+plain = PlainMultiHead(D=4, H=2)
+joined = MultiHead(D=4, H=2)
+with torch.no_grad():
+    joined.W_q.weight.copy_(torch.cat([head.W_q.weight for head in plain.heads]))
+    joined.W_k.weight.copy_(torch.cat([head.W_k.weight for head in plain.heads]))
+    joined.W_v.weight.copy_(torch.cat([head.W_v.weight for head in plain.heads]))
+    joined.W_o.weight.copy_(plain.W_o.weight)
+    one_by_one = plain(sentences, mask=both)  # (B, T, D)
+    at_once = joined(sentences, mask=both[:, None])  # (B, T, D)
+print("the same:", torch.allclose(one_by_one, at_once, atol=1e-6))
+
+# %% [markdown]
+# So the class is whole. This is how it grew:
+#
+# | section | what is new | in the code |
+# |---|---|---|
+# | 1 | scores, weights, output | `x @ x.T`, `softmax`, `weights @ x` |
+# | 2 | a query, a key and a value for each word | `W_q`, `W_k`, `W_v` |
+# | 3 | the scale | `/ math.sqrt(K)` |
+# | 4 | who may look at whom, and at which text | `mask`, `memory` |
+# | 5 | several questions at once | `split_heads`, `merge_heads`, `W_o` |
+#
+# *A good place to stop for today. Exercises 7.1 to 7.4 follow, 90 minutes in all; sections 6 and 7 need none of them.*
+#
+# ---
 
 # %% [markdown]
 # ### Exercise 7.1 · Numbers by hand
 #
-# Difficulty ●●●○○ · 30 minutes · needs sections 1 and 3
+# Difficulty ●●●○○ · 30 minutes · needs sections 1 to 3
 #
 # Find four numbers with paper and a calculator, to three digits each. For (a) and (b) there are four keys, $k_1 = (10, 0, 0)$, $k_2 = (0, 10, 0)$ and $k_3 = k_4 = (0, 0, 10)$, and scores are divided by $\sqrt 3$.
 #
@@ -492,105 +592,17 @@ numbers = (grown / (2 * grown + 2), math.sqrt(3) * math.log(27) / 10, 16 * 0.25 
 ch07.numbers_by_hand(numbers)
 
 # %% [markdown]
-# ## 4 · Who may look at whom
-#
-# So far every word looks at every other. May it? A model that predicts the next word must not see it, and the padding of a batch is no word at all. A **mask** says who may look at whom. It is boolean, and in this course **True = may attend**. Rows are queries, columns are keys:
-
-# %%
-diagrams.show("masks")
-
-# %% [markdown]
-# The causal mask on our four words: hidden scores become $-\infty$, *before* the softmax, so that what is left still adds up to 1.
-
-# %%
-mask = torch.ones(4, 4, dtype=torch.bool).tril()  # True on and below the diagonal
-hidden = scores_qk.masked_fill(~mask, -math.inf)
-print("masked scores", hidden, "weights", hidden.softmax(dim=-1), sep="\n")
-
-# %% [markdown]
-# Only *collapsed* sees everything. Now the class gains two arguments. One is `mask`. The other is `memory`, for cross-attention: if it is given, keys and values are made from it instead of from $x$. $T$ queries then meet $S$ keys, and usually $T \ne S$.
-
-# %%
-class PlainAttention(nn.Module):
-    def __init__(self, D, K):
-        super().__init__()
-        self.K = K
-        self.W_q = nn.Linear(D, K, bias=False)
-        self.W_k = nn.Linear(D, K, bias=False)
-        self.W_v = nn.Linear(D, K, bias=False)
-
-    def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
-        memory = x if memory is None else memory  # new
-        q, k, v = self.W_q(x), self.W_k(memory), self.W_v(memory)
-        scores = q @ k.mT / math.sqrt(self.K)  # (B, T, S)
-        if mask is not None:  # new: broadcasts to (B, T, S)
-            scores = scores.masked_fill(~mask, -math.inf)
-        return scores.softmax(dim=-1) @ v  # (B, T, K)
-
-# %%
-diagrams.show("scaled_dot_product")
-
-# %% [markdown]
-# With `memory`, the questions of section 2 can be answered in one call. They are asked in reverse order, and the digits come back in reverse too:
-
-# %%
-asker = PlainAttention(D=20, K=32)
-asker.load_state_dict(lookup.attend.state_dict())  # from the class without memory
-with torch.no_grad():
-    told_digits = lookup.output(asker(questions, memory=shown)).argmax(dim=1)  # (T,)
-print("pairs shown, digits", digits)
-print("asked in reverse   ", told_digits.tolist())
-
-# %% [markdown]
-# So one class serves three kinds of attention:
-#
-# | kind | queries from | keys and values from | hidden |
-# |---|---|---|---|
-# | self-attention | $x$ | $x$ | padding |
-# | masked (causal) self-attention | $x$ | $x$ | padding, and what comes later |
-# | cross-attention | $x$ | memory | padding of the memory |
-#
-# Masks combine with `&`. A causal mask is (T, T), the same for all sentences. Which tokens are *real*, that is, not padding, is a tensor (B, S); we make it (B, 1, S), the same for all queries. Suppose that the sentence about *savings* had only two words, and that the other two rows were padding:
-
-# %%
-real = torch.tensor([[True, True, True, True], [True, True, False, False]])  # (B, S)
-both = real[:, None, :] & mask  # (B, 1, S) & (T, S) -> (B, T, S)
-print(tuple(both.shape), both[1].int(), sep="\n")
-
-# %% [markdown]
-# The last two rows are those of the padding: it still asks, but nobody reads its rows. Does a mask do its job? A test for every model: *change what is hidden: no visible position's output may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
-
-# %%
-layer = PlainAttention(D=4, K=2)
-layer.load_state_dict(by_hand.state_dict())  # our three matrices
-changed = sentences.clone()
-changed[0, 3] += 5  # "collapsed"
-changed[1, 2:] += 5  # the padding
-for name, each in {"masked": both, "no mask": None}.items():
-    old, new = layer(sentences, mask=each), layer(changed, mask=each)
-    print(f"{name}: earlier words unchanged:", torch.equal(old[0, :3], new[0, :3]))
-    print(f"{name}: real words unchanged:   ", torch.equal(old[1, :2], new[1, :2]))
-
-# %% [markdown]
-# Two corner cases remain. First, causal attention with $T \ne S$: a model that generates text keeps the keys of earlier steps (a *cache*), and few queries meet many keys. They are the *last* positions: with $S = 5$ and $T = 2$, query 0 stands at position 3, and query 1 at position 4. In general query $t$ stands at position $S - T + t$, and sees the keys up to there:
-#
-# $$ \text{mask}_{ts} = [\, s \le S - T + t \,]. $$
-
-# %%
-print(causal_mask(2, 5).int())  # two queries, five keys
-
-# %% [markdown]
-# Second, a query that may see *nothing*, for example in an empty sentence. `PlainAttention` gives it NaN (0 divided by 0), which spoils the gradient of $W_v$ and of everything below the values. In this course it gets zeros.
-#
-# That is all that one attention needs. Write it once, with every case.
-
-# %% [markdown]
 # ### Exercise 7.2 · Scaled dot-product attention
 #
-# Difficulty ●●●○○ · 30 minutes · needs sections 1, 3 and 4
+# Difficulty ●●●○○ · 30 minutes · needs sections 1 to 4
 #
-# As a function of tensors, without the library's functions of attention and without torch's, with all corner cases: any leading axes, $T \ne S$, values of another width, a mask, causality, both at once, and rows that may see nothing.
-
+# As a function of tensors, without the library's functions of attention and without torch's, with all corner cases: any leading axes, $T \ne S$, values of another width, a mask, causality, both at once, and rows that may see nothing. Two of these `PlainAttention` does not show.
+#
+# *Causal, with $T \ne S$.* A model that generates text keeps the keys of earlier steps (a *cache*), and few queries meet many keys. They are the *last* positions: with $S = 5$ and $T = 2$, query 0 stands at position 3, and query 1 at position 4. In general query $t$ stands at position $S - T + t$, and sees the keys up to there (the last mask in section 4's picture):
+#
+# $$ \text{mask}_{ts} = [\, s \le S - T + t \,]. $$
+#
+# *A query that may see nothing*, for example in an empty sentence. `PlainAttention` gives it NaN (0 divided by 0), which spoils the gradient of $W_v$ and of everything below the values. In this course it gets zeros.
 
 # %% nbgrader={"grade": false, "grade_id": "ex07-2-dot-product-attention", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def dot_product_attention(q, k, v, mask=None, causal=False):
@@ -621,131 +633,6 @@ def dot_product_attention(q, k, v, mask=None, causal=False):
 
 # %% nbgrader={"grade": true, "grade_id": "ex07-2-dot-product-attention-check", "locked": true, "points": 5, "schema_version": 3, "solution": false, "task": false}
 ch07.dot_product_attention(dot_product_attention)
-
-# %% [markdown]
-# The library's version, the same, fast and tested, is `attention(q, k, v, mask, causal)`; its halves are `attention_scores` and `attention_weights`.
-#
-# *A good place to stop for today.* You can build attention with any mask.
-#
-# ---
-
-# %% [markdown]
-# ## 5 · Several heads
-#
-# What if a word has two questions? Suppose *bank* needs its topic *and* what happened to it. One softmax gives *one* mean: half on *river* and half on *collapsed*, it gets half of each, in one sum. So let it look twice: $H = 2$ **heads**, each with its own $W_q$, $W_k$, $W_v$ and softmax. The first is that of section 1; in the second head things look for events, and the values carry event and thing. The outputs are put side by side.
-
-# %%
-W_q2 = torch.tensor([[0.0, 0, 3, 0], [0, 0, 0, 0]])  # things look for ...
-W_k2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 0, 0]])  # ... events
-W_v2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 1, 0]])  # event and thing
-second_head = PlainAttention(D=4, K=2)
-with torch.no_grad():
-    second_head.W_q.weight.copy_(W_q2)
-    second_head.W_k.weight.copy_(W_k2)
-    second_head.W_v.weight.copy_(W_v2)
-    h_both = torch.cat([by_hand(x), second_head(x)], dim=-1)  # (T, H K)
-print("water, money | event, thing", tuple(h_both.shape), h_both, sep="\n")
-
-# %% [markdown]
-# Now *bank* has both answers, each in its own columns. With $K = D / H$ the concatenated heads have the width $D$ again. As a class: a list of heads, and one more matrix, $W_o$, that lets their numbers mix.
-
-# %%
-class PlainMultiHead(nn.Module):
-    def __init__(self, D, H):
-        super().__init__()
-        self.heads = nn.ModuleList(PlainAttention(D, D // H) for _ in range(H))
-        self.W_o = nn.Linear(D, D, bias=False)
-
-    def forward(self, x, memory=None, mask=None):  # (B, T, D)
-        outputs = [head(x, memory, mask) for head in self.heads]  # (B, T, K) each
-        return self.W_o(torch.cat(outputs, dim=-1))  # (B, T, D)
-
-# %% [markdown]
-# What does it cost? Each head has $3 D K$ weights. $H$ of them, with $K = D / H$, have $3 D^2$, and $W_o$ has $D^2$: always $4 D^2$, however many heads there are.
-#
-# Can it do without the loop? Stack the heads along one more axis, which `@` treats like a batch. For one sentence, queries (H, T, K) and keys (H, S, K) give scores (H, T, S), one matrix for each head:
-
-# %%
-q_heads = torch.stack([q, x @ W_q2.T])  # (H, T, K)
-k_heads = torch.stack([k, x @ W_k2.T])  # (H, S, K)
-v_heads = torch.stack([v, x @ W_v2.T])  # (H, S, K)
-scores_heads = q_heads @ k_heads.mT / math.sqrt(2)  # (H, T, S)
-h_heads = scores_heads.softmax(dim=-1) @ v_heads  # (H, T, K)
-print("as before:", torch.allclose(torch.cat([h_heads[0], h_heads[1]], dim=-1), h_both))
-
-# %% [markdown]
-# The matrices can be joined, too. Put the heads' $W_q$ one above the other, and they are one matrix (D, D): a single product makes the queries of all heads, side by side, (B, T, D).
-#
-# Then they are cut, in two steps. `view` cuts each position's $D$ numbers into $H$ heads of $K$; `transpose` moves the axis of the heads in front of the positions. Try it on numbers that say where they stand: 23 is number 3 of position 2.
-
-# %%
-tens = 10 * torch.arange(4).view(1, 4, 1) + torch.arange(6)  # (B, T, D)
-cut = tens.view(1, 4, 2, 3)  # (B, T, H, K)
-halves = cut.transpose(1, 2)  # (B, H, T, K)
-print("all", tens[0], "head 0", halves[0, 0], "head 1", halves[0, 1], sep="\n")
-
-# %% [markdown]
-# Each head has all positions, and its own columns of them. These two steps are the library's `split_heads`. After attention `merge_heads` puts the heads side by side again. You write both in exercise 7.3; the next cell has the library's.
-
-# %% tags=["fold", "reveal"]
-# @title Both, one line each (the answers to 7.3)
-show_source(split_heads, merge_heads)
-
-# %% [markdown]
-# ### The whole layer in one piece
-#
-# Project, cut, attend in every head, merge, project:
-
-# %%
-diagrams.show("multi_head")
-
-# %% [markdown]
-# This is what the class has become: `W_q`, `W_k`, `W_v` hold all heads, and between split and merge stand the lines of section 4, with one more axis.
-
-
-# %%
-class MultiHead(nn.Module):
-    def __init__(self, D, H):
-        super().__init__()
-        self.H, self.K = H, D // H
-        self.W_q = nn.Linear(D, D, bias=False)
-        self.W_k = nn.Linear(D, D, bias=False)
-        self.W_v = nn.Linear(D, D, bias=False)
-        self.W_o = nn.Linear(D, D, bias=False)
-
-    def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
-        memory = x if memory is None else memory
-        q = split_heads(self.W_q(x), self.H)  # (B, H, T, K)
-        k = split_heads(self.W_k(memory), self.H)  # (B, H, S, K)
-        v = split_heads(self.W_v(memory), self.H)  # (B, H, S, K)
-        scores = q @ k.mT / math.sqrt(self.K)  # (B, H, T, S)
-        if mask is not None:  # broadcasts to (B, H, T, S)
-            scores = scores.masked_fill(~mask, -math.inf)
-        heads = scores.softmax(dim=-1) @ v  # (B, H, T, K)
-        return self.W_o(merge_heads(heads))  # (B, T, D)
-
-
-# %% [markdown]
-# Does it compute what the list of heads does? Give both the same matrices, our two sentences and their mask, which gets an axis for the heads, (B, 1, T, S).
-
-# %%
-set_seed(0)
-plain = PlainMultiHead(D=4, H=2)
-joined = MultiHead(D=4, H=2)
-with torch.no_grad():
-    joined.W_q.weight.copy_(torch.cat([head.W_q.weight for head in plain.heads]))
-    joined.W_k.weight.copy_(torch.cat([head.W_k.weight for head in plain.heads]))
-    joined.W_v.weight.copy_(torch.cat([head.W_v.weight for head in plain.heads]))
-    joined.W_o.weight.copy_(plain.W_o.weight)
-    one_by_one = plain(sentences, mask=both)  # (B, T, D)
-    at_once = joined(sentences, mask=both[:, None])  # (B, T, D)
-print("the same:", torch.allclose(one_by_one, at_once, atol=1e-6))
-
-# %% [markdown]
-# The layer is complete: several questions at once, in one sentence or across two. `MultiHead` has three input matrices. Torch's layer, like the library's `MultiHeadAttention`, packs them into one, `in_proj_weight`:
-
-# %%
-diagrams.show("packed_projection")
 
 # %% [markdown]
 # ### Exercise 7.3 · Split and merge heads
@@ -787,6 +674,11 @@ ch07.merge(merge)
 #
 # Cross-attention in a translator: batches of $B = 8$, German sentences of $S = 21$ words are the memory, English ones of $T = 17$ words ask. $D = 96$, $H = 6$. Give, as tuples, the shapes of the queries and keys after splitting, of the attention weights, of the
 # layer's output, and of `in_proj_weight`. Last, `numbers`: how many attention weights (not parameters) the layer computes for the whole batch.
+#
+# (`MultiHead` has three input matrices. Torch's layer, like the library's `MultiHeadAttention`, packs them into one, `in_proj_weight`:)
+
+# %%
+diagrams.show("packed_projection")
 
 # %% nbgrader={"grade": false, "grade_id": "ex07-4-shapes", "locked": false, "schema_version": 3, "solution": true, "task": false}
 arrows = ...  # {"queries": (...), "keys": (...), "weights": (...), "output": (...), "in_proj_weight": (...), "numbers": ...}
@@ -803,6 +695,284 @@ arrows = {
 
 # %% nbgrader={"grade": true, "grade_id": "ex07-4-shapes-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
 ch07.shapes(arrows)
+
+# %% [markdown]
+# ## 6 · Can it learn where to look?
+#
+# We chose the matrices for our four words. Can training find such matrices by itself? Take the memory task of the first screen. Its eight pairs are a dictionary: letters are keys, digits are values, and the last row comes with a query. Python's dictionary wants exactly the right key and returns one value. Attention compares the query with *all* keys and returns a weighted mean, a **soft dictionary**. Move the query a little, and the answer moves a little: so there is a slope, and training can improve the query.
+#
+# Nobody tells the model what to compare. One head will do: `LookUp` has our `PlainAttention` and one linear layer, which makes the answer from the question's row. It is the first screen's model without biases in its projections:
+
+# %%
+class LookUp(nn.Module):
+    def __init__(self, K=32):
+        super().__init__()
+        self.attend = PlainAttention(D=20, K=K)
+        self.output = nn.Linear(K, 10)
+
+    def forward(self, pairs):  # (B, 9, 20)
+        h = self.attend(pairs)  # (B, 9, K)
+        return self.output(h[:, -1])  # logits (B, 10), from the question's row
+
+# %% [markdown]
+# Each update draws 64 new sequences, and the loss is the cross-entropy with the right digit.
+
+# %% tags=["nbval-ignore-output"]
+set_seed(1)
+draws = torch.Generator().manual_seed(1)
+lookup = LookUp()
+optimizer = torch.optim.Adam(lookup.parameters(), lr=0.01)
+for update in range(1, 151):
+    pairs, digit = recall.draw(64, draws)  # new in every batch
+    logits = lookup(pairs)
+    loss = F.cross_entropy(logits, digit)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if update in (1, 50, 100, 150):
+        right = (logits.argmax(dim=1) == digit).float().mean()
+        print(f"update {update:3}: loss {loss:.2f}, accuracy {right:.2f}")
+
+# %% [markdown]
+# Does it really look things up? We show it the eight pairs of the first example as `memory`, and ask for their letters in reverse order. The digits should come back in reverse, too. For a picture we compute the weights once more, in the class's own lines.
+
+# %%
+shown = example[0, :8]  # memory (S, 20)
+questions = shown.flip(0)  # x (T, 20), the last pair first
+questions[:, 10:] = 0  # letters without their digits
+with torch.no_grad():
+    found_digits = lookup.output(lookup.attend(questions, memory=shown))  # (T, 10)
+    q_asked = lookup.attend.W_q(questions)  # (T, K)
+    k_shown = lookup.attend.W_k(shown)  # (S, K)
+    scores_shown = q_asked @ k_shown.T / math.sqrt(32)  # (T, S)
+    weights_shown = scores_shown.softmax(dim=-1)  # (T, S)
+print("pairs shown, digits (S,)", digits)
+print("asked in reverse    (T,)", found_digits.argmax(dim=1).tolist())
+
+# %%
+figures.lookup_weights(weights_shown, names[:8], digits)
+
+# %% tags=["fold"]
+# @title Checked: it learns, and looks where it should
+claim(
+    "After 150 updates more than 95 % of the last batch is right, and each question has more than half of its weight on its own pair.",
+    right > 0.95 and weights_shown.flip(0).diagonal().min() > 0.5,
+    accuracy=right,
+    smallest=weights_shown.flip(0).diagonal().min(),
+)
+
+# %% [markdown]
+# So it can learn where to look. And did the GRU lose because we stopped it too soon? From the ledger of recorded runs:
+
+# %%
+figures.recall_by_updates()
+
+# %% tags=["fold"]
+# @title In numbers, in each of three seeds
+def after(variant, updates):
+    """The accuracy of each seed after so many updates."""
+    marks = ledger.values("attention-recall", variant, "updates")[0]
+    return [run[marks.index(updates)] for run in ledger.values("attention-recall", variant, "by_updates")]
+
+
+kinds = (*(f"GRU, rate {rate}" for rate in (0.002, 0.005, 0.01)), "GRU, wide", "LSTM, rate 0.005")
+after_100 = after("attention, rate 0.01", 100)
+after_2000 = {name: after(name, 2000) for name in kinds}
+late = {updates: after("GRU, long", updates) for updates in (10000, 20000)}
+claim(
+    "In each of three seeds: attention is right more than 95 % of the time after 100 updates. After 2,000, no recurrent network reaches 40 %: neither the GRU, at three learning rates, nor one with four times the units, nor an LSTM.",
+    min(after_100) > 0.95 and max(max(runs) for runs in after_2000.values()) < 0.4 and len(after_100) == 3,
+    attention=after_100,
+    **after_2000,
+)
+claim(
+    "After 10,000 updates the GRU is still below 40 %, after 20,000 above 80 %.",
+    max(late[10000]) < 0.4 and min(late[20000]) > 0.8,
+    **{f"after {updates:,}": runs for updates, runs in late.items()},
+)
+
+# %% [markdown]
+# The GRU can learn it, but it took more than a hundred times as many updates. Up to 5,000 it stays at 0.3, which is about what you get by always naming the digit that occurred most often; at 10,000 it is hardly higher. Two kinds of memory have met:
+#
+# | | recurrent state | keys and values |
+# |---|---|---|
+# | values stored after $S$ steps (all vectors of width $D$) | $D$ | $2 S D$ |
+# | to write | mix into the state | append |
+# | to read | whatever is left | weigh by the question |
+# | path length from step $i$ to $t$ | $t - i$ steps | one step |
+#
+# Two caveats. Only one learning rate, 0.005, was run so long, and the larger GRU had 2,000 updates, so whether a larger one would be faster stays open. And each letter stands with its digit in one row here: from rows of their own, one layer that knows no order could not match them.
+#
+# In this task we knew where it should look. Do the weights of a trained layer also tell us something about language?
+
+# %% [markdown]
+# ## 7 · What does "it" mean?
+#
+# > The cat didn't cross the bridge because **it** was too *tired*.
+# >
+# > The cat didn't cross the bridge because **it** was too *wide*.
+#
+# One word decides whether *it* is the cat or the bridge. A famous picture shows a head in which *it*, in such a pair, looks at the right noun. But that is one example, and somebody chose it. So we write thousands of such **twins** in a toy language, where we know the truth for each:
+
+# %%
+task = coreference.coreference_task(3000, seed=0)
+for sentence in task.test_sentences[:4]:
+    print(" ".join(sentence.tokens), "| it =", sentence.tokens[sentence.referent])
+
+# %% [markdown]
+# Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, none twice, and the model must say the noun's number:
+#
+# | word | the | cat | didn't | cross | the | bridge | because | it | was | too | tired |
+# |---|---|---|---|---|---|---|---|---|---|---|---|
+# | ticket | 5 | 3 | 0 | 12 | 9 | 11 | 7 | 2 | 14 | 1 | 8 |
+#
+# | input | wanted answer at *it* |
+# |---|---|
+# | the words above, with their tickets | 3, the ticket of *cat* |
+# | the same with *wide* in place of *tired* | 11, the ticket of *bridge* |
+#
+# The only way to know that number is to look there. The loss is the cross-entropy between the scores at *it* and the wanted ticket; other positions have no loss. Tickets are drawn anew in every batch, and the nouns of a test sentence never stood together in training.
+#
+# The model has two layers of multi-head attention. We take the library's, which is `MultiHead` with biases, and with query, key and value given apart. In the first, `gather`, *it* collects hints from the sentence, with two heads. In the second, `read`, it asks with what it has gathered. There the *words* are the keys and the *tickets* the values, and one head decides which ticket comes back:
+
+# %%
+class Reader(nn.Module):
+    def __init__(self, vocab_size, D=32):
+        super().__init__()
+        self.words = nn.Embedding(vocab_size, D)
+        self.tickets = nn.Embedding(16, D)
+        self.gather = MultiHeadAttention(D, 2)
+        self.read = MultiHeadAttention(D, 1)
+        self.output = nn.Linear(D, 16)
+        nn.init.normal_(self.words.weight, std=0.3)
+
+    def context(self, ids, mask=None):  # (B, T)
+        x = self.words(ids)  # (B, T, D)
+        return x, x + self.gather(x, mask=mask)  # "it" has gathered hints
+
+    def forward(self, ids, given, real=None):  # words, tickets, no padding: (B, T)
+        mask = padding_mask(real)
+        x, h = self.context(ids, mask)  # (B, T, D)
+        y = self.read(h, x, self.tickets(given), mask=mask)  # query, key, value
+        return self.output(y)  # (B, T, 16), a score for each ticket
+
+# %% [markdown]
+# The loop is the usual one; `ticket_batches` gives 64 sentences at a time, with new tickets. The learning rate rises and falls during training (`OneCycleLR`), and long gradients are clipped.
+
+# %% tags=["nbval-ignore-output"]
+set_seed(0)
+model = Reader(len(task.vocab))
+draws = torch.Generator().manual_seed(0)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+steps = 6 * math.ceil(len(task.train.ids) / 64)
+rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=steps)
+for epoch in tqdm(range(6), leave=False):
+    for batch, given in coreference.ticket_batches(task.train, 64, draws):
+        rows = torch.arange(len(given))
+        scores_it = model(batch.ids, given, batch.real)[rows, batch.pronoun]  # (B, 16)
+        wanted = given[rows, batch.referent]  # (B,), the ticket of its noun
+        loss = F.cross_entropy(scores_it, wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+    print(f"epoch {epoch + 1}: loss of the last batch {loss:.4f}")
+
+# %% [markdown]
+# Where does *it* look now? We draw its weights, as an **attention map**, for a test sentence and for its twin:
+
+# %% tags=["fold"]
+# @title One pair of twins, and where "it" looks in them
+written = task.test_sentences
+all_twins = zip(written[::2], written[1::2], strict=True)
+pair = next(  # one tired, one wide
+    pair
+    for pair in (sorted(both, key=lambda s: s.tokens[-1]) for both in all_twins)
+    if [sentence.tokens[-1] for sentence in pair] == ["tired", "wide"]
+)
+twins = coreference.as_batch(pair, task.vocab)
+tickets = torch.arange(twins.ids.shape[1]).expand(2, -1)  # any: they change no look
+with torch.no_grad(), record_attention(model) as maps:
+    model(twins.ids, tickets, twins.real)
+
+# %%
+figures.looks_of_it(pair, maps["gather"], maps["read"])
+
+# %% tags=["fold"]
+# @title Over all test sentences, in each seed
+quality = coreference.coreference_scores(model, task)
+recorded_one = {
+    metric: ledger.values("coreference-heads", "one reading head", metric)
+    for metric in ("accuracy", "head_at_referent")
+}
+claim(
+    "It predicts the right ticket in more than 85 % of the sentences, and its reading head looks most at the right noun in more than 85 %, here and in each of three recorded seeds.",
+    min(quality["accuracy"], quality["head_at_referent"], *recorded_one["accuracy"], *recorded_one["head_at_referent"])
+    > 0.85,
+    accuracy=[quality["accuracy"], *recorded_one["accuracy"]],
+    head_at_referent=[quality["head_at_referent"], *recorded_one["head_at_referent"]],
+)
+
+# %% [markdown]
+# In both twins *it* reads the right noun. Why did that need two layers? *It* is always the same word, so in one layer its query would be the same in every sentence. With one head the ratio of the two nouns' weights would then be the same in both twins, and the same noun would win.
+#
+# But look at the two rows of `gather` in the upper half: there, in our run, *it* hardly looked at *tired*, the very word that decides! Does a weight show what the model needs?
+#
+# **A test.** We hide the adjective from `gather` alone. Twins differ only in the adjective, so with it hidden `gather` returns the same vector at *it* in both, and *it* asks `read` the same question. The two nouns have the same keys in both, so the ratio of their weights is the same, too.
+#
+# **What to expect.** At most one of two twins should then be right, so at most half of all answers. *Which* half? In the figure each adjective is a dot. If a large weight meant *needed*, the dots on the right would all lie at 0.
+
+# %%
+by_adjective = coreference.by_adjective(model, task)
+figures.hidden_adjectives(by_adjective)
+
+# %% tags=["fold"]
+# @title Checked in each of three recorded seeds
+right_hidden = sum(row["sentences"] * row["right_without"] for row in by_adjective.values()) / len(written)
+hidden_runs = [
+    list(zip(*columns, strict=True))
+    for columns in zip(
+        *(
+            ledger.values("coreference-hidden", "by adjective", name)
+            for name in ("adjective", "weight", "right_without")
+        ),
+        strict=True,
+    )
+]
+looked_at = [{word: without for word, weight, without in rows if weight > 0.8} for rows in hidden_runs]
+half = [right_hidden, *ledger.values("coreference-hidden", "all", "without_adjective")]
+claim(
+    "With the adjective hidden, at most half of all answers are right, here and in each of three recorded seeds.",
+    max(half) < 0.5001 and len(half) == 4,
+    right=half,
+)
+claim(
+    "In each seed, of the adjectives with a weight above 0.8, one can be hidden and the answers stay right (more than 9 in 10), and with another hidden hardly any is right (fewer than 1 in 10).",
+    all(max(found.values()) > 0.9 and min(found.values()) < 0.1 for found in looked_at) and len(looked_at) == 3,
+    never_needed=[max(found, key=found.get) for found in looked_at],
+    always_needed=[min(found, key=found.get) for found in looked_at],
+    in_between=[sum(0.1 < without < 0.9 for _, _, without in rows) for rows in hidden_runs],
+)
+
+# %% [markdown]
+# Compare *small* and *wide*: in our run both have a weight of about 0.99. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. So a large weight does not tell whether the word is needed.
+#
+# Why? Without the adjective the model falls back on one of the two nouns. For adjectives that point to that noun it need not look at all, though it may. Not to look may even be an answer, "I have *not* seen *wide*": perhaps that is what happens with *tired*.
+#
+# > **What a map proves, and what it does not**
+# >
+# > *It proves* which values were mixed at this layer, and how much of each. Our tickets have no way around the one reading head, so that head's map shows where the answer came from.
+# >
+# > *It does not prove* that the model needs the word (our test), nor why it looked. In a deeper layer the vector at position $s$ holds more than word $s$; a large weight on a short value brings little; the residual $x + \ldots$ goes around the map; several heads can share the work; other weights may give the same output.
+# >
+# > Jain and Wallace (2019): *attention is not explanation*. Wiegreffe and Pinter (2019): *attention is not not explanation*. A map is a hypothesis. Test it by hiding the word.
+#
+# Two caveats. One adjective, *lazy*, lies in between; in the recorded seeds more do. And `read` still sees the hidden adjective among its keys, but that word's ticket is never the answer. *Going deeper* has readers with one layer, with two reading heads, and under a causal mask.
+#
+# *Exercises 7.5 to 7.7 follow, 90 minutes in all.*
+#
+# ---
 
 # %% [markdown]
 # ### Exercise 7.5 · Assemble: multi-head attention from your own parts
@@ -838,6 +1008,36 @@ def multi_head(query, key, value, in_proj_weight, in_proj_bias, out_proj_weight,
 
 # %% nbgrader={"grade": true, "grade_id": "ex07-5-multi-head-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 ch07.multi_head(multi_head)
+
+# %% [markdown]
+# Can your own attention read the twins? The next cell puts your function, with the trained weights, into both layers of the reader.
+
+# %% tags=["fold", "nbval-ignore-output"]
+# @title Your attention reads the twins
+
+
+def your_layer(layer, query, key, value, mask):
+    """A trained layer, computed by the reader's own function."""
+    trained = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias
+    return multi_head(query, key, value, *trained, layer.num_heads, mask)
+
+
+def read_by_yours(sentence):
+    """The word whose ticket the trained reader names at "it", by the reader's own attention."""
+    ids = coreference.as_batch([sentence], task.vocab).ids
+    everything = torch.ones(1, 1, 1, ids.shape[1], dtype=torch.bool)
+    embedded, ticket_vectors = model.words(ids), model.tickets(torch.arange(ids.shape[1])[None])
+    gathered = embedded + your_layer(model.gather, embedded, embedded, embedded, everything)
+    told = model.output(your_layer(model.read, gathered, embedded, ticket_vectors, everything))
+    return sentence.tokens[told[0, sentence.pronoun, : len(sentence.tokens)].argmax()]
+
+
+try:
+    with torch.no_grad():
+        for sentence in task.test_sentences[:6]:
+            print(" ".join(sentence.tokens), "| it =", read_by_yours(sentence))
+except NotImplementedError:
+    print("Not yet: this needs exercises 7.2, 7.3 and 7.5.")
 
 # %% [markdown]
 # ### Exercise 7.6 · Find the bug: maps that no model ever used
@@ -888,175 +1088,9 @@ def stack_maps(layers, x, mask):
 ch07.stack_maps(stack_maps)
 
 # %% [markdown]
-# ## 6 · What does "it" mean?
-#
-# Once such a layer is trained, where does it look? And what does that tell you?
-#
-# > The cat didn't cross the bridge because **it** was too *tired*.
-# >
-# > The cat didn't cross the bridge because **it** was too *wide*.
-#
-# One word decides whether *it* is the cat or the bridge. A famous picture shows a head in which *it*, in such a pair, looks at the right noun. But that is one example, and somebody chose it. So we write thousands of such **twins** in a toy language, where we know the truth for each:
-
-# %%
-task = coreference.coreference_task(3000, seed=0)
-for sentence in task.test_sentences[:4]:
-    print(" ".join(sentence.tokens), "| it =", sentence.tokens[sentence.referent])
-
-# %% [markdown]
-# Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, none twice:
-#
-# | word | the | cat | didn't | cross | the | bridge | because | it | was | too | tired |
-# |---|---|---|---|---|---|---|---|---|---|---|---|
-# | ticket | 5 | 3 | 0 | 12 | 9 | 11 | 7 | 2 | 14 | 1 | 8 |
-#
-# The input is both rows. The wanted answer at *it* is 3, the ticket of *cat*; with *wide* in place of *tired* it would be 11. The only way to know that number is to look there.
-#
-# The model has two layers. In the first, `gather`, *it* collects hints from the sentence, with two heads. In the second, `read`, it asks with what it has gathered. There the *words* are the keys and the *tickets* the values, and one head decides which ticket comes back:
-#
-# ```python
-# x = words(ids)                  # embeddings of the words, (B, T, D)
-# h = x + gather(x)               # "it" has gathered hints
-# y = read(h, x, tickets(given))  # query, key, value: the tickets' embeddings
-# scores = output(y)              # (B, T, 16), one for each ticket
-# ```
-#
-# `ids` are the words' numbers and `given` their tickets, both (B, T). The loss is the cross-entropy between the scores at *it* and its noun's ticket; other positions have no loss. Tickets are drawn anew in every batch. The nouns of a test sentence never stood together in training. (`coreference.TicketReader` adds the mask for padding.)
-#
-# Why two layers? *It* is always the same word, so in one layer its query would be the same in every sentence. With one head the ratio of the two nouns' weights would then be the same in both twins, and the same noun would win. (What several heads could do stands in *Going deeper*.)
-
-# %%
-set_seed(0)
-model = coreference.TicketReader(len(task.vocab))
-coreference.train_reader(model, task, epochs=6, seed=0)
-quality = coreference.coreference_scores(model, task)
-
-# %% tags=["fold"]
-# @title One pair of twins, read with recorded weights
-written = task.test_sentences
-all_twins = zip(written[::2], written[1::2], strict=True)
-pair = next(  # one tired, one wide
-    pair
-    for pair in (sorted(both, key=lambda s: s.tokens[-1]) for both in all_twins)
-    if [sentence.tokens[-1] for sentence in pair] == ["tired", "wide"]
-)
-twins = coreference.as_batch(pair, task.vocab)
-tickets = torch.arange(twins.ids.shape[1]).expand(2, -1)  # any: they change no look
-with torch.no_grad(), record_attention(model) as maps:
-    model(twins.ids, tickets, twins.real)
-
-# %%
-figures.looks_of_it(pair, maps["gather"], maps["read"])
-
-# %% tags=["fold"]
-# @title Over all test sentences, in each seed
-recorded_one = {
-    metric: ledger.values("coreference-heads", "one reading head", metric)
-    for metric in ("accuracy", "head_at_referent")
-}
-claim(
-    "It predicts the right ticket in more than 85 % of the sentences, and its reading head looks most at the right noun in more than 85 %, here and in each of three recorded seeds.",
-    min(quality["accuracy"], quality["head_at_referent"], *recorded_one["accuracy"], *recorded_one["head_at_referent"])
-    > 0.85,
-    accuracy=[quality["accuracy"], *recorded_one["accuracy"]],
-    head_at_referent=[quality["head_at_referent"], *recorded_one["head_at_referent"]],
-)
-
-# %% [markdown]
-# **What we see.** In both twins *it* reads the right noun. But look at the two rows of `gather` in the upper map: there, in our run, *it* hardly looked at *tired*, the very word that decides!
-#
-# **A test.** Does a weight show what the model needs? We hide the adjective from `gather` alone. Twins differ only in the adjective, so with it hidden `gather` returns the same vector at *it* in both, and *it* asks `read` the same question. The two nouns have the same keys in both, so the ratio of their weights is the same, too.
-#
-# **What to expect.** At most one of two twins should then be right, so at most half of all answers. *Which* half? In the figure each adjective is a dot. If a large weight meant *needed*, the dots on the right would all lie at 0.
-
-# %%
-by_adjective = coreference.by_adjective(model, task)
-figures.hidden_adjectives(by_adjective)
-
-# %% tags=["fold", "nbval-ignore-output"]
-# @title The same as a table
-right_hidden = sum(row["sentences"] * row["right_without"] for row in by_adjective.values()) / len(written)
-table(
-    ["adjective", "sentences", "weight", "right", "right with it hidden"],
-    [
-        *([word, *row.values()] for word, row in by_adjective.items()),
-        ["all", len(written), "", quality["accuracy"], right_hidden],
-    ],
-)
-
-# %% tags=["fold"]
-# @title Checked in each of three recorded seeds
-hidden_runs = [
-    list(zip(*columns, strict=True))
-    for columns in zip(
-        *(
-            ledger.values("coreference-hidden", "by adjective", name)
-            for name in ("adjective", "weight", "right_without")
-        ),
-        strict=True,
-    )
-]
-looked_at = [{word: without for word, weight, without in rows if weight > 0.8} for rows in hidden_runs]
-half = [right_hidden, *ledger.values("coreference-hidden", "all", "without_adjective")]
-claim(
-    "With the adjective hidden, at most half of all answers are right, here and in each of three recorded seeds.",
-    max(half) < 0.5001 and len(half) == 4,
-    right=half,
-)
-claim(
-    "In each seed, of the adjectives with a weight above 0.8, one can be hidden and the answers stay right (more than 9 in 10), and with another hidden hardly any is right (fewer than 1 in 10).",
-    all(max(found.values()) > 0.9 and min(found.values()) < 0.1 for found in looked_at) and len(looked_at) == 3,
-    never_needed=[max(found, key=found.get) for found in looked_at],
-    always_needed=[min(found, key=found.get) for found in looked_at],
-    in_between=[sum(0.1 < without < 0.9 for _, _, without in rows) for rows in hidden_runs],
-)
-
-# %% [markdown]
-# Compare *small* and *wide*: in our run both have a weight of about 0.99. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. One adjective, *lazy*, lies in between; in the recorded seeds more do. So a large weight does not tell whether the word is needed.
-#
-# Why? Without the adjective the model falls back on one of the two nouns. For adjectives that point to that noun it need not look at all, though it may. Not to look may even be an answer, "I have *not* seen *wide*": perhaps that is what happens with *tired*. (`read` still sees the adjective among its keys, but that word's ticket is never the answer.)
-#
-# > **What a map proves, and what it does not**
-# >
-# > *It proves* which values were mixed at this layer, and how much of each. Our tickets have no way around the one reading head, so that head's map shows where the answer came from.
-# >
-# > *It does not prove* that the model needs the word (our test), nor why it looked. In a deeper layer the vector at position $s$ holds more than word $s$; a large weight on a short value brings little; the residual $x + \ldots$ goes around the map; several heads can share the work; other weights may give the same output.
-# >
-# > Jain and Wallace (2019): *attention is not explanation*. Wiegreffe and Pinter (2019): *attention is not not explanation*. A map is a hypothesis. Test it by hiding the word.
-#
-# Can your own attention read the twins? The next cell puts your function of exercise 7.5, with the trained weights, into both layers of the reader.
-
-# %% tags=["fold", "nbval-ignore-output"]
-# @title Your attention reads the twins
-
-
-def your_layer(layer, query, key, value, mask):
-    """A trained layer, computed by the reader's own function."""
-    trained = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias
-    return multi_head(query, key, value, *trained, layer.num_heads, mask)
-
-
-def read_by_yours(sentence):
-    """The word whose ticket the trained reader names at "it", by the reader's own attention."""
-    ids = coreference.as_batch([sentence], task.vocab).ids
-    everything = torch.ones(1, 1, 1, ids.shape[1], dtype=torch.bool)
-    embedded, ticket_vectors = model.words(ids), model.tickets(torch.arange(ids.shape[1])[None])
-    gathered = embedded + your_layer(model.gather, embedded, embedded, embedded, everything)
-    told = model.output(your_layer(model.read, gathered, embedded, ticket_vectors, everything))
-    return sentence.tokens[told[0, sentence.pronoun, : len(sentence.tokens)].argmax()]
-
-
-try:
-    with torch.no_grad():
-        for sentence in task.test_sentences[:6]:
-            print(" ".join(sentence.tokens), "| it =", read_by_yours(sentence))
-except NotImplementedError:
-    print("Not yet: this needs exercises 7.2, 7.3 and 7.5.")
-
-# %% [markdown]
 # ### Exercise 7.7 · Explore and explain: saturation and heads
 #
-# Difficulty ●●●○○ · 40 minutes · needs sections 3 and 6
+# Difficulty ●●●○○ · 40 minutes · needs sections 3 and 7
 #
 # The second cell multiplies the trained reader's queries by $c$, an *inverse temperature*, and shows where *it* then looks in the first twin, whose ticket it names, and the slope of the weights ($J$ is the matrix of section 3's slopes). Change $c$. Answer in words:
 #
@@ -1133,7 +1167,7 @@ ch07.saturation_and_heads.compare(...)
 # %% [markdown]
 # ## Going deeper
 #
-# Nothing later in the course needs these parts; each answers one question.
+# Nothing later in the course needs these parts; each answers one question. `attention(q, k, v, mask, causal)` is the library's version of exercise 7.2; its halves are `attention_scores` and `attention_weights`.
 
 # %% [markdown] tags=["deeper"]
 # ### Errors you will meet
@@ -1219,6 +1253,7 @@ claim(
 
 # %%
 show_source(MultiHeadAttention.forward, MultiHeadAttention.project)
+show_source(split_heads, merge_heads)
 
 # %% [markdown]
 # With the matrices of our list of heads, it returns the same, and its maps as well:
@@ -1349,7 +1384,7 @@ for kind in (hard_attention, attention):  # the library's
 # %% [markdown] tags=["deeper"]
 # ### How do other books write it?
 #
-# With vectors as *columns*. Then $X$ is $D \times T$, the weights of one query are a column, there called $a$, with $\lVert a \rVert_0 = 1$ (hard) or $\lVert a \rVert_1 = 1$ and $a \ge 0$ (soft), one output is $h = X a$, and all of them are
+# Vaswani et al. (2017, equation 1) call the matrices $Q$, $K$, $V$ and the width $d_k$. Others have vectors as *columns*. Then $X$ is $D \times T$, the weights of one query are a column, there called $a$, with $\lVert a \rVert_0 = 1$ (hard) or $\lVert a \rVert_1 = 1$ and $a \ge 0$ (soft), one output is $h = X a$, and all of them are
 #
 # $$ H = X A, \qquad A = \mathrm{softmax}(X^\top X), \qquad \text{or} \qquad H = V A, \qquad A = \mathrm{softmax}(K^\top Q), $$
 #
@@ -1437,6 +1472,8 @@ interactive.root_of_k(width=4)
 
 # %% [markdown]
 # No, the queries differ: of the 16 here, one gets there at $K = 8$, most at 64 or 128, some not before 512, and a query can fall back at the next width. If two keys compete, the better one has the weight $1 / (1 + e^{-\text{lead}})$, where the lead is the difference of their scores. That is more than 0.99 once the lead is more than $\ln 99 \approx 4.6$. Without the division, two random scores differ with a standard deviation of $\sqrt{2K}$, which is 11 at $K = 64$: by then such a lead is common, but which key has it is chance.
+#
+# The figure of section 3 counts 500 queries at each width, each with 32 keys. There a query counts as saturated if its slope is below a hundredth of that of equal weights. Without the root that is none at $K = 4$, about one in nine at 64, more than half at 1024. Up to $K = 64$ the typical gradient, the median, is even larger without the root; what grows is the fraction of saturated queries, while a few with long gradients hold up the mean.
 
 # %% [markdown] tags=["deeper"]
 # ### How do you get from a GRU to attention?
@@ -1453,7 +1490,7 @@ diagrams.show("four_steps")
 #
 # **2 · Decouple the candidates.** $n_i$ needs the state before it, so $T$ steps wait for each other. Functions $f(x_i)$ of one input each can all be computed at the same time. With the loop we also lose all knowledge of order; chapter 08 brings it back.
 #
-# **3 · Keys and values apart; 4 · heads.** As in sections 1 and 5.
+# **3 · Keys and values apart; 4 · heads.** As in sections 2 and 5.
 
 # %% [markdown] tags=["deeper"]
 # ### Is the GRU's state really such a sum?

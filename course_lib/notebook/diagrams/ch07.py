@@ -304,11 +304,11 @@ def packed_projection():
 
 
 @diagram(
-    alt="Queries' source x_q of shape B, T, D and keys' and values' source x_k of shape B, S, D are projected, "
+    alt="The queries' source, x of shape B, T, D, and that of keys and values, memory of shape B, S, D, are projected, "
     "cut into heads of shape B, H, T, K and B, H, S, K, attended in each head separately with weights B, H, "
     "T, S, giving B, H, T, K; concatenated into B, T, D and multiplied with out_proj.",
     caption="Multi-head attention: project, cut into heads, attend in every head, concatenate, project with $W_o$. "
-    "In self-attention $x_q$ and $x_k$ are one tensor; in cross-attention they are two, and $T \\neq S$.",
+    "In self-attention the memory is $x$ itself; in cross-attention it is another tensor, and $T$ and $S$ may differ.",
 )
 def multi_head():
     """Draw the layer with a shape on every arrow."""
@@ -318,13 +318,13 @@ def multi_head():
     source = (rows["k"] + rows["v"]) / 2
     for shift in (0.3, 0.15, 0):
         box(ax, 9.2 + shift, middle + shift, "", kind="attention weight", w=3.4, h=4.5)
-    for y, name in ((rows["q"], "$x_q$"), (source, "$x_k$")):
-        box(ax, 0.75, y, name, kind="token", w=1.0, h=0.76, size=11.5)
-    wire(ax, [(1.25, rows["q"]), (3.0, rows["q"])])
+    for y, name in ((rows["q"], "$x$"), (source, "memory")):
+        box(ax, 0.85, y, name, kind="token", w=1.5, h=0.76, size=11.5 if "$" in name else 9.5)
+    wire(ax, [(1.6, rows["q"]), (3.0, rows["q"])])
     for name in "kv":
-        wire(ax, [(1.25, source), (2.4, source), (2.4, rows[name]), (3.0, rows[name])])
-    label(ax, 1.95, rows["q"] + 0.42, "(B, T, D)", size=9)
-    label(ax, 0.75, source - 0.62, "(B, S, D)", size=9)
+        wire(ax, [(1.6, source), (2.4, source), (2.4, rows[name]), (3.0, rows[name])])
+    label(ax, 0.85, rows["q"] - 0.62, "(B, T, D)", size=9)
+    label(ax, 0.85, source - 0.62, "(B, S, D)", size=9)
     for name, length in (("q", "T"), ("k", "S"), ("v", "S")):
         y, kind = rows[name], HEADS[name]
         box(ax, 3.65, y, f"$W_{name}$", kind=kind, w=1.3, h=0.8, size=11)

@@ -35,7 +35,7 @@ def recall_by_updates():
     )
 
 
-def word_maps(words, plain, by_role):
+def word_weights(words, plain, by_role):
     """Four words' weights (T, T): the words themselves compared, and their queries with their keys."""
     panels = plots.grid(1, 2, height=2.9)[0]
     titles = ("words compared with words", "queries compared with keys")
@@ -70,7 +70,7 @@ def kernel_regression(keys, values, queries, answers):
     )
 
 
-def lookup_map(weights, letters, digits):
+def lookup_weights(weights, letters, digits):
     """The trained reader's weights (T, S): the pairs as they were shown, and their letters asked in reverse order."""
     ax = plots.axes(height=3.1)
     pairs = [f"{letter} {digit}" for letter, digit in zip(letters, digits, strict=True)]
