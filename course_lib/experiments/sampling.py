@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from course_lib.experiments import experiment
-from course_lib.experiments.shakespeare_gpt import make_gpt, our_learner, shakespeare
+from course_lib.experiments.shakespeare_gpt import our_learner, shakespeare
+from course_lib.experiments.shakespeare_weights import make_model
 from course_lib.generate import generate
 from course_lib.utils import number_of_parameters
 
@@ -115,9 +116,19 @@ def speeches(text, count, length):
 
 @experiment("gpt-sampling", "Texts of a GPT trained on Shakespeare, drawn in ten ways, and real ones beside them.")
 def gpt_sampling(
-    seed, layers=4, heads=4, width=128, block=352, batch_size=3, steps=500, learning_rate=2.5e-3, texts=20, length=300
+    seed,
+    layers=4,
+    heads=4,
+    width=128,
+    block=256,
+    batch_size=8,
+    steps=500,
+    schedule=6000,
+    learning_rate=3e-3,
+    texts=20,
+    length=240,
 ):
-    """A model with a context long enough for a whole text, trained for about a minute.
+    """The model of `shakespeare_weights`, stopped after `steps` steps of `schedule`; a text fits its context.
 
     Each way continues the same prompts, names of speakers from the validation text; "real text" is what stands there.
     "nll" is the mean negative log-likelihood of the characters under the model itself, whatever way drew them.
@@ -127,7 +138,7 @@ def gpt_sampling(
     train, valid, chars = shakespeare()
     number = {char: i for i, char in enumerate(chars)}
     torch.manual_seed(seed)
-    learner = our_learner(make_gpt(len(chars), block, layers, heads, width), steps, learning_rate, seed)
+    learner = our_learner(make_model(len(chars), block, layers, heads, width), schedule, learning_rate, seed)
     learner.advance(train, block, batch_size, steps)
     model, known = learner.model.eval(), set(words("".join(chars[i] for i in train)))
     real = speeches("".join(chars[i] for i in valid), texts, length)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from course_lib import datasets
-from course_lib.experiments import sampling, shakespeare_gpt
+from course_lib.experiments import sampling, shakespeare_gpt, shakespeare_weights
+from course_lib.notebook import ledger
 
 TEXT = "".join(
     f"\n\nSPEAKER {'ABC'[i % 3]}:\nthe cat {i % 7} saw a dog and no {i % 11} hats, so it goes" for i in range(60)
@@ -56,10 +57,32 @@ def test_speeches_need_enough_text():
 
 def test_sampling_records_every_way(play):
     """Fails if a way is missing, its text is of another length, or greedy decoding is not the least varied."""
-    results = sampling.gpt_sampling(0, 1, 2, 16, block=40, steps=60, learning_rate=0.01, texts=3, length=25)["results"]
+    sizes = {"layers": 1, "heads": 2, "width": 16, "block": 40, "batch_size": 3, "texts": 3, "length": 25}
+    results = sampling.gpt_sampling(0, **sizes, steps=60, schedule=60, learning_rate=0.01)["results"]
     json.dumps(results, allow_nan=False)
     assert list(results) == ["model", "real text", *sampling.WAYS]
     assert results["real text"]["sample"] in TEXT
     for way in sampling.WAYS:
         assert len(results[way]["sample"]) == len("SPEAKER A:\n") + 25
     assert results["greedy"]["nll"] < results["pure sampling"]["nll"] < results["temperature 1.3"]["nll"]
+
+
+def test_the_model_is_the_shipped_one_early_in_its_training(play, monkeypatch, tmp_path):
+    """Fails if the first screen's texts come from another run than the early row of `shakespeare-weights`."""
+    monkeypatch.setenv("COURSE_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setattr(shakespeare_weights, "PROMPT", "SPEAKER A:\n")  # in the letters of the short speeches
+    sizes = {"layers": 1, "heads": 2, "width": 8, "block": 40, "batch_size": 3}
+    early = shakespeare_weights.shakespeare_weights(2, **sizes, steps=9, early=4, new=5, chunk=3)["results"]["early"]
+    found = sampling.gpt_sampling(2, **sizes, steps=4, schedule=9, texts=1, length=12)["results"]["model"]
+    assert found["valid_loss"] == pytest.approx(early["valid_loss"], rel=1e-6)
+
+
+def test_the_recorded_models_are_the_shipped_ones_early_in_their_training():
+    """Fails if a record of `gpt-sampling` is of other settings, or of a model with another loss."""
+    drawn, shipped = ledger.load("gpt-sampling"), ledger.load("shakespeare-weights")
+    equal = ("layers", "heads", "width", "block", "batch_size", "learning_rate")
+    assert [drawn["config"][key] for key in equal] == [shipped["config"][key] for key in equal]
+    assert drawn["config"]["steps"] == shipped["config"]["early"]
+    assert drawn["config"]["schedule"] == shipped["config"]["steps"]
+    early = shipped["runs"][0]["results"]["early"]["valid_loss"]
+    assert drawn["runs"][0]["results"]["model"]["valid_loss"] == pytest.approx(early, abs=1e-3)
