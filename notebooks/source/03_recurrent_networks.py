@@ -1,7 +1,7 @@
 # ---
 # jupyter:
 #   course:
-#     minutes: 290
+#     minutes: 270
 #     needs: chapters 01 and 02
 #   jupytext:
 #     text_representation:
@@ -16,8 +16,14 @@
 # %% [markdown]
 # # 03 · Recurrent networks
 #
-# As you read a line of text, you know at every letter whether a quotation is open. Two networks learn to do the same, from strings of 10 symbols.
-# One sees the last 10 symbols through a window. The other reads one symbol at a time and keeps 16 numbers as its memory.
+# As you read a line of text, you know at every letter whether a quotation is open. Two networks learn to do the same, from strings of 10 symbols, where 1 is a quotation mark and 0 any other character:
+#
+# ```text
+# read:    0 1 0 0 0 1 1 0 1 0
+# answer:  0 1 1 1 1 0 1 1 0 0      1: a quotation is open
+# ```
+#
+# The window network of chapter 01 sees the last 10 symbols. The other network reads one symbol at a time and keeps 16 numbers as its memory.
 # Then both are tested on strings of 1,000 symbols. **How often is each of them right?**
 
 # %% tags=["fold"]
@@ -49,29 +55,17 @@ from course_lib.rnn import RNN, rnn_loop, rnn_step, scan
 torch.set_printoptions(precision=2, sci_mode=False)
 _ = torch.manual_seed(0)
 
-# %% [markdown]
-# As tensors: a string is a row of zeros and ones, where 1 is a quotation mark. The right answer at each symbol is 1 if a quotation is open after it, else 0.
-
-
 # %%
+long_guess = predict("the two accuracies on 1,000 symbols, in percent", ...)
+
+# %% tags=["fold", "reveal"]
+# @title Train both on strings of 10, then test both
 def quotations(batch, length, generator):
     """Symbols (B, T), 1 = a quotation mark; answers (B, T), 1 = a quotation is open."""
     symbols = (torch.rand(batch, length, generator=generator) < 0.5).long()
     return symbols, symbols.cumsum(dim=1) % 2
 
 
-marks, is_open = quotations(1, 10, torch.Generator().manual_seed(5))
-print("read:  ", *marks[0].tolist())
-print("answer:", *is_open[0].tolist())
-
-# %% [markdown]
-# The window network is the one from chapter 01. The other is what this chapter builds. Both give two logits at each symbol, for closed and open; the loss is their cross-entropy with the answers.
-
-# %%
-long_guess = predict("the two accuracies on 1,000 symbols, in percent", ...)
-
-# %% tags=["fold", "reveal"]
-# @title Train both on strings of 10, then test both
 train.set_seed(0)
 generator = torch.Generator().manual_seed(0)
 short = [quotations(64, 10, generator) for _ in range(400)]
@@ -109,14 +103,14 @@ claim(
 long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state")])
 
 # %% [markdown]
-# There are only 1,024 strings of 10 symbols, and each came up some 25 times in training: the window can learn them like a table. In a long string it is lost. A quotation mark looks the same whether it opens or closes. To know which, you must know how many came before, back to the
-# first symbol. No fixed window reaches that far. Yet one bit is enough, if it is kept up to date. This is one training run of each; another seed may find a rule that holds only on short strings.
+# A quotation mark looks the same whether it opens or closes. To know which, you must know how many came before, back to the first symbol, and no fixed window reaches that far. There are only 1,024 strings of 10 symbols, so in those the window could learn the answers like a table.
+# Yet one bit is enough, if it is kept up to date: a memory that is carried from symbol to symbol. This is one training run of each; another seed may find a rule that holds only on short strings.
 #
-# This chapter builds a network that keeps such a memory, lets it write, and finds its limit:
+# A network with such a memory is called *recurrent*. This chapter builds one, and teaches it to write:
 #
-# - **Sections 1 to 4:** from a loop to a network that writes, in bare tensors. *With exercise 3.1 this is a sitting of about an hour; exercise 3.2 may wait.*
-# - **Sections 5 to 8:** torch's layer, a text of any length, how good the model is, and what holds it back, which leads to chapter 04.
-# - **Sections 9 and 10:** the same layer for other tasks. **Section 11:** errors to look up.
+# - **Sections 1 to 3:** one step, a loop, and a language model from scratch, in bare tensors. *With exercise 3.1 this is a sitting of about an hour.*
+# - **Sections 4 to 8:** the same with torch's layer, a text of any length, how good the model is, more layers and directions, and what is hard.
+# - **Exercises 3.3 to 3.7**, some two hours, and four errors to look up.
 #
 # ### You will be able to
 #
@@ -126,82 +120,55 @@ long_guess.compare([f"{100 * scores[name][1]:.3g}" for name in ("window", "state
 # 4. assemble a bidirectional layer for padded rows out of your own parts (3.7).
 
 # %% [markdown]
-# ## 1 · A loop and its state
+# ## 1 · One step, and the next
 #
-# Chapter 01's models saw the last few inputs, all at once. The other way to turn a sequence into answers is a **loop**, as in the picture at the top:
+# How does a network carry a memory? It reads one input at a time, and each step also gets what the step before has left, as in the picture at the top:
 #
 # $$ h_t = f(x_t, h_{t-1}), \qquad y_t = g(h_t). $$
 #
-# It takes one input at a time. Whatever it will need later of $x_1, \dots, x_t$ must be in the **state** $h_t$, also called the *hidden* state, as it is neither an input nor an output.
-#
-# A loop needs no neural network:
-
-
-# %%
-def flip(x, is_open):
-    """The new state: one bit, is a quotation open?"""
-    return is_open ^ (x == '"')
-
-
-said, state = 'say "ah" or "oh"', False
-open_at = []
-for character in said:
-    state = flip(character, state)
-    open_at.append(state)
-print(said)
-print("".join("^" if bit else "." for bit in open_at))
-
-# %% [markdown]
-# Here we chose $f$ and the state ourselves, and one bit was enough at every length. A recurrent network has a state of fixed size too, but it *learns* what to put into it. What is its $f$?
-
-# %% [markdown]
-# ## 2 · One step, and one more
-#
-# To be learned, $f$ must be made of weights. Elman (1990) chose one layer of a neural network, which sees the input *and its own previous result*. With tanh, as is usual today:
+# Whatever it will need later of $x_1, \dots, x_t$ must be in the **state** $h_t$, also called the *hidden* state, as it is neither an input nor an output. In the picture, on the right, $f$ flips one bit. A network must *learn* what to keep, so its $f$ is made of weights. Elman (1990) chose one layer of a neural network, which sees the input *and its own previous result*. With tanh, as is usual today:
 #
 # $$ h_t = \tanh\big(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b\big). $$
 #
-# The first term is what the new input adds, the second is what the past has to say, and the tanh keeps every number of the state between -1 and 1.
-#
-# **Shapes.** A batch has `B` sequences of `T` steps. An input has `I` numbers, a state has `D`, one for each *unit* of the layer. Vectors are rows, as in torch: $x_t$ is (B, I), $h_t$ is (B, D). So $W_{ih}$, "from input to hidden", is (D, I), $W_{hh}$ is (D, D), and $b$ is (D).
-#
-# Here is the loop, unrolled. Its $W_{ho}$ makes the output $y_t$.
+# The first term is what the new input adds, the second is what the past has to say, and the tanh keeps every number of the state between -1 and 1. Here are four steps, side by side, with an output $y_t$ for each:
 
 # %% tags=["fold"]
 # @title Diagram: the loop, unrolled over four steps
 diagrams.show("rnn_unrolled")
 
 # %% [markdown]
-# We take two strings of the kind from the opening, 1010 and 0011, where 1 is a quotation mark. The input is a single number, so I = 1. The weights are random, the state starts at zero, and each symbol has one line:
+# **Shapes.** A batch has `B` sequences of `T` steps. An input has `I` numbers, a state has `D`, one for each *unit* of the layer. Vectors are rows, as in torch: $x_t$ is (B, I), $h_t$ is (B, D). So $W_{ih}$, "from input to hidden", is (D, I), $W_{hh}$ is (D, D), and $b$ is (D).
+#
+# We read two words, *set* and *sit*. A letter enters as its *one-hot* vector: a 1 at its place in the alphabet *e i s t*, 0 elsewhere, so I = 4. The weights are random, the state starts at zero, and each letter has one line:
 
 # %%
-x = torch.tensor([[1, 0, 1, 0], [0, 0, 1, 1]]).float()[:, :, None]  # (B, T, I)
-B, T, I = x.shape  # 2, 4, 1
+ids = torch.tensor([[2, 0, 3], [2, 1, 3]])  # s e t, s i t
+x = F.one_hot(ids, 4).float()  # (B, T, I)
+B, T, I = x.shape  # 2, 3, 4
 D = 5
 _ = torch.manual_seed(1)
-W_ih, W_hh, b = torch.randn(D, I), torch.randn(D, D), torch.zeros(D)
+W_ih, W_hh, b = torch.randn(D, I) / 2, torch.randn(D, D) / 2, torch.zeros(D)
 
 h_0 = torch.zeros(B, D)
-h_1 = torch.tanh(x[:, 0] @ W_ih.T + h_0 @ W_hh.T + b)  # has read 1, 0
-h_2 = torch.tanh(x[:, 1] @ W_ih.T + h_1 @ W_hh.T + b)  # 10, 00
-h_3 = torch.tanh(x[:, 2] @ W_ih.T + h_2 @ W_hh.T + b)  # 101, 001
-h_4 = torch.tanh(x[:, 3] @ W_ih.T + h_3 @ W_hh.T + b)  # 1010, 0011
-for t, h in enumerate((h_1, h_2, h_3, h_4), start=1):
+h_1 = torch.tanh(x[:, 0] @ W_ih.T + h_0 @ W_hh.T + b)  # has read s, s
+h_2 = torch.tanh(x[:, 1] @ W_ih.T + h_1 @ W_hh.T + b)  # se, si
+h_3 = torch.tanh(x[:, 2] @ W_ih.T + h_2 @ W_hh.T + b)  # set, sit
+for t, h in enumerate((h_1, h_2, h_3), start=1):
     print(f"h_{t}", tuple(h.shape), h, sep="\n")
 
 # %% [markdown]
-# One row for each string, one column for each unit. Look at `h_2`: both strings have just read a 0, and yet the rows differ. The first still carries a trace of its mark; the second has met no mark, and with $b = 0$ its state is still zero.
+# One row for each word, one column for each unit. In `h_1` the rows are equal: the same letter, read from the same state. Look at `h_3`: both words have just read a *t*, and yet the rows differ. The state still carries a trace of the *e* or the *i*.
 #
-# Now compare the second row of `h_3` with the first row of `h_1`. They are equal: each string has just met its first mark, and the same weights read it, two steps apart. The weights have no index $t$; they are **shared** by all steps. So a layer has $D(I + D + 1)$ parameters whether $T$ is 5 or 5,000, it runs on lengths that it has never seen, and what it learns about a quotation mark at one place it can use at every place.
+# The weights have no index $t$: they are **shared** by all steps. So there are $D(I + D + 1)$ parameters whether $T$ is 3 or 3,000, the same weights run on lengths that they have never seen, and what is learned about a letter at one place can be used at every place.
 #
-# The four lines differ only in $t$. That calls for a loop, and this one is yours.
+# The three lines differ only in $t$. That calls for a loop, and this one is yours.
 
 # %% [markdown]
 # ### Exercise 3.1 · The recurrent layer from tensors
 #
-# Difficulty ●●○○○ · 20 minutes · needs section 2
+# Difficulty ●●○○○ · 20 minutes · needs section 1
 #
-# Turn the four lines into a loop over any number of steps, with `@`, `torch.tanh` and `torch.stack`, without `nn.RNN` and without the library. Inputs are float64, and five digits are compared. Gradients must flow back through all steps.
+# Turn the three lines into a loop over any number of steps, with `@`, `torch.tanh` and `torch.stack`, without `nn.RNN` and without the library. Inputs are float64, and five digits are compared. Gradients must flow back through all steps.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex03-1-rnn-forward", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -232,79 +199,49 @@ def rnn_forward(x, h, weight_ih, weight_hh, bias):
 ch03.rnn_forward(rnn_forward)
 
 # %% [markdown]
-# ## 3 · What does the state hold?
+# ## 2 · A loop, and a layer
 #
-# Your layer returns D numbers for every step. What do they mean? Training tells a network what to answer, not what to keep. So let us look inside `carrier`, the network from the opening that carries a state. We run it over a real line and draw its 16 numbers after every character. Its `embedding` turns each 0 or 1 into a vector, and its `layer` returns the same pair as your `rnn_forward`: the states after every step, and the last one.
+# The loop works on tensors that we hand to it. Where do the weights live when they are trained? In a module: its constructor makes the three parameters, its `forward` is the loop. All states are returned, and the last one once more, to go on from.
+#
+# How large should random weights be? A one-hot input picks a single column of $W_{ih}$, so these may be as large as 1. In `h @ W_hh.T` each result is a sum over the D numbers of the state; the scale $1/\sqrt{D}$ keeps it moderate.
+
 
 # %%
-line = 'she said "wait" and then "go" and left'
-is_mark = torch.tensor([[c == '"' for c in line]]).long()  # (1, T)
-output, _ = carrier.layer(carrier.embedding(is_mark))  # (1, T, D), the last state
-line_states = output[0].detach()  # (T, D)
-figures.state_over_text(line_states, line)
+class RNNLayer(nn.Module):
+    def __init__(self, I, D):
+        super().__init__()
+        scale = D**-0.5
+        self.W_ih = nn.Parameter(torch.empty(D, I).uniform_(-1, 1))
+        self.W_hh = nn.Parameter(torch.empty(D, D).uniform_(-scale, scale))
+        self.b = nn.Parameter(torch.zeros(D))
 
-# %% tags=["fold"]
-# @title How clear is the bit?
-telling, at_marks = (figures.telling_units(line_states, line, at_marks=m) for m in (False, True))
-claim(
-    "At every character of this line but the marks, the sign of an outlined unit alone tells whether a quotation is open; at the marks another unit's does. The output layer, which reads all 16, is right at every character.",
-    len(telling) > 0
-    and len(set(at_marks) - set(telling)) > 0
-    and torch.equal(carrier.output(line_states).argmax(-1), is_mark[0].cumsum(0) % 2),
-    outlined=telling,
-    at_marks=at_marks,
-)
+    def forward(self, x, h=None):  # (B, T, I), (B, D)
+        if h is None:
+            h = torch.zeros(len(x), len(self.b))
+        states = []
+        for t in range(x.shape[1]):
+            h = torch.tanh(x[:, t] @ self.W_ih.T + h @ self.W_hh.T + self.b)
+            states.append(h)
+        return torch.stack(states, dim=1), h  # (B, T, D), (B, D)
+
 
 # %% [markdown]
-# **How can a tanh layer hold a bit?** Take a single unit that reads only itself, $h' = \tanh(w\,h)$, and start it somewhere:
+# With the weights of section 1 it must give the states of section 1:
 
 # %%
-kept = []
-for w, h in [(0.9, 0.5), (1.0, 0.5), (2.0, 0.5), (2.0, 0.2), (2.0, -0.5)]:
-    states = [h]
-    for _ in range(25):
-        states.append(math.tanh(w * states[-1]))
-    kept.append((w, states))
-figures.self_weight(kept)
+layer = RNNLayer(I=4, D=5)
+layer.W_ih.data, layer.W_hh.data, layer.b.data = W_ih, W_hh, b
+states, h = layer(x)
+print("states", tuple(states.shape), " last", tuple(h.shape))
+print("as before:", torch.allclose(states, torch.stack([h_1, h_2, h_3], dim=1)))
 
 # %% [markdown]
-# With $w > 1$ there are two stable values, one positive and one negative: the unit returns to the nearer one when it is disturbed. So it is a switch that *holds* a bit. To *change* the bit, a unit must react to its inputs. Large weights make it decide: if $k$ is large, $\tanh(k(z - \theta))$ is near 1 when the sum $z$ of what it reads is above a threshold $\theta$, and near -1 below it. Out of two threshold units you can now build the network by hand.
+# It does. The layer turns any sequence into states. What can be done with them?
 
 # %% [markdown]
-# ### Exercise 3.2 · Derive: a quotation bit in two units
+# ## 3 · A language model from scratch
 #
-# Difficulty ●●●●○ · 45 minutes · needs sections 2 and 3 · *may wait: section 4 does not need it*
-#
-# One number comes in at each step: $x_t = 1$ at a quotation mark, else 0. Find weights for **two** tanh units, $h_0 = 0$, such that
-#
-# $$ h_t = \tanh(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b), \qquad y_t = h_t \cdot w_o + c $$
-#
-# has $y_t > 0$ exactly while a quotation is open, at every length. Let $s \in \{0, 1\}$ be the bit. The next bit is 1 if $s + x_t$ is 1; 0 (closed, no mark) and 2 (open, a mark) both give 0. One threshold cannot say *exactly 1*; two can: *at least 1*, and not *at least 2*. Note that a unit answers -1 or 1, while $s$ is 0 or 1.
-
-# %% nbgrader={"grade": false, "grade_id": "ex03-2-quotation-weights", "locked": false, "schema_version": 3, "solution": true, "task": false}
-quotation_weights = ...  # (W_ih (2, 1), W_hh (2, 2), b (2,), w_o (2,), c): tensors, and a number
-### BEGIN SOLUTION
-# Unit 0 asks whether s + x is above 1/2, unit 1 whether it is above 3/2; s = (h[0] - h[1]) / 2, also for h_0 = 0.
-gain = 6.0  # steep enough that both answers are close to -1 or 1
-quotation_weights = (
-    gain * torch.tensor([[1.0], [1.0]]),
-    gain * torch.tensor([[0.5, -0.5], [0.5, -0.5]]),
-    gain * torch.tensor([-0.5, -1.5]),
-    torch.tensor([0.5, -0.5]),
-    -0.5,
-)
-### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex03-2-quotation-weights-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch03.quotation_weights(quotation_weights)
-
-# %% [markdown]
-# So a state can hold a bit, whether training finds the weights or you do. Now training gets a harder task: real text.
-
-# %% [markdown]
-# ## 4 · A language model from scratch
-#
-# Can such a loop write? It reads a character and predicts the next one; all that your loop lacks is an output *layer*: logits at every state. The whole program has about sixty lines, in seven parts: text, parameters, forward, loss, clipping, training, writing.
+# Let it write: read a character, predict the next. All that the layer lacks is an output: logits at every state. The rest of the program is text, loss, clipping, training and writing.
 #
 # Chapter 01's n-grams looked back $n - 1$ characters. Mikolov et al. (2010) put a recurrent network in their place, which in principle looks back to the start of the text. With `V` characters in the alphabet:
 #
@@ -329,68 +266,44 @@ cut = len(corpus_ids) * 9 // 10
 train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]  # 9 : 1
 
 # %% [markdown]
-# **The parameters.** Five tensors. A character enters as its *one-hot* vector: V numbers, a 1 at its place in the alphabet and 0 elsewhere, so I = V. It picks a single column of $W_{ih}$, so these weights may be as large as 1. The other two matrices are multiplied by the D numbers of the state and summed, so they get the scale $1/\sqrt{D}$, which keeps the sums moderate.
+# **The model** is the layer with two more parameters. Now a one-hot vector has V numbers, so I = V:
 
 
 # %%
-def new_parameters(V, D):
-    scale = D**-0.5
-    W_ih = torch.empty(D, V).uniform_(-1, 1)  # I = V
-    W_hh = torch.empty(D, D).uniform_(-scale, scale)
-    b = torch.zeros(D)
-    W_ho = torch.empty(V, D).uniform_(-scale, scale)
-    b_o = torch.zeros(V)
-    return [p.requires_grad_() for p in (W_ih, W_hh, b, W_ho, b_o)]
+class CharModel(nn.Module):
+    def __init__(self, V, D):
+        super().__init__()
+        scale = D**-0.5
+        self.rnn = RNNLayer(V, D)
+        self.W_ho = nn.Parameter(torch.empty(V, D).uniform_(-scale, scale))
+        self.b_o = nn.Parameter(torch.zeros(V))
+
+    def forward(self, ids, h=None):  # (B, T)
+        x = F.one_hot(ids, len(self.b_o)).float()  # (B, T, V)
+        states, h = self.rnn(x, h)  # (B, T, D), (B, D)
+        return states @ self.W_ho.T + self.b_o, h  # logits (B, T, V)
 
 
 # %% [markdown]
-# **Forward.** The loop of your exercise 3.1, with the output layer added: logits from every state at once. The last state is returned too: we need it for writing.
-
-
-# %%
-def forward(ids, h, parameters):
-    """Logits (B, T, V) of the next character, and the last state, from ids (B, T)."""
-    W_ih, W_hh, b, W_ho, b_o = parameters
-    inputs = F.one_hot(ids, len(b_o)).float()  # (B, T, V)
-    states, T = [], ids.shape[1]
-    for t in range(T):
-        h = torch.tanh(inputs[:, t] @ W_ih.T + h @ W_hh.T + b)  # (B, D)
-        states.append(h)
-    return torch.stack(states, dim=1) @ W_ho.T + b_o, h  # (B, T, V), (B, D)
-
-
-# %% [markdown]
-# **The loss.** At every step the target is the character that comes next: for the piece *Return* the inputs are *R e t u r* and the targets *e t u r n*. So `piece` has $T + 1$ characters:
+# **The loss.** At every step the target is the character that comes next: for the piece *Return* the inputs are *R e t u r* and the targets *e t u r n*. So `piece` has $T + 1$ characters, and the loss is the mean over all steps. Before training it should be near that of guessing evenly among V characters, $\ln V$:
 
 # %% tags=["fold"]
 # @title Diagram: inputs, targets and losses of one piece
 diagrams.show("rnn_next_character")
 
-# %% [markdown]
-# The loss is the mean over all steps. We check it once before training: it should be that of guessing.
 
-
-# %%
-def next_character_loss(piece, parameters):
+# %% tags=["nbval-ignore-output"]
+def next_character_loss(model, piece):
     """Mean nats per character of pieces (B, T + 1), each read from a state of zeros."""
-    B, D = len(piece), parameters[1].shape[0]  # parameters[1] is W_hh (D, D)
-    h_start = torch.zeros(B, D)
-    logits, _ = forward(piece[:, :-1], h_start, parameters)
-    return F.cross_entropy(logits.flatten(0, 1), piece[:, 1:].flatten())
+    inputs, targets = piece[:, :-1], piece[:, 1:]  # (B, T) each
+    logits, _ = model(inputs)  # (B, T, V)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 train.set_seed(0)
-parameters = new_parameters(V, D=128)
-first_loss = next_character_loss(train_ids[:33][None], parameters)
-
-# %% tags=["fold"]
-# @title Is the loss right before training?
-claim(
-    "Before training the loss is near ln V, that of guessing evenly among V characters.",
-    abs(first_loss.item() - math.log(V)) < 0.5,
-    loss=first_loss,
-    ln_V=math.log(V),
-)
+scratch = CharModel(V, D=128)
+first_loss = next_character_loss(scratch, train_ids[:33][None])
+print(f"before training {first_loss.item():.2f}, ln V {math.log(V):.2f}")
 
 # %% [markdown]
 # **Clipping.** Unrolled over 32 steps, the network is 32 layers deep, and the gradient of a deep network is sometimes very large. In plain gradient descent a single step along it can ruin the weights. So the gradient, taken as one long vector, is shortened to length 1 if it is longer. Its direction does not change. Adam, which we use, limits its steps by itself, so here clipping is insurance.
@@ -409,12 +322,13 @@ def clip(parameters, largest=1.0):
 # **Training.** Each step reads 32 pieces of 32 characters from anywhere in the text. *Perplexity* is $e^{\text{loss}}$: at 6 the model is as unsure as among 6 equally likely characters.
 
 # %% tags=["nbval-ignore-output"]
+parameters = list(scratch.parameters())
 optimizer = torch.optim.Adam(parameters, lr=0.005)
 for step in tqdm(range(1, 601), leave=False):
     starts = torch.randint(len(train_ids) - 32, (32, 1))
     # positions: (32, 1) + (33,) -> (32, 33)
     piece = train_ids[starts + torch.arange(33)]
-    loss = next_character_loss(piece, parameters)
+    loss = next_character_loss(scratch, piece)
     optimizer.zero_grad()
     loss.backward()  # through all 32 steps
     clip(parameters)
@@ -423,28 +337,28 @@ for step in tqdm(range(1, 601), leave=False):
         print(f"step {step}: loss {loss.item():.1f}, perplexity {loss.exp():.0f}")
 
 # %% [markdown]
+# The loss has fallen a lot. Can the model write now?
+#
 # **Writing.** Read the prompt; draw the next character from the model's distribution; read it; draw the next. The state holds all that the model uses of the past, so each new character costs one step. The logits are first divided by a *temperature*: below 1, it makes likely characters likelier still.
 
 
 # %%
 @torch.no_grad()
-def write(prompt, length, temperature, generator):
-    D = parameters[1].shape[0]  # W_hh is (D, D)
-    h = torch.zeros(1, D)
-    logits, h = forward(encode(prompt)[None], h, parameters)
+def write(model, prompt, length, temperature, generator):
+    logits, h = model(encode(prompt)[None])
     for _ in range(length):
         probabilities = F.softmax(logits[0, -1] / temperature, dim=0)  # (V,)
         new = torch.multinomial(probabilities, 1, generator=generator)  # (1,)
         prompt += alphabet[new]
-        logits, h = forward(new[None], h, parameters)  # one step
+        logits, h = model(new[None], h)  # one step
     return prompt
 
 
 # %% tags=["nbval-ignore-output"]
-print(write("Return the ", 240, 0.5, torch.Generator().manual_seed(0)))
+print(write(scratch, "Return the ", 240, 0.5, torch.Generator().manual_seed(0)))
 
 # %% tags=["fold"]
-# @title Does it write words?
+# @title Two checks: the loss before training, and the words
 def known(written):
     """The fraction of the words of a text, its last left out, that occur in the training text."""
     known_words, written_words = set(corpus[:cut].split()), written.split()[:-1]
@@ -457,7 +371,13 @@ new_ids = generate(
     trigram, [encode(prompt).tolist()], 600, torch.Generator().manual_seed(0), temperature=0.5
 )[0]
 of_trigram = known(prompt + "".join(alphabet[i] for i in new_ids))
-of_network = known(write(prompt, 600, 0.5, torch.Generator().manual_seed(0)))
+of_network = known(write(scratch, prompt, 600, 0.5, torch.Generator().manual_seed(0)))
+claim(
+    "Before training the loss is near ln V, that of guessing evenly among V characters.",
+    abs(first_loss.item() - math.log(V)) < 0.5,
+    loss=first_loss,
+    ln_V=math.log(V),
+)
 claim(
     "More than three quarters of the words that it writes occur in its training text; of a trigram's, at the same temperature, fewer.",
     of_network > 0.75 and of_network > of_trigram,
@@ -466,16 +386,42 @@ claim(
 )
 
 # %% [markdown]
-# Words and half-words, but no sense yet. Your text differs with your Python. Nearly every neural language model in this course has these seven parts; what differs is mostly `forward` and its parameters.
+# Words and half-words, but no sense yet. Your text differs with your Python. Nearly every neural language model in this course has these parts; what differs is mostly the layer.
 #
-# *A good place to stop for today.* You have built it all: a loop, its state, training, writing. Next, torch supplies the loop.
-#
-# ---
+# *A good place to stop for today.* You have built it all: a step, a loop, a layer, training, writing. If you like a puzzle, take exercise 3.2 along; nothing later needs it. Next, torch supplies the layer.
 
 # %% [markdown]
-# ## 5 · The same with torch's layer
+# ### Exercise 3.2 · Derive: a quotation bit in two units
 #
-# Which of the seven parts does torch already have? `nn.RNN` is your loop in compiled code. It has two biases, $b_{ih}$ and $b_{hh}$, of which only the sum counts, so a layer has $D(I + D + 2)$ parameters. Without `batch_first=True` torch wants time first. An `nn.Embedding` replaces the one-hot vectors by learned ones, of any width. Both, and the output layer, in one module:
+# Difficulty ●●●●○ · 45 minutes · needs section 1 · *may wait: section 4 does not need it*
+#
+# One number comes in at each step: $x_t = 1$ at a quotation mark, else 0. Find weights for **two** tanh units, $h_0 = 0$, such that
+#
+# $$ h_t = \tanh(x_t W_{ih}^\top + h_{t-1} W_{hh}^\top + b), \qquad y_t = h_t \cdot w_o + c $$
+#
+# has $y_t > 0$ exactly while a quotation is open, at every length. Let $s \in \{0, 1\}$ be the bit. The next bit is 1 if $s + x_t$ is 1; 0 (closed, no mark) and 2 (open, a mark) both give 0. A tanh unit with large weights decides: if $k$ is large, $\tanh(k(z - \theta))$ is near 1 when the sum $z$ of what it reads is above a threshold $\theta$, and near -1 below it. One threshold cannot say *exactly 1*; two can: *at least 1*, and not *at least 2*. Note that a unit answers -1 or 1, while $s$ is 0 or 1.
+
+# %% nbgrader={"grade": false, "grade_id": "ex03-2-quotation-weights", "locked": false, "schema_version": 3, "solution": true, "task": false}
+quotation_weights = ...  # (W_ih (2, 1), W_hh (2, 2), b (2,), w_o (2,), c): tensors, and a number
+### BEGIN SOLUTION
+# Unit 0 asks whether s + x is above 1/2, unit 1 whether it is above 3/2; s = (h[0] - h[1]) / 2, also for h_0 = 0.
+gain = 6.0  # steep enough that both answers are close to -1 or 1
+quotation_weights = (
+    gain * torch.tensor([[1.0], [1.0]]),
+    gain * torch.tensor([[0.5, -0.5], [0.5, -0.5]]),
+    gain * torch.tensor([-0.5, -1.5]),
+    torch.tensor([0.5, -0.5]),
+    -0.5,
+)
+### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex03-2-quotation-weights-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch03.quotation_weights(quotation_weights)
+
+# %% [markdown]
+# ## 4 · The same with torch's layer
+#
+# Which of these parts does torch already have? `nn.RNN` is your layer in compiled code. It has two biases, $b_{ih}$ and $b_{hh}$, of which only the sum counts, so a layer has $D(I + D + 2)$ parameters. Without `batch_first=True` torch wants time first. An `nn.Embedding` replaces the one-hot vectors by learned ones, of any width:
 
 
 # %%
@@ -484,7 +430,7 @@ class CharRNN(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(V, width)  # id -> x_t, learned
         self.rnn = nn.RNN(width, units, batch_first=True)
-        self.readout = nn.Linear(units, V)
+        self.readout = nn.Linear(units, V)  # W_ho and b_o
 
     def forward(self, ids, h=None):  # (B, T); h None: zeros
         states, h = self.rnn(self.embed(ids), h)  # (B, T, D), (1, B, D)
@@ -496,18 +442,17 @@ for name, parameter in nn.RNN(input_size=3, hidden_size=5).named_parameters():
 
 # %% tags=["fold"]
 # @title Copy your weights into it: the same function
-my_W_ih, my_W_hh, my_b, my_W_ho, my_b_o = parameters
 same = CharRNN(V, width=V, units=128)
 with torch.no_grad():
     same.embed.weight.copy_(torch.eye(V))  # one-hot vectors
-    same.rnn.weight_ih_l0.copy_(my_W_ih)
-    same.rnn.weight_hh_l0.copy_(my_W_hh)
-    same.rnn.bias_ih_l0.copy_(my_b)
+    same.rnn.weight_ih_l0.copy_(scratch.rnn.W_ih)
+    same.rnn.weight_hh_l0.copy_(scratch.rnn.W_hh)
+    same.rnn.bias_ih_l0.copy_(scratch.rnn.b)
     same.rnn.bias_hh_l0.zero_()
-    same.readout.weight.copy_(my_W_ho)
-    same.readout.bias.copy_(my_b_o)
+    same.readout.weight.copy_(scratch.W_ho)
+    same.readout.bias.copy_(scratch.b_o)
     some_ids = valid_ids[:400].view(8, 50)
-    mine, my_last = forward(some_ids, torch.zeros(8, 128), parameters)
+    mine, my_last = scratch(some_ids)
     theirs, their_last = same(some_ids)
 claim(
     "With your weights, `nn.RNN` gives your logits and your last state.",
@@ -515,12 +460,12 @@ claim(
 )
 
 # %% [markdown]
-# So the loop is torch's now, and the function is the same. The `l0` in the names is the first layer, here the only one. The last state comes back as (1, B, D), one entry for each layer, so that you can hand it in again. Your `write` did so after every character; your training did not. Can training carry it too?
+# So the layer is torch's now, and the function is the same. The `l0` in the names is the first layer, here the only one. The last state comes back as (1, B, D), one entry for each layer, so that you can hand it in again. Your `write` did so after every character; your training did not. Can training carry the state too?
 
 # %% [markdown]
-# ## 6 · A text longer than a piece: carry the state
+# ## 5 · A text longer than a piece: carry the state
 #
-# Section 4 read pieces of 32 characters, each from a state of zeros. But the text goes on, and the state is there to remember what came before. Could we unroll the whole text instead? That gives a single update per pass, and memory grows with the text.
+# Section 3 read pieces of 32 characters, each from a state of zeros. But the text goes on, and the state is there to remember what came before. Could we unroll the whole text instead? That gives a single update per pass, and memory grows with the text.
 #
 # The way out is to pass on the *value* of the last state without its history. We read several streams of text side by side, piece after piece. Here the numbers 0 to 10 stand for a text, in 2 streams and pieces of at most 3:
 
@@ -530,7 +475,7 @@ for inputs, targets in text.contiguous_batches(numbers, batch_size=2, length=3):
     print("inputs", inputs.tolist(), " targets", targets.tolist())
 
 # %% [markdown]
-# Row $b$ goes on where row $b$ of the piece before ended, so the last state of each row is the right one to start with. `detach` drops the history of that state, and gradients stay inside a piece. This is *truncated backpropagation*. The real text goes into 16 streams and pieces of 32. The learning rate rises and falls in the course of training (`OneCycleLR`); that is only for speed. `clip_grad_norm_` is torch's `clip`.
+# Row $b$ goes on where row $b$ of the piece before ended, so the last state of each row is the right one to start with. `detach` drops the history of that state, and gradients stay inside a piece. This is *truncated backpropagation*. The real text goes into 16 streams and pieces of 32. `clip_grad_norm_` is torch's `clip`, and `OneCycleLR` lets the learning rate rise and fall, only for speed.
 
 
 # %%
@@ -567,9 +512,8 @@ def nats(model, ids):
     logits, _ = model(ids[None, :-1])
     return F.cross_entropy(logits[0], ids[1:], reduction="none")
 
-
 # %% [markdown]
-# **What does a zero start cost this network?** To find out, the trained model reads the held-out text twice: once in pieces of 64 characters, each from a state of zeros, and once with the state carried throughout. How much does it lose at the start of a piece, and when has it caught up?
+# **What does a start from zeros cost this network?** To find out, the trained model reads the held-out text twice: once in pieces of 64 characters, each from a state of zeros, and once with the state carried throughout.
 
 # %% tags=["fold"]
 # @title Measure it: at each place, from zeros and carried
@@ -584,9 +528,6 @@ carried = F.pad(nats(writer, rows.flatten()), (0, 1))
 carried = carried.view(-1, 65)[:, :-1]  # the same places
 carried_binned = [metrics.bits(carried[:, a:b].mean().item()) for a, b in pairwise(edges)]
 figures.catching_up(spans, binned, carried_binned)
-
-# %% tags=["fold"]
-# @title What a zero start costs
 claim(
     "The first character costs more than 1 bit extra; after 8 characters less than 0.05 are left.",
     binned[0] - carried_binned[0] > 1
@@ -595,14 +536,151 @@ claim(
 )
 
 # %% [markdown]
-# So a start from zeros costs a lot, but only at first. After eight characters the difference is gone: this network, one run after two passes, makes little use of anything further back, though a state of this size could hold more. The rule: **carry the state exactly where the text goes on. Same text, next piece: carry. Another text: reset.** And with every perplexity, say how the state was treated.
+# A start from zeros costs a lot, but only at first. After eight characters the difference is gone: this network, one run after two passes, makes little use of anything further back, though a state of this size could hold more. The rule: **carry the state exactly where the text goes on. Same text, next piece: carry. Another text: reset.** And with every perplexity, say how the state was treated.
+
+# %% [markdown]
+# ## 6 · How good is it?
 #
-# Carrying matters most where each piece is a single character: in writing.
+# The model carries its state and writes. Is it any good? In chapter 01 plain counts, n-grams, were hard to beat. We count n-grams on the same training text and score both on the same held-out tenth. **Which n-gram comes nearest to this RNN after two passes?**
+
+# %%
+order_guess = predict("the order n of the n-gram nearest to this RNN", ...)
+
+# %% tags=["reveal"]
+ngrams = {
+    n: ngram.NgramModel(n, V, add=2.0, interpolate=True).fit(train_ids)
+    for n in tqdm(range(1, 7), leave=False)
+}
+ngram_nats = {n: model.nll(valid_ids).mean().item() for n, model in ngrams.items()}
+ngram_bits = {n: metrics.bits(value) for n, value in ngram_nats.items()}
+rnn_bits = metrics.bits(nats(writer, valid_ids).mean().item())
+nearest = min(ngram_bits, key=lambda n: abs(ngram_bits[n] - rnn_bits))
+figures.against_ngrams(ngram_bits, rnn_bits, nearest)
+
+# %% tags=["fold", "reveal"]
+# @title Bits per character, and sizes
+claim(
+    "After two passes the RNN is better than the 3-gram by more than a tenth of a bit, but not as good as the best n-gram. It has fewer parameters than the 4-gram has counts.",
+    min(ngram_bits.values()) < rnn_bits < ngram_bits[3] - 0.1
+    and utils.number_of_parameters(writer) < sum(ngrams[4].num_ngrams),
+    rnn=rnn_bits,
+    **{"3-gram": ngram_bits[3], "best n-gram": min(ngram_bits.values())},
+    parameters=utils.number_of_parameters(writer),
+    counts=sum(ngrams[4].num_ngrams),
+)
+order_guess.compare(
+    f"{nearest} ({rnn_bits:.2f} bits; the {nearest}-gram {ngram_bits[nearest]:.2f})"
+)
+
+# %% [markdown]
+# So plain counts are still ahead. A likely reason: a table of counts learns in one pass, while a network needs many. A larger RNN, trained longer on Shakespeare, catches up, as *Going deeper* shows. What can be made larger? The width of the state, which you try in exercise 3.4; and the number of layers.
+
+# %% [markdown]
+# ## 7 · Several layers, two directions
+#
+# More layers first. They are **stacked**: the states of one are the inputs of the next, and each has its own weights, shared over time as before.
+
+# %% tags=["fold"]
+# @title Diagram: two layers over three steps
+diagrams.show("rnn_stacked")
+
+# %% [markdown]
+# So far each layer has only seen the past. To write, a model must not see more; but other tasks have the whole sequence before they answer:
+#
+# > *The ____ is a flightless bird that lives in Antarctica.*
+#
+# At the blank a forward network has read one word: *The*. So run a second network **from the end to the beginning** and put both states side by side (Schuster and Paliwal 1997):
+#
+# $$ \overrightarrow{h}_t = f(x_t, \overrightarrow{h}_{t-1}), \qquad \overleftarrow{h}_t = f'(x_t, \overleftarrow{h}_{t+1}), \qquad \text{output}_t = [\overrightarrow{h}_t \,;\, \overleftarrow{h}_t] \in \mathbb{R}^{2D}. $$
+
+# %% tags=["fold"]
+# @title Diagram: a bidirectional layer
+diagrams.show("rnn_bidirectional")
+
+# %% [markdown]
+# Such a layer has read the future. As a language model it would learn to copy the character that it should predict, and it cannot read a live stream, which has not ended yet.
+#
+# In torch both are arguments, `num_layers` and `bidirectional=True`. Two things come back: `output` has the *top layer* after *every step*, `h_n` has *all layers*, in both directions, after *the last*:
+
+# %%
+stack = nn.RNN(7, 5, num_layers=2, bidirectional=True, batch_first=True)
+output, h_n = stack(torch.zeros(3, 4, 7))
+print("output", tuple(output.shape), "h_n", tuple(h_n.shape))
+for name, parameter in stack.named_parameters():
+    if name.startswith("weight"):
+        print(f"{name:21}", tuple(parameter.shape))
+
+# %% [markdown]
+# `_l0` and `_l1` name the layers from below, `_reverse` the backward direction. Layer 1 reads both directions of layer 0, side by side. The rows of `h_n` go layer by layer, forward before backward.
+#
+# **Which state should an answer read?** A language model answers at every step and reads every state. If a whole text has one answer (is a review positive?), only a state that has read *all* of it will do: forward, the last one. In a batch the rows are padded to the longest, and a layer goes on changing its state while it reads padding. So read each row at its own last step:
+#
+# ```python
+# last = states[torch.arange(B), lengths - 1]  # (B, D), not states[:, -1]
+# ```
+#
+# A backward half meets the padding *first*, so it must be told the lengths. Nothing warns you if you forget. The test of every such model: *pad further, and nothing should change.* *Going deeper* trains a network on the reviews that chapter 02 left open, and reads it at both places.
+
+# %% [markdown]
+# ## 8 · What is hard for a recurrent network
+#
+# Wider, deeper, both ways: the step stays the same, and so does what limits it. The state in the opening held a bit for 1,000 steps. Yet the character model gained almost nothing from what lay beyond some eight characters. What keeps it from *learning* to use the rest of its past?
+#
+# **The gradient usually vanishes.** Beyond 32 characters `detach` cut it in training; that leaves those within a piece. Unrolled, the network is as deep as the text is long. To learn that a character matters 20 steps later, training needs a gradient that reaches back through 20 layers: that of the last step's loss with respect to the input 20 steps before. We take its norm in the character model, before and after training. **Before training, by what factor is it smaller at lag 20 than at lag 0?**
+
+# %% tags=["fold"]
+# @title Measure it: the gradient at each lag
+def gradient_by_lag(embed, layer, readout, ids, last_targets):
+    """Mean norm of the gradient of the last step's loss with respect to the input k steps before."""
+    inputs = embed(ids).detach().requires_grad_()
+    states, _ = layer(inputs)
+    F.cross_entropy(readout(states[:, -1]), last_targets, reduction="sum").backward()
+    norms = inputs.grad.norm(dim=2).mean(0).flip(0)
+    return norms / norms[0]
+
+
+torch.manual_seed(0)
+untrained = CharRNN(V, width=32, units=writer.rnn.hidden_size)
+streams = valid_ids[: 64 * 61].view(64, 61)
+relative = {
+    name: gradient_by_lag(model.embed, model.rnn, model.readout, streams[:, :-1], streams[:, -1])
+    for name, model in {"untrained": untrained, "trained": writer}.items()
+}
+
+# %%
+lag_guess = predict("the factor at lag 20, before training", ...)
+
+# %% tags=["reveal"]
+figures.gradient_by_lag(relative)
+
+# %% tags=["fold", "reveal"]
+# @title Lags 20 and 50
+claim(
+    "Before training the gradient is more than 10,000 times smaller at lag 20 than at lag 0. After training it is more than 100 times smaller at lag 20, and more than 10,000 times at lag 50.",
+    relative["untrained"][20] < 1e-4
+    and relative["trained"][20] < 1e-2
+    and relative["trained"][50] < 1e-4,
+    untrained=f"{1 / relative['untrained'][20].item():,.0f}",
+    trained=[f"{1 / relative['trained'][lag].item():,.0f}" for lag in (20, 50)],
+)
+lag_guess.compare(f"{1 / relative['untrained'][20].item():,.0f}")
+
+# %% [markdown]
+# So training starts with a gradient more than ten thousand times smaller at lag 20 than at lag 0: input from that far back barely affects the update. A small gradient need not mean that nothing is held. What it hinders is *learning* what to hold. These are the curves of one model; *Going deeper* has the quotation network's, which holds its bit with a smaller gradient still.
+#
+# Two more difficulties come with the loop itself. **The state has a fixed size:** all that a layer will ever know of the past is in its $D$ numbers. One bit tells whether a quotation is open; whether the letters so far form a palindrome, no fixed number of bits can tell at every length. **And one step must wait for another:** $h_t$ needs $h_{t-1}$, so the loop takes $T$ steps in a row, however many processors you have. A window network computes all positions at once. This is the first reason that the authors of the Transformer give for dropping recurrence (Vaswani et al. 2017, section 1).
+#
+# Size and order come with the loop; but must the gradient vanish? On the figure's scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is usually tiny or, with other weights, huge. Why, and what helps? Chapter 04 finds out.
+
+# %% [markdown]
+# ## Exercises
+#
+# Now put it to work, in some two hours: 3.3 and 3.4 on the language model (an hour), 3.5 to 3.7 on layers and directions (70 minutes).
 
 # %% [markdown]
 # ### Exercise 3.3 · Find the bug: a writer without a past
 #
-# Difficulty ●●●○○ · 20 minutes · needs sections 4 and 6
+# Difficulty ●●●○○ · 20 minutes · needs sections 3 and 5
 #
 # This function continues a prompt, each time with the most probable character. Its author found the texts "a little repetitive". The prompts below end in the same letter.
 
@@ -661,46 +739,9 @@ def continue_text(run, prompt, steps):
 ch03.continue_text(continue_text)
 
 # %% [markdown]
-# ## 7 · How good is it?
-#
-# The model carries its state and writes. Is it any good? In chapter 01 plain counts, n-grams, were hard to beat. We count n-grams on the same training text and score both on the same held-out tenth. **Which n-gram comes nearest to this RNN after two passes?**
-
-# %%
-order_guess = predict("the order n of the n-gram nearest to this RNN", ...)
-
-# %% tags=["reveal"]
-ngrams = {
-    n: ngram.NgramModel(n, V, add=2.0, interpolate=True).fit(train_ids)
-    for n in tqdm(range(1, 7), leave=False)
-}
-ngram_nats = {n: model.nll(valid_ids).mean().item() for n, model in ngrams.items()}
-ngram_bits = {n: metrics.bits(value) for n, value in ngram_nats.items()}
-rnn_bits = metrics.bits(nats(writer, valid_ids).mean().item())
-nearest = min(ngram_bits, key=lambda n: abs(ngram_bits[n] - rnn_bits))
-figures.against_ngrams(ngram_bits, rnn_bits, nearest)
-
-# %% tags=["fold", "reveal"]
-# @title Bits per character, and sizes
-claim(
-    "After two passes the RNN is better than the 3-gram by more than a tenth of a bit, but not as good as the best n-gram. It has fewer parameters than the 4-gram has counts.",
-    min(ngram_bits.values()) < rnn_bits < ngram_bits[3] - 0.1
-    and utils.number_of_parameters(writer) < sum(ngrams[4].num_ngrams),
-    rnn=rnn_bits,
-    **{"3-gram": ngram_bits[3], "best n-gram": min(ngram_bits.values())},
-    parameters=utils.number_of_parameters(writer),
-    counts=sum(ngrams[4].num_ngrams),
-)
-order_guess.compare(
-    f"{nearest} ({rnn_bits:.2f} bits; the {nearest}-gram {ngram_bits[nearest]:.2f})"
-)
-
-# %% [markdown]
-# So plain counts are still ahead. A likely reason: a table of counts learns in one pass, while a network needs many. (A larger RNN, trained longer on Shakespeare, catches up: see *Going deeper*.) Or does it need a wider state? Try it:
-
-# %% [markdown]
 # ### Exercise 3.4 · How wide should the state be?
 #
-# Difficulty ●●●○○ · 40 minutes · needs sections 6 and 7 · *explore and explain*
+# Difficulty ●●●○○ · 40 minutes · needs sections 5 and 6 · *explore and explain*
 #
 # The function below trains one width, and returns perplexities on text that it learned from and on held-out text. Try widths from 4 to 256, with 100,000 and with all characters, with one and with several epochs. (The two texts are not equally hard, so the gap need not start at 0: look at how it changes.)
 
@@ -743,193 +784,9 @@ print("4-gram", round(math.exp(four_gram.nll(valid_ids[:20_000]).mean()), 1))
 ch03.how_wide.compare(...)
 
 # %% [markdown]
-# *The language model is complete, and you may stop again.* You can write a recurrent network, train it, let it write, and say how good it is. One question is left.
-
-# %% [markdown]
-# ## 8 · What is hard for a recurrent network
-#
-# The state in the opening held a bit for 1,000 steps. Yet the character model gained almost nothing more from what lay beyond some eight characters. What keeps it from *learning* to use the rest of its past?
-#
-# Beyond 32 characters, `detach` cut every gradient. That leaves those within a piece. One suspect: **the gradient usually vanishes.** Unrolled, the network is as deep as the text is long. To learn that a character matters 20 steps later, training needs a gradient that reaches back through 20 layers: that of the last step's loss with respect to the input 20 steps before. We take its norm in the character model of section 6, before and after training. **Before training, by what factor is it smaller at lag 20 than at lag 0?**
-
-# %% tags=["fold"]
-# @title Measure it: the gradient at each lag
-def gradient_by_lag(embed, layer, readout, ids, last_targets):
-    """Mean norm of the gradient of the last step's loss with respect to the input k steps before."""
-    inputs = embed(ids).detach().requires_grad_()
-    states, _ = layer(inputs)
-    F.cross_entropy(readout(states[:, -1]), last_targets, reduction="sum").backward()
-    norms = inputs.grad.norm(dim=2).mean(0).flip(0)
-    return norms / norms[0]
-
-
-torch.manual_seed(0)
-untrained = CharRNN(V, width=32, units=writer.rnn.hidden_size)
-streams = valid_ids[: 64 * 61].view(64, 61)
-relative = {
-    name: gradient_by_lag(model.embed, model.rnn, model.readout, streams[:, :-1], streams[:, -1])
-    for name, model in {"untrained": untrained, "trained": writer}.items()
-}
-
-# %%
-lag_guess = predict("the factor at lag 20, before training", ...)
-
-# %% tags=["reveal"]
-figures.gradient_by_lag(relative)
-
-# %% tags=["fold", "reveal"]
-# @title Lags 20 and 50, and the quotation network
-some_symbols, some_open = quotations(64, 60, torch.Generator().manual_seed(1))
-of_carrier = gradient_by_lag(
-    carrier.embedding, carrier.layer, carrier.output, some_symbols, some_open[:, -1]
-)
-claim(
-    "Before training the gradient is more than 10,000 times smaller at lag 20 than at lag 0. After training it is more than 100 times smaller at lag 20, and more than 10,000 times at lag 50.",
-    relative["untrained"][20] < 1e-4
-    and relative["trained"][20] < 1e-2
-    and relative["trained"][50] < 1e-4,
-    untrained=f"{1 / relative['untrained'][20].item():,.0f}",
-    trained=[f"{1 / relative['trained'][lag].item():,.0f}" for lag in (20, 50)],
-)
-claim(
-    "The trained quotation network, which holds its bit, has a gradient more than a million times smaller at lag 20, and smaller than that of the trained character model.",
-    of_carrier[20] < 1e-6 and of_carrier[20] < relative["trained"][20],
-    at_lag_20=of_carrier[20],
-)
-lag_guess.compare(f"{1 / relative['untrained'][20].item():,.0f}")
-
-# %% [markdown]
-# So training starts with a gradient more than ten thousand times smaller at lag 20 than at lag 0: input from that far back barely affects the update. A small gradient need not mean that nothing is held: in the trained quotation network it vanishes even faster, and yet the bit stays. What it hinders is *learning* what to hold. That is one network of each kind.
-#
-# Two more difficulties come with the loop itself. **The state has a fixed size:** all that a layer will ever know of the past is in its $D$ numbers. One bit tells whether a quotation is open; whether the letters so far form a palindrome, no fixed number of bits can tell at every length. **And one step must wait for another:** $h_t$ needs $h_{t-1}$, so the loop takes $T$ steps in a row, however many processors you have. A window network computes all positions at once. This is the first reason that the authors of the Transformer give for dropping recurrence (Vaswani et al. 2017, section 1).
-#
-# Size and order come with the loop; but must the gradient vanish? On the figure's scale a straight line means the same factor at every step: each step back multiplies by a matrix, and the product of many is usually tiny or, with other weights, huge. Why, and what helps? Chapter 04 finds out.
-
-# %% [markdown]
-# ## 9 · The same layer for other tasks
-#
-# The language model answers at every step, so it reads every state. Suppose that a whole text has one answer: is a review positive? Only the **last** state has read all of it.
-#
-# The reviews are the puzzle left open in chapter 02: *not terrible, it's great* against *not great, it's terrible*. Each stands beside its mirror, with the same words and the opposite label, so any bag of words is right on exactly half. They differ in length, so a batch is padded to its longest row, and the last real word stands at a different step in every row. `lengths - 1` picks it:
-
-
-# %%
-class ReviewRNN(nn.Module):
-    def __init__(self, tokens, width, units):
-        super().__init__()
-        self.embed = nn.Embedding(tokens, width)
-        self.rnn = nn.RNN(width, units, batch_first=True)
-        self.readout = nn.Linear(units, 2)
-
-    def forward(self, ids, lengths):  # (B, T) padded, (B,)
-        states, _ = self.rnn(self.embed(ids))  # (B, T, D)
-        last = states[torch.arange(len(ids)), lengths - 1]  # (B, D): own last word
-        return self.readout(last)  # (B, 2): negative, positive
-
-
-# %% tags=["fold"]
-# @title The reviews, tokenised and numbered
-reviews = synthetic.reviews(2000, seed=1)
-review_tokens = [text.tokenize(review) for review, _ in reviews]
-vocab = text.build_vocab(review_tokens[:1600])
-review_ids = [text.numericalize(words, vocab) for words in review_tokens]
-labels = [label for _, label in reviews]
-
-# %% tags=["fold"]
-# @title Train it on 1,600 reviews
-train.set_seed(0)
-judge = ReviewRNN(len(vocab), width=16, units=32)
-judge_optimizer = torch.optim.Adam(judge.parameters(), lr=5e-3)
-for epoch in tqdm(range(6), leave=False):
-    order = torch.Generator().manual_seed(epoch)
-    for ids, real, answers in text.batches(
-        review_ids[:1600], labels[:1600], 32, generator=order
-    ):  # real (B, T): True for words, False for padding
-        review_loss = F.cross_entropy(judge(ids, real.sum(1)), answers)
-        judge_optimizer.zero_grad()
-        review_loss.backward()
-        nn.utils.clip_grad_norm_(judge.parameters(), 1.0)
-        judge_optimizer.step()
-
-# %% [markdown]
-# We train it on 1,600 reviews and test on 400 others. Then, with the same weights, we read the state at the last *column* of the batch, `states[:, -1]`, which in most rows is padding. **How often is it right now?**
-
-# %%
-padded_guess = predict("its accuracy, read after the padding, from 0 to 1", ...)
-
-test_ids, test_real = text.pad_batch(review_ids[1600:])  # (400, T)
-test_lengths = test_real.sum(1)  # (400,)
-test_labels = torch.tensor(labels[1600:])
-with torch.no_grad():
-    states, _ = judge.rnn(judge.embed(test_ids))  # (400, T, D)
-    own_end = judge.readout(states[torch.arange(400), test_lengths - 1]).argmax(1)
-    last_column = judge.readout(states[:, -1]).argmax(1)
-at_own_end = (own_end == test_labels).float().mean().item()
-at_last_column = (last_column == test_labels).float().mean().item()
-
-# %% tags=["fold", "reveal"]
-# @title Where to read
-claim(
-    "If the state is read at each row's own last word, more than 95 % of the new reviews are judged correctly: word order can be learned.",
-    at_own_end > 0.95,
-    accuracy=at_own_end,
-)
-claim(
-    "If it is read at the last column, more than a fifth of them are judged wrongly.",
-    at_last_column < 0.8,
-    accuracy=at_last_column,
-)
-padded_guess.compare(f"about {at_last_column:.1f}")
-
-# %% [markdown]
-# At the last column it does little better than guessing. The state goes on changing while the layer reads padding, and what it held is overwritten, or no longer where the output layer looks. Nothing warns you. So read each row at `lengths - 1`; or see that no padding is read at all, with `pack_padded_sequence`, or with `lengths=` in the course's `RNN`. The test of every such model: *pad further, and nothing should change.*
-
-# %% [markdown]
-# ## 10 · Two directions, several layers
-#
-# One answer at the end needs the last state. And an answer in the middle? It may depend on what comes later:
-#
-# > *The ____ is a flightless bird that lives in Antarctica.*
-#
-# When a forward network reaches the blank, it has read one word: *The*. If the whole sequence is there before you answer, run a second network **from the end to the beginning** and put both states side by side (Schuster and Paliwal 1997):
-#
-# $$ \overrightarrow{h}_t = f(x_t, \overrightarrow{h}_{t-1}), \qquad \overleftarrow{h}_t = f'(x_t, \overleftarrow{h}_{t+1}), \qquad \text{output}_t = [\overrightarrow{h}_t \,;\, \overleftarrow{h}_t] \in \mathbb{R}^{2D}. $$
-
-# %% tags=["fold"]
-# @title Diagram: a bidirectional layer
-diagrams.show("rnn_bidirectional")
-
-# %% [markdown]
-# Its backward half must not start in the padding either: it meets the padding *first*, so it must be told the lengths.
-#
-# A bidirectional layer has read the future. As a language model it would have to predict a character that it has already read, and would learn to copy. Nor can you use it on a live stream, which has not ended yet.
-#
-# Layers can also be **stacked**: the states of one are the inputs of the next, and each has its own weights, shared over time as before.
-
-# %% tags=["fold"]
-# @title Diagram: two layers over three steps
-diagrams.show("rnn_stacked")
-
-# %% [markdown]
-# In torch both are arguments, `bidirectional=True` and `num_layers`. Two things come back: `output` has the *top layer* after *every step*, `h_n` has *all layers*, in both directions, after *the last*:
-
-# %%
-stack = nn.RNN(7, 5, num_layers=2, bidirectional=True, batch_first=True)
-output, h_n = stack(torch.zeros(3, 4, 7))
-print("output", tuple(output.shape), "h_n", tuple(h_n.shape))
-for name, parameter in stack.named_parameters():
-    if name.startswith("weight"):
-        print(f"{name:21}", tuple(parameter.shape))
-
-# %% [markdown]
-# `_l0` and `_l1` name the layers from below, `_reverse` the backward direction. Layer 1 reads both directions of layer 0, side by side. The rows of `h_n` go layer by layer, forward before backward.
-#
-# So the layer is always the same; what differs between tasks is which states you read. Exercises 3.5 to 3.7 put that together.
-
-# %% [markdown]
 # ### Exercise 3.5 · Derive: sizes of a stack
 #
-# Difficulty ●●○○○ · 10 minutes · needs sections 5 and 10
+# Difficulty ●●○○○ · 10 minutes · needs sections 4 and 7
 #
 # For `nn.RNN(input_size=12, hidden_size=5, num_layers=3, bidirectional=True)`, with pencil and paper:
 # (1) the number of parameters; (2) the number of columns of `weight_ih_l2_reverse`; (3) the first dimension of `h_n`; (4) the last dimension of `output`.
@@ -947,7 +804,7 @@ ch03.stack_sizes(stack_sizes)
 # %% [markdown]
 # ### Exercise 3.6 · The summary of a padded, bidirectional batch
 #
-# Difficulty ●●●○○ · 20 minutes · needs sections 9 and 10
+# Difficulty ●●●○○ · 20 minutes · needs section 7
 #
 # `output` comes from a bidirectional layer that was told the lengths: its backward half started at each row's own last token. Pick, for each row and each direction, the state that has read *all* of the row. Whatever stands at the padding must not matter.
 
@@ -976,7 +833,7 @@ ch03.summaries(summaries)
 # %% [markdown]
 # ### Exercise 3.7 · Assemble: two directions over padded rows
 #
-# Difficulty ●●●●○ · 40 minutes · needs sections 2, 9 and 10; exercises 3.1 and 3.6
+# Difficulty ●●●●○ · 40 minutes · needs sections 1 and 7; exercises 3.1 and 3.6
 #
 # A bidirectional layer out of your own parts, without `nn.RNN` and without the library. Each direction has weights of its own and starts from zeros; the backward one starts at each row's own last real step. You may call `rnn_forward`. Inputs are float64, and five digits are compared, the gradients too.
 
@@ -1019,7 +876,7 @@ def two_directions(x, lengths, forward_weights, backward_weights):
 ch03.two_directions(two_directions)
 
 # %% [markdown]
-# ## 11 · Errors you will meet
+# ## Errors you will meet
 #
 # What if a network misbehaves, and nothing says why? Skim this list now and come back when you need it: three of its four errors raise no exception.
 #
@@ -1110,9 +967,62 @@ print("h_n[1] noticed:", not torch.allclose(h_both[1], h_other[1]))  # repaired
 # Nothing later in the course needs these parts; each answers one question.
 
 # %% [markdown] tags=["deeper"]
+# ### What does the state hold?
+#
+# Training tells a network what to answer, not what to keep. So let us look inside `carrier`, the network from the opening that carries a state. We run it over a real line and draw its 16 numbers after every character. Its `embedding` turns each 0 or 1 into a vector, and its `layer` returns the states after every step, and the last one.
+
+# %%
+line = 'she said "wait" and then "go" and left'
+is_mark = torch.tensor([[c == '"' for c in line]]).long()  # (1, T)
+output, _ = carrier.layer(carrier.embedding(is_mark))  # (1, T, D), the last state
+line_states = output[0].detach()  # (T, D)
+figures.state_over_text(line_states, line)
+
+# %% tags=["fold"]
+# @title How clear is the bit?
+telling, at_marks = (figures.telling_units(line_states, line, at_marks=m) for m in (False, True))
+claim(
+    "At every character of this line but the marks, the sign of an outlined unit alone tells whether a quotation is open; at the marks another unit's does. The output layer, which reads all 16, is right at every character.",
+    len(telling) > 0
+    and len(set(at_marks) - set(telling)) > 0
+    and torch.equal(carrier.output(line_states).argmax(-1), is_mark[0].cumsum(0) % 2),
+    outlined=telling,
+    at_marks=at_marks,
+)
+
+# %% [markdown]
+# **How can a tanh layer hold a bit?** Take a single unit that reads only itself, $h' = \tanh(w\,h)$, and start it somewhere:
+
+# %%
+kept = []
+for w, h in [(0.9, 0.5), (1.0, 0.5), (2.0, 0.5), (2.0, 0.2), (2.0, -0.5)]:
+    states = [h]
+    for _ in range(25):
+        states.append(math.tanh(w * states[-1]))
+    kept.append((w, states))
+figures.self_weight(kept)
+
+# %% [markdown]
+# With $w > 1$ there are two stable values, one positive and one negative: the unit returns to the nearer one when it is disturbed. So it is a switch that *holds* a bit. To *change* the bit, a unit must react to its inputs, which is what exercise 3.2 asks of two units.
+#
+# The gradient of section 8 does not show such a bit: in this network it is smaller still, and yet the bit stays.
+
+# %% tags=["fold"]
+# @title The gradient of the quotation network
+some_symbols, some_open = quotations(64, 60, torch.Generator().manual_seed(1))
+of_carrier = gradient_by_lag(
+    carrier.embedding, carrier.layer, carrier.output, some_symbols, some_open[:, -1]
+)
+claim(
+    "The trained quotation network, which holds its bit, has a gradient more than a million times smaller at lag 20, and smaller than that of the trained character model.",
+    of_carrier[20] < 1e-6 and of_carrier[20] < relative["trained"][20],
+    at_lag_20=of_carrier[20],
+)
+
+# %% [markdown] tags=["deeper"]
 # ### Why does a start from zeros cost so much?
 #
-# Not only because context is lost. Section 6 measured what the first character of a piece costs; we compare a bigram, which sees just as much.
+# Not only because context is lost. Section 5 measured what the first character of a piece costs; we compare a bigram, which sees just as much.
 
 # %% tags=["fold"]
 # @title The RNN from zeros, and a bigram
@@ -1128,6 +1038,83 @@ claim(
 
 # %% [markdown]
 # So about half of the cost is not context. Probably it comes from the state itself: in training the network has hardly ever met a state of zeros.
+
+# %% [markdown] tags=["deeper"]
+# ### Does it matter at which state a review is read?
+#
+# The reviews are the puzzle left open in chapter 02: *not terrible, it's great* against *not great, it's terrible*. Each stands beside its mirror, with the same words and the opposite label, so any bag of words is right on exactly half. They differ in length, so a batch is padded to its longest row, and the last real word stands at a different step in every row. `lengths - 1` picks it:
+
+
+# %%
+class ReviewRNN(nn.Module):
+    def __init__(self, tokens, width, units):
+        super().__init__()
+        self.embed = nn.Embedding(tokens, width)
+        self.rnn = nn.RNN(width, units, batch_first=True)
+        self.readout = nn.Linear(units, 2)
+
+    def forward(self, ids, lengths):  # (B, T) padded, (B,)
+        states, _ = self.rnn(self.embed(ids))  # (B, T, D)
+        last = states[torch.arange(len(ids)), lengths - 1]  # (B, D): own last word
+        return self.readout(last)  # (B, 2): negative, positive
+
+
+# %% tags=["fold"]
+# @title The reviews, tokenised and numbered
+reviews = synthetic.reviews(2000, seed=1)
+review_tokens = [text.tokenize(review) for review, _ in reviews]
+vocab = text.build_vocab(review_tokens[:1600])
+review_ids = [text.numericalize(words, vocab) for words in review_tokens]
+labels = [label for _, label in reviews]
+
+# %% tags=["fold"]
+# @title Train it on 1,600 reviews
+train.set_seed(0)
+judge = ReviewRNN(len(vocab), width=16, units=32)
+judge_optimizer = torch.optim.Adam(judge.parameters(), lr=5e-3)
+for epoch in tqdm(range(6), leave=False):
+    order = torch.Generator().manual_seed(epoch)
+    for ids, real, answers in text.batches(
+        review_ids[:1600], labels[:1600], 32, generator=order
+    ):  # real (B, T): True for words, False for padding
+        review_loss = F.cross_entropy(judge(ids, real.sum(1)), answers)
+        judge_optimizer.zero_grad()
+        review_loss.backward()
+        nn.utils.clip_grad_norm_(judge.parameters(), 1.0)
+        judge_optimizer.step()
+
+# %% [markdown]
+# We train it on 1,600 reviews and test on 400 others. Then, with the same weights, we read the state at the last *column* of the batch, `states[:, -1]`, which in most rows is padding. **How often is it right now?**
+
+# %%
+padded_guess = predict("its accuracy, read after the padding, from 0 to 1", ...)
+
+test_ids, test_real = text.pad_batch(review_ids[1600:])  # (400, T)
+test_lengths = test_real.sum(1)  # (400,)
+test_labels = torch.tensor(labels[1600:])
+with torch.no_grad():
+    states, _ = judge.rnn(judge.embed(test_ids))  # (400, T, D)
+    own_end = judge.readout(states[torch.arange(400), test_lengths - 1]).argmax(1)
+    last_column = judge.readout(states[:, -1]).argmax(1)
+at_own_end = (own_end == test_labels).float().mean().item()
+at_last_column = (last_column == test_labels).float().mean().item()
+
+# %% tags=["fold", "reveal"]
+# @title Where to read
+claim(
+    "If the state is read at each row's own last word, more than 95 % of the new reviews are judged correctly: word order can be learned.",
+    at_own_end > 0.95,
+    accuracy=at_own_end,
+)
+claim(
+    "If it is read at the last column, more than a fifth of them are judged wrongly.",
+    at_last_column < 0.8,
+    accuracy=at_last_column,
+)
+padded_guess.compare(f"about {at_last_column:.1f}")
+
+# %% [markdown]
+# At the last column it does little better than guessing. The state goes on changing while the layer reads padding, and what it held is overwritten, or no longer where the output layer looks. So read each row at `lengths - 1`; or see that no padding is read at all, with `pack_padded_sequence`, or with `lengths=` in the course's `RNN`.
 
 # %% [markdown] tags=["deeper"]
 # ### How are padded rows packed?
@@ -1170,7 +1157,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### What can each direction fill in?
 #
-# Section 10's blank can be measured. We take four animals and four forms of sentence, such as *the ____ is a flightless bird that lives in antarctica* and *which talking bird lives in brazil ? the ____*. In two of the forms the deciding words come after the blank, in two before it.
+# Section 7's blank can be measured. We take four animals and four forms of sentence, such as *the ____ is a flightless bird that lives in antarctica* and *which talking bird lives in brazil ? the ____*. In two of the forms the deciding words come after the blank, in two before it.
 
 # %% tags=["fold"]
 # @title The sentences as ids, and where the blank stands
