@@ -487,7 +487,7 @@ diagrams.show("autoregressive_window")
 # %% [markdown]
 # ## A place to stop: exercises 1.1 to 1.5
 #
-# *100 minutes: 1.1 and 1.2 are on numbers, 1.3 to 1.5 on letters. The second half lets a network learn.*
+# *100 minutes in all, and the second half needs none of them: 1.1 and 1.2 are on numbers, 1.3 to 1.5 on letters.*
 
 # %% [markdown]
 # ### Exercise 1.1 · Forecast from your own forecasts
@@ -1124,7 +1124,7 @@ claim(
 # %% [markdown]
 # ## Exercises 1.6 and 1.7
 #
-# *25 minutes.*
+# *25 minutes: one on the convolution of section 7, one on comparing.*
 
 # %% [markdown]
 # ### Exercise 1.6 · Repair the convolution
@@ -1296,7 +1296,7 @@ claim(
 )
 
 # %% [markdown]
-# So the answer depends on the distance: **a near-tie one step ahead can hide a large gap further on.** (On the test years $K = 11$ is better even one year ahead, and by far more later.) Choose $K$ by the error that you care about: over all eleven distances, the validation years show the gap too. There every $K$ from 8 to 20 comes within 15 % of the best; 11 is simply the rhythm. And put the naive rivals beside your model: nine and ten years ahead, *eleven years ago* is as good and costs nothing.
+# So the answer depends on the distance: **a near-tie one step ahead can hide a large gap further on.** On the test years $K = 11$ is better even one year ahead, and by far more later. Choose $K$ by the error that you care about: over all eleven distances, the validation years show the gap too. There every $K$ from 8 to 20 comes within 15 % of the best; 11 is simply the rhythm. And put the naive rivals beside your model: nine and ten years ahead, *eleven years ago* is as good and costs nothing.
 
 # %% [markdown] tags=["deeper"]
 # ### How far back should one look, on longer series?
