@@ -240,6 +240,32 @@ def imdb_minilm_all(
     return {"results": {f"{size} labels": row}, "history": {f"{size} labels": history}}
 
 
+JUDGED = {  # a short review: 1 = positive, 0 = negative
+    "The plot was not boring, it was wonderful.": 1,
+    "The plot was boring, it was not wonderful.": 0,
+    "A superb film: moving, funny and beautifully acted.": 1,
+    "Two hours of my life that nobody will give me back.": 0,
+    "Fine actors, lovely pictures, and yet I could not wait for it to end.": 0,
+}
+
+
+@experiment("minilm-judge", "Five short reviews, judged by a published model after a hundred of IMDB's reviews.")
+def minilm_judge(seed, size=100, epochs=8, tested=200, length=256, batch_size=16, learning_rate=5e-5, bf16=True):
+    """The judge of `imdb_minilm` with 100 labels: its probability that each of `JUDGED` is positive.
+
+    The five were written before any judge saw them, and all that was tried is here.
+    """
+    source = find_minilm()
+    tokenizer = huggingface.tokenizer(source)
+    (texts, labels), (test, wanted) = draw_reviews(seed, size, tested)
+    rows, test, short = (review_rows(part, tokenizer, length) for part in (texts, test, JUDGED))
+    model, row, history = tuned_minilm(source, rows, labels, seed, epochs, batch_size, learning_rate, bf16)
+    row["accuracy"] = accuracy_of(margins(model, test, bf16), torch.tensor(wanted))
+    row |= {"texts": list(JUDGED), "wanted": list(JUDGED.values())}
+    row["positive"] = margins(model, short, bf16=False).sigmoid()
+    return {"results": {f"{size} labels": row}, "history": {f"{size} labels": history}}
+
+
 # --- the same reviews for others ----------------------------------------------------
 
 

@@ -133,6 +133,17 @@ def test_imdb_minilm_records_what_the_chapter_draws(model, reviews):
     assert alone["results"]["16 labels"]["accuracy"] == found["results"]["16 labels"]["accuracy"]
 
 
+def test_minilm_judge_records_what_the_chapter_shows(model, reviews):
+    """Fails if a short review has no probability, another's stands in its place, or it is judged by another network."""
+    settings = {"tested": 40, "length": 20, "batch_size": 8, "learning_rate": 1e-2}
+    row = minilm.minilm_judge(1, size=48, epochs=8, **settings)["results"]["48 labels"]
+    curve = minilm.imdb_minilm(1, sizes=(48,), epochs=(8,), **settings)["results"]["48 labels"]
+    assert row["accuracy"] == curve["accuracy"]
+    assert dict(zip(row["texts"], row["wanted"], strict=True)) == minilm.JUDGED
+    assert row["positive"].shape == (len(minilm.JUDGED),)
+    assert ((0 < row["positive"]) & (row["positive"] < 1)).all()
+
+
 def test_all_labels_are_tested_on_the_reviews_of_the_curve_too(model, reviews):
     """Fails if the 2,000 reviews of `imdb_minilm` are others, or not every label is learned from."""
     settings = {"length": 20, "batch_size": 8, "learning_rate": 1e-2}
