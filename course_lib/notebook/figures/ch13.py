@@ -111,7 +111,7 @@ def variety_by_surprise(experiment, ways):
         "alone at the lower left; the others rise nearly on a curve to the hottest at the upper right; real text lies "
         "near pure sampling, a little below it.",
         caption="How do variety and likelihood go together? Nearly along one curve, from greedy at the lower left to a "
-        "high temperature at the upper right. Real text is about as unlikely as pure sampling, and less varied. "
+        "high temperature at the upper right. Real text is less likely than pure sampling, and less varied. "
         "(Greedy text is the same after the same name, which is a part of its little variety.)",
     )
 
