@@ -55,18 +55,6 @@ torch.set_printoptions(precision=2, sci_mode=False)
 set_seed(0)
 
 # %% [markdown]
-# Both read nine rows of 20 numbers: a letter and a digit, one-hot. The last row is the question, without a digit. `recall.draw` makes such sequences:
-
-# %%
-example, answer = recall.draw(1, torch.Generator().manual_seed(9))
-print("input", tuple(example.shape))  # (B, 9, 20)
-names = ["abcdefghij"[i] for i in example[0, :, :10].argmax(dim=1)]
-digits = example[0, :8, 10:].argmax(dim=1).tolist()
-print("letters", *names)
-print("digits ", *digits, "?")
-print("answer ", answer.item())
-
-# %% [markdown]
 # The next cell takes your guess; the one after trains both models and keeps their accuracy on 2,000 new sequences.
 
 # %%
@@ -264,9 +252,9 @@ with torch.no_grad():
     by_hand.W_k.weight.copy_(W_k)
     by_hand.W_v.weight.copy_(W_v)
     found = by_hand(sentences)  # (B, T, K)
-print("output", tuple(found.shape), "of it, water and money")
-print("bank after river   (K,)", found[0, 2])
-print("bank after savings (K,)", found[1, 2])
+print("output (B, T, K)", tuple(found.shape))
+print("bank after river:   water, money", found[0, 2])
+print("bank after savings: water, money", found[1, 2])
 
 # %% [markdown]
 # That is a complete layer of self-attention: *bank* is water after *river* and money after *savings*. Only the division by $\sqrt K$ is unexplained. What is it for?
@@ -427,8 +415,8 @@ with torch.no_grad():
 # %%
 real = torch.tensor([[True, True, True, True], [True, True, False, False]])  # (B, S)
 both = real[:, None, :] & mask  # (B, 1, S) & (T, S) -> (B, T, S)
-print("mask", tuple(both.shape))
-print("that of the second sentence (T, S)", both[1].int(), sep="\n")
+print("mask (B, T, S)", tuple(both.shape))
+print("second sentence (T, S)", both[1].int(), sep="\n")
 
 # %% [markdown]
 # The last two rows are those of the padding: it still asks, but nobody reads its rows. Does a mask do its job? A test for every model: *change what is hidden: no visible position's output may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
@@ -488,7 +476,8 @@ v_heads = torch.stack([v, x @ W_v2.T])  # (H, S, K)
 scores_heads = q_heads @ k_heads.mT / math.sqrt(2)  # (H, T, S)
 weights_heads = scores_heads.softmax(dim=-1)  # (H, T, S)
 h_heads = weights_heads @ v_heads  # (H, T, K)
-print("scores", tuple(scores_heads.shape), "output", tuple(h_heads.shape))
+print("scores (H, T, S)", tuple(scores_heads.shape))
+print("output (H, T, K)", tuple(h_heads.shape))
 print("as before:", torch.allclose(torch.cat([h_heads[0], h_heads[1]], dim=-1), h_both))
 
 # %% [markdown]
@@ -519,7 +508,7 @@ class MultiHead(nn.Module):
     def __init__(self, D, H):
         super().__init__()
         self.H, self.K = H, D // H
-        self.W_q = nn.Linear(D, D, bias=False)
+        self.W_q = nn.Linear(D, D, bias=False)  # the H matrices, one above the other
         self.W_k = nn.Linear(D, D, bias=False)
         self.W_v = nn.Linear(D, D, bias=False)
         self.W_o = nn.Linear(D, D, bias=False)
@@ -699,7 +688,19 @@ ch07.shapes(arrows)
 # %% [markdown]
 # ## 6 · Can it learn where to look?
 #
-# We chose the matrices for our four words. Can training find such matrices by itself? Take the memory task of the first screen. Its eight pairs are a dictionary: letters are keys, digits are values, and the last row comes with a query. Python's dictionary wants exactly the right key and returns one value. Attention compares the query with *all* keys and returns a weighted mean, a **soft dictionary**. Move the query a little, and the answer moves a little: so there is a slope, and training can improve the query.
+# We chose the matrices for our four words. Can training find such matrices by itself? Take the memory task of the first screen. A sequence has nine rows of 20 numbers: a letter and a digit, one-hot. The last row is the question, without a digit.
+
+# %%
+example, answer = recall.draw(1, torch.Generator().manual_seed(9))
+print("input (B, 9, 20)", tuple(example.shape))
+names = ["abcdefghij"[i] for i in example[0, :, :10].argmax(dim=1)]
+digits = example[0, :8, 10:].argmax(dim=1).tolist()
+print("letters", *names)
+print("digits ", *digits, "?")
+print("answer ", answer.item())
+
+# %% [markdown]
+# The eight pairs are a dictionary: letters are keys, digits are values, and the last row comes with a query. Python's dictionary wants exactly the right key and returns one value. Attention compares the query with *all* keys and returns a weighted mean, a **soft dictionary**. Move the query a little, and the answer moves a little: so there is a slope, and training can improve the query.
 #
 # Nobody tells the model what to compare. One head will do: `LookUp` has our `PlainAttention` and one linear layer, which makes the answer from the question's row. It is the first screen's model without biases in its projections:
 
