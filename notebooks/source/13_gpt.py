@@ -211,8 +211,7 @@ print("-> logits", tuple(skeleton(ids).shape))  # (B, T, V)
 set_seed(0)
 K = D // H
 joint = nn.Linear(D, 3 * D)(x)  # (B, T, 3D)
-parts = joint.chunk(3, dim=-1)  # three of (B, T, D)
-queries, keys, values = parts
+queries, keys, values = joint.chunk(3, dim=-1)  # (B, T, D) each
 print("joint", tuple(joint.shape), "-> one part", tuple(queries.shape))
 query, key = queries[0, :, :K], keys[0, :, :K]  # (T, K): text 0, head 0
 print("scores:", (query @ key.T / K**0.5).detach(), sep="\n")
@@ -221,8 +220,10 @@ print("scores:", (query @ key.T / K**0.5).detach(), sep="\n")
 # Now all heads and texts at once. Each part becomes (B, H, T, K), so that every head is a small matrix like the one above:
 
 # %%
-# each part: (B, T, D) -> (B, T, H, K) -> (B, H, T, K)
-q, k, v = [part.unflatten(2, (H, K)).transpose(1, 2) for part in parts]
+# (B, T, D) -> (B, T, H, K) -> (B, H, T, K)
+q = queries.unflatten(2, (H, K)).transpose(1, 2)
+k = keys.unflatten(2, (H, K)).transpose(1, 2)
+v = values.unflatten(2, (H, K)).transpose(1, 2)
 scores = q @ k.mT / K**0.5  # .mT turns (T, K) into (K, T)
 print("q, k, v", tuple(q.shape), "-> scores", tuple(scores.shape))
 
@@ -238,7 +239,7 @@ print("weights @ v", tuple(found.shape), end=" -> heads merged ")
 print(tuple(found.transpose(1, 2).flatten(2).shape))  # (B, T, D)
 
 # %% [markdown]
-# The first token can only look at itself, the last at all five. The same lines as a class, with a second linear layer in which the heads mix:
+# The first token can only look at itself, the last at all five. The same lines as a class, where `heads` cuts all three parts alike, and a second linear layer mixes the heads:
 
 
 # %%
@@ -430,6 +431,7 @@ print(f"ln V            {math.log(V):.2f}")
 
 # %%
 B, steps = run_size.pick((24, 800), (64, 5000))
+device = "cuda" if torch.cuda.is_available() else "cpu"
 corpus_ids = torch.tensor(encode(corpus))
 cut = len(corpus_ids) * 9 // 10
 train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]
@@ -441,17 +443,15 @@ def random_windows(ids, B, L, draws):
     return ids[positions], ids[positions + 1]
 
 
-pieces = random_windows(train_ids, 2, 24, torch.Generator().manual_seed(0))
-for row, next_row in zip(*pieces):
-    print(repr(decode(row)), "->", repr(decode(next_row)))
+draws = torch.Generator().manual_seed(0)
+two_inputs, two_targets = random_windows(train_ids, 2, 24, draws)  # (2, 24)
+for row in range(2):
+    print(repr(decode(two_inputs[row])), "->", repr(decode(two_targets[row])))
 
 # %% [markdown]
 # The loss of a batch is the mean over all its positions. `cross_entropy` wants one row of logits for each target, so both are flattened. One batch is a noisy judge, so `estimate` takes the mean of 20, and `report` also lets the model write:
 
 # %%
-device = "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def mean_loss(model, inputs, targets):  # (B, L) both
     logits = model(inputs.to(device))  # (B, L, V)
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten().to(device))
@@ -460,8 +460,11 @@ def mean_loss(model, inputs, targets):  # (B, L) both
 @torch.no_grad()
 def estimate(model, ids):
     draws = torch.Generator().manual_seed(0)  # the same windows every time
-    losses = [mean_loss(model, *random_windows(ids, B, L, draws)) for _ in range(20)]
-    return torch.stack(losses).mean().item()
+    total = 0.0
+    for _ in range(20):
+        inputs, targets = random_windows(ids, B, L, draws)  # (B, L) both
+        total += mean_loss(model, inputs, targets).item()
+    return total / 20
 
 
 def report(model, step):  # with dropout: model.eval() before, train() after
@@ -556,7 +559,7 @@ claim(
 #
 # ### More time, and it writes
 #
-# The speaker is the same network, a little larger, and it trained for 6,000 steps. Here are its lines after `GREMIO:`, as early as on the first screen and at its end. (Both were drawn with the same random numbers, by a rule of section 6.)
+# The speaker is the same network, a little larger, and it trained for 6,000 steps. Here are its lines after `GREMIO:`, as early as on the first screen and at its end. Both were drawn with the same random numbers, by a rule of section 6.
 
 # %% tags=["fold"]
 # @title The ledger: the speaker, early and at its end
@@ -611,7 +614,7 @@ print(speak("GREMIO:\n", 240))
 # %% [markdown]
 # **It writes:** speakers, lines, and mostly real words, but little sense. From here on, the speaker is our model. *Going deeper* compares it with six others on the plays, and shows why the measure is per character.
 #
-# *A good place to stop for today.* You have built, checked and trained a GPT, and heard it. Exercise 13.1 looks once more at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
+# *A good place to stop for today.* You have built, checked and trained a GPT, and heard it. Exercise 13.1 looks, for 25 minutes, at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 
 # %% [markdown]
 # ### Exercise 13.1 · Implement: the gradient of a tied table
@@ -672,7 +675,8 @@ print(speak("GREMIO:\n", 240, likeliest))
 
 # %%
 four = ["mat", "sofa", "floor", "roof"]
-z = four_logits = torch.tensor([3.0, 2.0, 1.0, 0.0])
+four_logits = torch.tensor([3.0, 2.0, 1.0, 0.0])
+z = four_logits
 print("greedy:         ", four[z.argmax()])
 for tau in (0.5, 1.0, 2.0):
     print(f"temperature {tau}:", (z / tau).softmax(dim=-1))
