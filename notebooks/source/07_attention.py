@@ -86,7 +86,7 @@ claim(
 )
 
 # %% [markdown]
-# The GRU must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up in this chapter, from one sentence of four words: first scores, weights and outputs, then queries, keys and values, then the scale, masks and heads, until one class is whole. At the end it learns the memory task, and which noun the word *it* stands for.
+# The GRU must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up in this chapter, from one sentence of four words: first scores, weights and outputs, then queries, keys and values, then the scale, masks and heads, until one class is whole. At the end such layers learn the memory task, and which noun the word *it* stands for.
 #
 # *Sections 1 to 5 build the class, in a good hour; exercises 7.1 to 7.4 follow, 90 minutes. Sections 6 and 7, with 7.5 to 7.7, fill a second sitting.*
 #
