@@ -62,13 +62,14 @@ from course_lib.notebook import (
     table,
 )
 from course_lib.notebook.figures import ch12 as figures
+from course_lib.optim import linear_schedule
 from course_lib.train import set_seed
 from course_lib.utils import huggingface, number_of_parameters
 
 set_seed(0)
 
 # %% [markdown]
-# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks, 4,608 in all. They are the example of sections 1 to 6. The network, **the small BERT**, is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
+# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks, 4,608 in all. They are the example of sections 1 to 5. The network, **the small BERT**, is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
 
 # %%
 task = toys.review_task(seed=0)
@@ -131,16 +132,21 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them; one of the two has read before. The reading took 800 steps of its own: section 5 will give the other network as many. (Seeds differ: of the three recorded, this one is the luckiest for the network from scratch.) Two names stay: `untrained`, the random start that both share, and `small_bert`, which has read.
+# Same network, same hundred labels, the same 150 steps on them: only one of the two has read before. Two names stay: `untrained`, the random start that both share, and `small_bert`, which has read.
 #
-# The plan: hide words (sections 1 to 3), build the network that guesses them (4), give it a new last layer that judges (5), know the usual errors (6). Then the same with MiniLM, a published network that has read far more (7), beside others (8); it also searches by meaning (9). *Sections 1 to 6 take some 80 minutes, their exercises two hours; the rest can wait for a second sitting.*
+# **Sections 1 to 5, some 70 minutes,** make such a judge in plain PyTorch. You hide words of one sentence by hand (1), build the network that guesses them (2), decide how to hide (3), let the network read (4), and give it a new last layer that judges (5). At the end you save your judge, load it, and try it on a sentence of your own.
+#
+# **Sections 6 to 10, for a second sitting,** do the same with real words and MiniLM, a published network.
+#
+# - The reading took 800 steps of its own. Section 5 gives the other network as many.
+# - Seeds differ: of the three recorded, this one is the luckiest for the network from scratch.
 #
 # ### You will be able to
 #
 # 1. hide tokens as BERT does, and say what each of the three replacements is for (exercise 12.1);
 # 2. write BERT's loss without the usual mistakes, and assemble a step of its pre-training (12.2, 12.3);
-# 3. cut words into WordPieces (12.4);
-# 4. fine-tune a classifier, and compare it fairly with no pre-training (12.5);
+# 3. fine-tune a classifier, save it, use it, and compare it fairly with no pre-training (12.5);
+# 4. cut words into WordPieces (12.4);
 # 5. derive the number of parameters of BERT-base and BERT-large (12.6);
 # 6. search texts by meaning with an encoder's vectors (12.7).
 #
@@ -208,10 +214,11 @@ TRIED = (
     "critics called the plot wonderful , but i found it boring .",
     "critics called the plot boring , but i found it lovely .",
     "i found the plot lovely , although critics called it boring .",
+    "i expected the music to be poor , but it was superb .",
 )
 read_before = {tuple(row) for row in [*task.unlabelled, *(row for row, _ in hundred)]}
 claim(
-    "None of the five reviews tried in sections 1, 4 and 5 is among the 3,608 or the hundred.",
+    "None of the six reviews tried in sections 1 to 5 is among the 3,608 or the hundred.",
     not any((CLS, *text.numericalize(review.split(), vocab), SEP) in read_before for review in TRIED),
 )
 claim(
@@ -227,210 +234,16 @@ claim(
 #
 # $$ \text{loss} = -\frac{1}{n} \sum_{t \in C} \log p(x_t \mid \tilde x), $$
 #
-# in **nats per chosen token**. A network trained this way is called a **masked language model**, and any text will do. But why hide words, when a language model could predict the *next* word, as in all chapters so far?
+# in **nats per chosen token**. A network trained this way is called a **masked language model**.
+#
+# **Why hide words, when one could predict the *next* word, as in all chapters so far?** Because what decides may stand on the right: *i ___ the plot lovely , although critics called it boring .* From *i* alone three verbs are possible; the whole review leaves only *found*. A network that predicts the next word must not look to its right, where that word stands. A hidden word stands nowhere, so the network may look both ways, in every layer. (*Going deeper* counts what the right side is worth.)
+#
+# Which network looks both ways?
 
 # %% [markdown]
-# ## 2 · Why hide a word?
-#
-# Two reviews of our language, and in both the verb is missing:
-#
-# - *critics called the plot boring , but i ___ it lovely .*
-# - *i ___ the plot lovely , although critics called it boring .*
-#
-# It is *found*, both times. In the first review everything that gives it away stands on the left. In the second only *i* stands there, and three verbs can follow it; what decides is on the right. So whoever predicts the *next* word, from the left side alone, can only guess there. To know a word from its sentence, look both ways. Three models, three ways to look:
-
-# %%
-diagrams.show("pretraining_directions")
-
-# %% [markdown]
-# **GPT** (Radford et al. 2018) predicts the next word. **ELMo** (Peters et al. 2018) does so twice, forwards and backwards, and joins the two; while they read, neither knows of the other. **BERT** (Devlin et al. 2019) looks both ways in every layer.
-#
-# How much is the other side worth? Our language is small enough to count. In each of its 4,608 reviews, at every position: how uncertain is the word, given nothing, the left side, or both?
-
-# %% tags=["fold"]
-# @title How uncertain is a word?
-def by_context(context):
-    """The words that occur in each context, counted over all reviews of the language: {context: Counter}."""
-    seen = defaultdict(Counter)
-    for review in toys.review_text():
-        for t, word in enumerate(review.words):
-            seen[context(review.words, t)][word] += 1
-    return seen
-
-
-def uncertainty(seen):
-    """Mean entropy in nats of a word given its context, over all positions."""
-    surprise = positions = 0
-    for counts in seen.values():
-        total = counts.total()
-        positions += total
-        surprise += sum(c * math.log(total / c) for c in counts.values())
-    return surprise / positions
-
-
-given_left = by_context(lambda words, t: tuple(words[:t]))
-given_both = by_context(lambda words, t: (*words[:t], None, *words[t + 1 :]))
-entropies = {
-    "nothing (unigram)": uncertainty(by_context(lambda words, t: None)),
-    "the left side": uncertainty(given_left),
-    "both sides": uncertainty(given_both),
-}
-table(
-    ["given", "nats per word", "effective number of choices"],
-    [[name, nats, math.exp(nats)] for name, nats in entropies.items()],
-)
-claim(
-    "Both sides leave less than three quarters of the uncertainty that the left side leaves.",
-    entropies["both sides"] < 0.75 * entropies["the left side"],
-)
-left_verb = "critics called the plot boring , but i found it lovely .".split()
-right_verb = "i found the plot lovely , although critics called it boring .".split()
-claim(
-    "Of the two verbs above, the left side leaves one word in the first review and three in the second; both sides leave *found* alone.",
-    set(given_left[tuple(left_verb[:8])]) == {"found"}
-    and set(given_left[("i",)]) == {"would", "expected", "found"}
-    and set(given_both[(*left_verb[:8], None, *left_verb[9:])]) == {"found"}
-    and set(given_both[("i", None, *right_verb[2:])]) == {"found"},
-)
-
-# %% [markdown]
-# No model that sees the left side alone can get below the second row on average over the language. (Whether it would *judge* worse is not tested here.) And why not let it predict the *next* word with both sides open? Because the next word stands on the right: a network that sees it need only copy it. So BERT hides the word itself, and leaves both sides open. It remains to decide how to hide.
-
-# %% [markdown]
-# ## 3 · How to hide
-#
-# **How many words should be hidden, and what stands in their place?** If few are chosen, each pass over the text teaches little; if many, too little context is left. BERT chooses **15 %** of the tokens, at random.
-#
-# Should they all become `[MASK]`? Later BERT will read texts in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So one of three things happens to a chosen token:
-#
-# - **80 % become `[MASK]`:** a gap to be filled.
-# - **10 % become a random token:** a visible word may be wrong, so *every* word must be checked against its context.
-# - **10 % stay as they are:** the vector of a visible word must still say which word it is.
-#
-# The loss counts all of them, and the labels hold the old token in each case. These are the paper's reasons (appendix A.1).
-#
-# ### Exercise 12.1 · Hide
-#
-# Difficulty ●●○○○ · 20 minutes · needs section 3
-#
-# The draws are given, so that the result is determined.
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-1-hide", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def hide(ids, maskable, choose, fate, others, mask_id):
-    """Hide tokens for a masked language model.
-
-    Args:
-        ids: (B, T) int64 tokens.
-        maskable: (B, T) bool, True = may be chosen.
-        choose: (B, T) uniform in [0, 1): a maskable token is chosen where it is below 0.15.
-        fate: (B, T) uniform in [0, 1): below 0.8 the mask, below 0.9 the token of `others`, else unchanged.
-        others: (B, T) int64 random tokens.
-        mask_id: id of [MASK].
-
-    Returns:
-        inputs: (B, T) int64.
-        targets: (B, T) int64, -100 where not chosen.
-    """
-    ### BEGIN SOLUTION
-    chosen = maskable & (choose < 0.15)
-    inputs = torch.where(chosen & (fate < 0.8), mask_id, ids)
-    inputs = torch.where(chosen & (fate >= 0.8) & (fate < 0.9), others, inputs)
-    return inputs, torch.where(chosen, ids, -100)
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-1-hide-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch12.hide(hide)
-
-# %% [markdown]
-# ### The library's version
-#
-# The same, with its own draws, anew in each call. `maskable` is True at real words alone.
-
-# %%
-show_source(mask_tokens)
-
-# %% [markdown]
-# `hide_in_tests` hides words of all 400 test reviews. The first of them, and its labels (a dot is -100):
-
-# %%
-test_ids, test_real = text.pad_batch([row for row, _ in task.test])
-maskable = test_real & (test_ids >= FIRST)  # real, and no special token
-
-
-def hide_in_tests(seed):
-    """Inputs and labels, with masks drawn from this seed."""
-    draws = torch.Generator().manual_seed(seed)
-    return mask_tokens(test_ids, maskable, V, MASK, draws, first_regular_id=FIRST)
-
-
-for name, row in zip(("input", "label"), hide_in_tests(seed=0), strict=True):
-    print(f"{name:5}", " ".join("." if i == IGNORE else vocab.itos[i] for i in row[0]))
-
-# %% tags=["fold"]
-# @title The three replacements, counted over 100 draws
-counted = Counter()
-for seed in range(100):
-    shown, targets = hide_in_tests(seed)
-    in_loss, replaced = targets != IGNORE, shown != test_ids
-    counted["tokens"] += maskable.sum().item()
-    counted["chosen"] += in_loss.sum().item()
-    counted["`[MASK]`"] += (shown == MASK).sum().item()
-    counted["another token"] += (in_loss & replaced & (shown != MASK)).sum().item()
-    counted["as it was"] += (in_loss & ~replaced).sum().item()
-shares = {kind: counted[kind] / counted["chosen"] for kind in ("`[MASK]`", "another token", "as it was")}
-table(["a chosen token becomes", "share"], [[kind, f"{s:.2%}"] for kind, s in shares.items()])
-claim(
-    "15 % are chosen; of these 80 % become the mask.",
-    abs(counted["chosen"] / counted["tokens"] - 0.15) < 0.002 and abs(shares["`[MASK]`"] - 0.8) < 0.004,
-)
-claim(
-    "A little less than 10 % become another token: one random draw in V - 5 gives the old one.",
-    shares["another token"] < 0.1 < shares["as it was"],
-)
-
-# %% [markdown]
-# ### Exercise 12.2 · Find the bug: a loss that is too good
-#
-# Difficulty ●●○○○ · 15 minutes · needs section 3
-#
-# After a hundred steps a colleague's loss is less than a third of yours. Measured by yours at the end of training, her network has learned less than yours. Find two mistakes, and write it right.
-#
-# ```python
-# def chosen_loss(logits, targets):  # (B, T, V), (B, T) with -100 where not chosen
-#     targets = targets.clamp(min=0)  # -100 is not a token
-#     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-#     return loss / targets.numel()
-# ```
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-2-blank-loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def chosen_loss(logits, targets):
-    """Mean cross-entropy over the chosen tokens.
-
-    Args:
-        logits: (B, T, V).
-        targets: (B, T) int64, -100 where not chosen; at least one position is chosen.
-
-    Returns:
-        scalar tensor, nats per chosen token.
-    """
-    ### BEGIN SOLUTION
-    chosen = targets != -100
-    log_probs = logits[chosen].log_softmax(-1)  # (n, V)
-    return -log_probs.gather(1, targets[chosen][:, None]).mean()
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-2-blank-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-ch12.chosen_loss(chosen_loss)
-
-# %% [markdown]
-# You can make a batch and its loss. Next comes the network that learns from them.
-
-# %% [markdown]
-# ## 4 · The network that guesses
+# ## 2 · The network that guesses
 #
 # **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
-#
-# Two things of BERT are left out: its dropout, and its second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
 
 # %%
 class Block(nn.Module):
@@ -469,7 +282,7 @@ class PlainBERT(nn.Module):
         return x  # (B, T, D)
 
 # %% [markdown]
-# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. `init_small` lets a new network start with small numbers, as in the paper; with torch's usual tables the logits would be huge.
+# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. `MaskedLM` keeps the encoder that it is given as it is. A *new* network goes through `init_small` and starts with small numbers, as in the paper; with torch's usual tables the logits would be huge.
 
 # %%
 class MaskedLM(nn.Module):
@@ -493,36 +306,10 @@ def init_small(network):
     return network
 
 # %% [markdown]
-# To begin where the first page began, `copy_weights`, folded below, then takes over the numbers of `untrained`, the same network in the library's class. (Alone you would stop at `init_small`.) What comes out:
-
-# %% tags=["fold"]
-# @title copy_weights, and a check with the library
-def parameters_of(network):
-    """All parameters but those of two layers of the library's class, for BERT's second task (Going deeper)."""
-    named = network.named_parameters()
-    return [p for name, p in named if not name.startswith(("bert.pooler", "pair"))]
-
-
-def copy_weights(source, target):
-    """Copy the parameters, which have the same order in both classes."""
-    with torch.no_grad():
-        for theirs, mine in zip(*map(parameters_of, (source, target)), strict=True):
-            mine.copy_(theirs)
-    return target
-
-
-with torch.no_grad():
-    plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(test_ids, test_real)
-    library_logits, _ = untrained(test_ids, test_real)
-claim(
-    "With the same weights your network and the library's give the same logits at all real tokens of 400 padded reviews.",
-    torch.allclose(library_logits[test_real], plain_logits[test_real], atol=1e-5),
-    largest_difference=(library_logits - plain_logits)[test_real].abs().max(),
-)
+# What comes out, for the masked sentence of section 1:
 
 # %%
 plain = init_small(MaskedLM(PlainBERT(V)))
-plain = copy_weights(untrained, plain)  # in place of its own random numbers
 all_real = torch.ones_like(masked_ids, dtype=torch.bool)
 print("ids       ", tuple(masked_ids.shape))
 print("vectors   ", tuple(plain.bert(masked_ids, all_real).shape))
@@ -530,9 +317,9 @@ print("logits    ", tuple(plain(masked_ids, all_real).shape))
 print("parameters", number_of_parameters(plain))
 
 # %% [markdown]
-# To watch it learn, we shall look at one gap. `fill` gives the probabilities at each gap of a sentence, `best_three` names the likeliest words:
+# To see what it knows, we look at one gap: *i found the plot lovely , ___ critics called it boring .* `fill` gives the probabilities at each gap of a sentence, `best_three` names the likeliest words:
 
-# %%
+# %% tags=["nbval-ignore-output"]
 def fill(network, sentence):
     """Probabilities (n, V) at the n gaps `_` of a sentence."""
     words = [MASK if word == "_" else vocab.stoi[word] for word in sentence.split()]
@@ -547,13 +334,128 @@ def best_three(probs):  # (V,)
 
 
 gap = "i found the plot lovely , _ critics called it boring ."
+print(best_three(fill(plain, gap)[0]))
+
+# %% [markdown]
+# It knows nothing yet. What should it be asked, so that it learns?
+#
+# - Two things of BERT are left out: its dropout, and a second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
+
+# %% tags=["fold"]
+# @title Checked: it is the library's network
+def parameters_of(network):
+    """All parameters but those of two layers of the library's class, for BERT's second task (Going deeper)."""
+    named = network.named_parameters()
+    return [p for name, p in named if not name.startswith(("bert.pooler", "pair"))]
+
+
+def copy_weights(source, target):
+    """Copy the parameters, which have the same order in both classes."""
+    with torch.no_grad():
+        for theirs, mine in zip(*map(parameters_of, (source, target)), strict=True):
+            mine.copy_(theirs)
+    return target
+
+
+ids_of_tests, real_in_tests = text.pad_batch([row for row, _ in task.test])
+with torch.no_grad():
+    plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(ids_of_tests, real_in_tests)
+    library_logits, _ = untrained(ids_of_tests, real_in_tests)
+claim(
+    "With the same weights your network and the library's give the same logits at all real tokens of 400 padded reviews.",
+    torch.allclose(library_logits[real_in_tests], plain_logits[real_in_tests], atol=1e-5),
+    largest_difference=(library_logits - plain_logits)[real_in_tests].abs().max(),
+)
+
+# %% [markdown]
+# ## 3 · How to hide
+#
+# **How many words should be hidden, and what stands in their place?** If few are chosen, each pass over the text teaches little; if many, too little context is left. BERT chooses **15 %** of the tokens, at random.
+#
+# Should they all become `[MASK]`? Later BERT will read texts in which every word is visible and no `[MASK]` occurs. A network that only ever had to think at `[MASK]` might neglect the words it can see. So one of three things happens to a chosen token:
+#
+# - **80 % become `[MASK]`:** a gap to be filled.
+# - **10 % become a random token:** a visible word may be wrong, so *every* word must be checked against its context.
+# - **10 % stay as they are:** the vector of a visible word must still say which word it is.
+#
+# The loss counts all of them, and the labels hold the old token in each case. These are the paper's reasons (appendix A.1).
+#
+# So a step of pre-training is: hide, predict, measure, improve. Section 4 runs it. To write it yourself first, do these three exercises, an hour in all.
+#
+# ### Exercise 12.1 · Hide
+#
+# Difficulty ●●○○○ · 20 minutes · needs section 3
+#
+# The draws are given, so that the result is determined.
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-1-hide", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def hide(ids, maskable, choose, fate, others, mask_id):
+    """Hide tokens for a masked language model.
+
+    Args:
+        ids: (B, T) int64 tokens.
+        maskable: (B, T) bool, True = may be chosen.
+        choose: (B, T) uniform in [0, 1): a maskable token is chosen where it is below 0.15.
+        fate: (B, T) uniform in [0, 1): below 0.8 the mask, below 0.9 the token of `others`, else unchanged.
+        others: (B, T) int64 random tokens.
+        mask_id: id of [MASK].
+
+    Returns:
+        inputs: (B, T) int64.
+        targets: (B, T) int64, -100 where not chosen.
+    """
+    ### BEGIN SOLUTION
+    chosen = maskable & (choose < 0.15)
+    inputs = torch.where(chosen & (fate < 0.8), mask_id, ids)
+    inputs = torch.where(chosen & (fate >= 0.8) & (fate < 0.9), others, inputs)
+    return inputs, torch.where(chosen, ids, -100)
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-1-hide-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch12.hide(hide)
+
+# %% [markdown]
+# ### Exercise 12.2 · Find the bug: a loss that is too good
+#
+# Difficulty ●●○○○ · 15 minutes · needs section 3
+#
+# After a hundred steps a colleague's loss is less than a third of yours. Measured by yours at the end of training, her network has learned less than yours. Find two mistakes, and write it right.
+#
+# ```python
+# def chosen_loss(logits, targets):  # (B, T, V), (B, T) with -100 where not chosen
+#     targets = targets.clamp(min=0)  # -100 is not a token
+#     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+#     return loss / targets.numel()
+# ```
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-2-blank-loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def chosen_loss(logits, targets):
+    """Mean cross-entropy over the chosen tokens.
+
+    Args:
+        logits: (B, T, V).
+        targets: (B, T) int64, -100 where not chosen; at least one position is chosen.
+
+    Returns:
+        scalar tensor, nats per chosen token.
+    """
+    ### BEGIN SOLUTION
+    chosen = targets != -100
+    log_probs = logits[chosen].log_softmax(-1)  # (n, V)
+    return -log_probs.gather(1, targets[chosen][:, None]).mean()
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-2-blank-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch12.chosen_loss(chosen_loss)
 
 # %% [markdown]
 # ### Exercise 12.3 · Assemble: a step of pre-training
 #
-# Difficulty ●●●○○ · 25 minutes · needs exercises 12.1 and 12.2, and section 4
+# Difficulty ●●●○○ · 25 minutes · needs exercises 12.1 and 12.2, and section 3
 #
-# You have a masking, a loss and a network. The loop after this exercise holds a solution: write yours first. Put them together into one step of pre-training: hide, predict, measure, improve, with one plain `optimizer.step()`, no clipping. The draws are given again. You may call your `hide` and `chosen_loss`; do without the library's `mask_tokens` and its losses.
+# You have a masking, a loss and a network. Section 4 shows a solution: write yours first. Put them together into one step of pre-training: hide, predict, measure, improve, with one plain `optimizer.step()`, no clipping. The draws are given again. You may call your `hide` and `chosen_loss`; do without the library's `mask_tokens` and its losses.
+#
+# When the check passes, run the folded cell after it, then `watch_it_fill(pretraining_step)` in a cell of your own. The loss falls, and the gap fills.
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-3-pretraining-step", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def pretraining_step(network, optimizer, ids, real, choose, fate, others):
@@ -584,13 +486,10 @@ def pretraining_step(network, optimizer, ids, real, choose, fate, others):
 # %% nbgrader={"grade": true, "grade_id": "ex12-3-pretraining-step-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
 ch12.pretraining_step(pretraining_step)
 
-# %% [markdown]
-# When the check passes, let it pre-train: run the next cell, then `watch_it_fill(pretraining_step)` in a cell of your own. The loss falls, and the gap fills.
-
 # %% tags=["fold"]
 # @title watch_it_fill: pre-train with your function
 def watch_it_fill(step, steps=450):
-    """Pre-train the network of section 4 with a step of your own; three words for one gap as it learns."""
+    """Pre-train the network of section 2 with a step of your own; three words for one gap as it learns."""
     reader = copy_weights(untrained, MaskedLM(PlainBERT(V)))
     draws, optimizer = torch.Generator().manual_seed(0), torch.optim.AdamW(reader.parameters(), 0.002)
     done, nats = 0, []
@@ -606,22 +505,55 @@ def watch_it_fill(step, steps=450):
                 break
 
 # %% [markdown]
-# **Pre-training** is now an ordinary loop. It needs batches without end, pass after pass over the reviews:
+# ## 4 · The reading
+#
+# **How does the network learn to guess?** First hide. This is section 3 as the library writes it; the choice is drawn anew in each call, and `maskable` is True at real words alone:
+
+# %%
+show_source(mask_tokens)
+
+# %% [markdown]
+# `hide_in_tests` hides words of all 400 test reviews. The first of them, and its labels (a dot is -100):
+
+# %%
+test_ids, test_real = text.pad_batch([row for row, _ in task.test])
+maskable = test_real & (test_ids >= FIRST)  # real, and no special token
+
+
+def hide_in_tests(seed):
+    """Inputs and labels, with masks drawn from this seed."""
+    draws = torch.Generator().manual_seed(seed)
+    return mask_tokens(test_ids, maskable, V, MASK, draws, first_regular_id=FIRST)
+
+
+for name, row in zip(("input", "label"), hide_in_tests(seed=0), strict=True):
+    print(f"{name:5}", " ".join("." if i == IGNORE else vocab.itos[i] for i in row[0]))
+
+# %% [markdown]
+# **Pre-training** is now an ordinary loop. It needs batches without end, pass after pass over the reviews. And it needs AdamW with a rate that rises for a tenth of the steps and then falls to 0 (chapter 11):
 
 # %%
 def endless(rows, labels, size, draws):
     while True:  # each pass in a new order
         yield from text.batches(rows, labels, size, generator=draws)
 
+
+def adamw(network, rate, steps):
+    def share(step):  # of the rate: up to 1, then down to 0
+        return linear_schedule(step, warmup=steps // 10, total=steps)
+
+    optimizer = torch.optim.AdamW(network.parameters(), rate)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+
 # %% [markdown]
-# Each step takes a batch, hides words of it, predicts, and improves. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. AdamW's rate rises to 0.003 for 80 steps and then falls to 0 (chapter 11), and gradients are clipped at 1, as on the first page. Every 200 of the 800 steps we look at the gap: *i found the plot lovely , ___ critics called it boring .*
+# Each step takes a batch, hides words of it, predicts, and improves. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. The rate goes up to 0.003; gradients are clipped at 1. The start is the first page's: `copy_weights` takes the numbers of `untrained`. Every 200 of the 800 steps we look at the gap.
 
 # %% tags=["nbval-ignore-output"]
-plain = copy_weights(untrained, plain)  # afresh, so that this cell can be run again
+plain = copy_weights(untrained, plain)  # the first page's random start
 losses = []
 draws = torch.Generator().manual_seed(0)
 stream = endless(task.unlabelled, [0] * len(task.unlabelled), 32, draws)
-optimizer, schedule = toys.scheduled_adamw(plain, 0.003, steps=800)
+optimizer, schedule = adamw(plain, 0.003, steps=800)
 print("before training:", best_three(fill(plain, gap)[0]))
 for step in tqdm(range(1, 801), leave=False):
     ids, real, _ = next(stream)
@@ -640,10 +572,10 @@ for step in tqdm(range(1, 801), leave=False):
 # %% [markdown]
 # At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
 #
-# **Is the loss low?** Compare it with three others. A network that knows nothing has $\ln V$; one that knows only how often each word occurs has the unigram entropy of section 2. The **perfect reader** knows every possible review, and computes the best guess from what is visible. If all are equally likely, no network can do better on average.
+# **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review and computes the best guess.
 
 # %% tags=["fold"]
-# @title The perfect reader's loss
+# @title The three losses beside it
 def perfect_reader(draws=2, seed=12345):
     """Its mean loss at the positions that `toys.masked_scores` chooses, what it expects by Bayes' rule, and at [MASK] alone.
 
@@ -679,9 +611,11 @@ def perfect_reader(draws=2, seed=12345):
 
 
 perfect, perfect_expects, perfect_at_mask = perfect_reader()
+times_seen = Counter(word for review in toys.review_text() for word in review.words)
+unigram = sum(c * math.log(times_seen.total() / c) for c in times_seen.values()) / times_seen.total()
 levels = {
     "log V": math.log(V),
-    "unigram": entropies["nothing (unigram)"],
+    "unigram": unigram,
     "perfect reader": perfect,
 }
 curve = [
@@ -695,13 +629,11 @@ figures.loss_at_chosen(curve, levels)
 # %% tags=["fold"]
 # @title Checked: the perfect reader, new reviews
 claim(
-    "The perfect reader's loss, about 0.41 nats, is what its own probabilities expect, within 0.02. It is below section 2's uncertainty given both sides, because a tenth of the chosen words stay visible; at `[MASK]` alone it is above.",
+    "The perfect reader's loss, about 0.41 nats, is what its own probabilities expect, within 0.02.",
     abs(perfect - 0.41) < 0.01
-    and abs(perfect - perfect_expects) < 0.02 and perfect < entropies["both sides"] < perfect_at_mask,
+    and abs(perfect - perfect_expects) < 0.02,
     loss=f"{perfect:.3f} nats",
     expected=f"{perfect_expects:.3f} nats",
-    both_sides=f"{entropies['both sides']:.3f} nats",
-    at_mask=f"{perfect_at_mask:.3f} nats",
 )
 plain_as_library = copy_weights(plain, copy.deepcopy(untrained))  # yours, in the library's class
 scores, library_scores = toys.masked_scores(plain_as_library, task), toys.masked_scores(small_bert, task)
@@ -715,11 +647,9 @@ claim(
 )
 
 # %% [markdown]
-# The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41. So `plain` is the small BERT, now in your own lines.
+# The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41: where several words fit, nobody can know. So `plain` is the small BERT, now in your own lines.
 #
-# ### What has it learned?
-#
-# Two more gaps. In the first the two clauses of the gap above have changed places:
+# **What has it learned?** Two more gaps. In the first the two clauses of the gap above have changed places:
 
 # %% tags=["nbval-ignore-output"]
 sentences = (
@@ -773,7 +703,7 @@ print("labels", tuple(first_labels.shape), first_labels.tolist())
 # %% [markdown]
 # **The network that has read** is `plain`. Its head gives V numbers for *every token*: that was for guessing words.
 #
-# **A new last layer** takes the head's place, and gives two numbers for the *whole review*. So it needs one vector for the review: the mean over the real tokens. (BERT's authors take the vector at `[CLS]`, which next sentence prediction had trained.)
+# **A new last layer** takes the head's place, and gives two numbers for the *whole review*. So it needs one vector for the review: the mean over the real tokens.
 
 # %%
 class Classifier(nn.Module):
@@ -806,7 +736,7 @@ def fine_tune(judge, pairs, steps, rate):
     rows, labels = zip(*pairs)
     draws = torch.Generator().manual_seed(0)
     stream = endless(rows, labels, 16, draws)
-    optimizer, schedule = toys.scheduled_adamw(judge, rate, steps)
+    optimizer, schedule = adamw(judge, rate, steps)
     judge.train()
     for _ in tqdm(range(steps), leave=False):
         ids, real, wanted = next(stream)
@@ -834,17 +764,17 @@ def share_right(judge, pairs):
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
-classifier = Classifier(plain.bert, classes=2)
-before = share_right(classifier, task.test)
-fine_tune(classifier, hundred, steps=150, rate=0.001)
-after = share_right(classifier, task.test)
+judge = Classifier(plain.bert, classes=2)
+before = share_right(judge, task.test)
+fine_tune(judge, hundred, steps=150, rate=0.001)
+after = share_right(judge, task.test)
 print(f"new reviews {before:.2f} before, {after:.2f} after")
-print(f"the hundred {share_right(classifier, hundred):.2f} after")
+print(f"the hundred {share_right(judge, hundred):.2f} after")
 
 # %% tags=["fold"]
 # @title Checked: before and after training
 claim(
-    "Before training the classifier is within 10 points of a coin on new reviews, after training right on more than 9 of 10.",
+    "Before training the judge is within 10 points of a coin on new reviews, after training right on more than 9 of 10.",
     abs(before - 0.5) < 0.1 and after > 0.9,
     before=before,
     after=after,
@@ -858,77 +788,105 @@ claim(
 )
 
 # %% [markdown]
-# (The first page's 0.97 had other random numbers in its new layer.)
+# All new reviews are judged right, or nearly all.
 #
-# **One new review, by name.** The whole path in one function: words to ids, ids to two numbers, and the name of the larger:
+# ### Your judge at work
+#
+# From a string to a verdict it is three steps: words to ids, ids to two logits, logits to two probabilities.
 
-# %%
-def classify(review):
-    ids = torch.tensor([[CLS, *text.numericalize(review.split(), vocab), SEP]])
+# %% tags=["nbval-ignore-output"]
+def to_ids(review):
+    words = text.tokenize(review)  # small letters; marks stand alone
+    return [CLS, *text.numericalize(words, vocab), SEP]
+
+
+def judge_review(review, judge, encode):
+    ids = torch.tensor([encode(review)])  # (1, T)
+    real = torch.ones_like(ids, dtype=torch.bool)
     with torch.no_grad():
-        logits = classifier(ids, torch.ones_like(ids, dtype=torch.bool))  # (1, 2)
-    return ("negative", "positive")[logits.argmax(dim=1).item()]
+        probs = judge(ids, real).softmax(dim=1)[0]  # (2,): negative, positive
+    verdict = ("negative", "positive")[probs.argmax().item()]
+    print(f"{verdict} {probs.max():.2f}  {review}")
 
 
-print(classify("the plot was not boring , it was wonderful ."))
-print(classify("the plot was boring , it was not wonderful ."))
-print(classify("critics called the plot wonderful , but i found it boring ."))
+for review in (
+    "The plot was not boring, it was wonderful.",
+    "The plot was boring, it was not wonderful.",
+    "Critics called the plot wonderful, but I found it boring.",
+):
+    judge_review(review, judge, to_ids)
 
 # %% [markdown]
-# The first two hold the same words and mean the opposite. In this language every review has such a twin, with one good and one bad adjective: a bag of words is no better than a coin. So a judge is made of the network that has read, one new layer, and a few small steps.
+# The first two hold the same words and mean the opposite. In this language every review has such a twin, so a bag of words is no better than a coin. Your judge tells them apart.
+#
+# **Save it and load it.** `state_dict()` is a table of names and numbers. It goes into a file, and from there into a network of the same sizes. Then write a sentence of your own in the last line; these are the words to choose from:
+
+# %% tags=["nbval-ignore-output"]
+with tempfile.TemporaryDirectory() as folder:  # take a folder that stays
+    path = Path(folder, "judge.pt")
+    torch.save(judge.state_dict(), path)
+    loaded = Classifier(PlainBERT(V), classes=2)
+    loaded.load_state_dict(torch.load(path))
+
+print(*sorted(vocab.itos[FIRST:]))
+judge_review("I expected the music to be poor, but it was superb.", loaded, to_ids)
+
+# %% tags=["fold"]
+# @title Checked: the verdicts, and the judge from the file
+def verdict_on(review, network):
+    """1 = positive, by a network of this section."""
+    ids = torch.tensor([to_ids(review)])
+    with torch.no_grad():
+        return network(ids, torch.ones_like(ids, dtype=torch.bool)).argmax(1).item()
+
+
+short_reviews = {TRIED[0]: 1, TRIED[1]: 0, TRIED[2]: 0, TRIED[-1]: 1}
+claim(
+    "Your judge and the one from the file judge all four reviews right.",
+    all(verdict_on(review, network) == label for review, label in short_reviews.items() for network in (judge, loaded)),
+)
+
+# %% [markdown]
+# So a judge is a network that has read, one new layer, and a few small steps.
 #
 # ### Was it the reading that helped?
 #
-# On the first page one network had 800 steps more than the other. So the network from scratch now gets two more chances, with a choice of rates. In the last way the network that has read stays *frozen*: only the new layer learns.
-#
-# | way | steps of reading | steps on labels | rate |
-# |---|---|---|---|
-# | pre-trained | 800 | 150 | 0.001 |
-# | from scratch, 950 steps | none | 950 | the best of 0.001, 0.003 and 0.006 |
-# | from scratch, 150 steps | none | 150 | the best of the three |
-# | frozen | 800 | at most 100, of the new layer alone | set by the method (L-BFGS) |
-#
-# The best rate is chosen on 400 further labelled reviews that serve only this choice. With 20, 50, 100 and 200 labels:
+# On the first page one network had 800 steps more than the other. So the network from scratch now gets 950 steps on the labels, and the best of three rates. Three seeds, with 20, 50, 100 and 200 labels:
 
-# %%
+# %% tags=["fold"]
+# @title With and without reading
 TOY_WAYS = {
     "pre-trained": ("bert-toy", "pre-trained, {} labels"),
     "from scratch, 950 steps": ("bert-toy-steps", "from scratch, 950 steps, {} labels"),
-    "from scratch, 150 steps": ("bert-toy-steps", "from scratch, 150 steps, {} labels"),
-    "frozen": ("bert-toy", "frozen, {} labels"),
 }
-figures.accuracy_by_labels(TOY_WAYS, toys.LABELS)
+figures.accuracy_by_labels(
+    TOY_WAYS,
+    toys.LABELS,
+    "What is reading worth? With 20 labels no gain; with 50 and 100 much, on average; with 200 nothing, against as many "
+    "steps from scratch. Line: mean of three seeds; band: least to greatest; dotted: a coin.",
+)
 
 # %% tags=["fold"]
 # @title The ledger: 20 to 200 labels
-def by_seed(way, n):
+def by_seed(way, n, ways=TOY_WAYS):
     """Accuracy of each seed."""
-    experiment, variant = TOY_WAYS[way]
+    experiment, variant = ways[way]
     return ledger.values(experiment, variant.format(n), "accuracy")
 
 
-def recorded(way, n):
+def recorded(way, n, ways=TOY_WAYS):
     """Mean accuracy over the seeds."""
-    return sum(by_seed(way, n)) / len(by_seed(way, n))
+    return sum(by_seed(way, n, ways)) / len(by_seed(way, n, ways))
 
 
-first_page = [ledger.summary("bert-toy", f"from scratch, {n} labels", "accuracy")[0] for n in toys.LABELS]
 table(
     ["accuracy, mean of three seeds", *(f"{n} labels" for n in toys.LABELS)],
-    [
-        *([way, *(recorded(way, n) for n in toys.LABELS)] for way in TOY_WAYS),
-        ["from scratch, 150 steps at 0.001, as on the first page", *first_page],
-    ],
+    [[way, *(recorded(way, n) for n in toys.LABELS)] for way in TOY_WAYS],
 )
 claim(
-    "With 20 labels no way gets 62 % of the new reviews right in any seed, and reading is no gain on average. After the same 150 steps on 50, 100 or 200 labels the pre-trained network is ahead of the one from scratch in each of three seeds, though that chose its rate.",
+    "With 20 labels neither gets 62 % of the new reviews right in any seed, and reading is no gain on average.",
     all(value < 0.62 for way in TOY_WAYS for value in by_seed(way, 20))
-    and all(recorded("pre-trained", 20) < recorded(way, 20) for way in TOY_WAYS if way != "pre-trained")
-    and all(
-        ours > theirs
-        for n in (50, 100, 200)
-        for ours, theirs in zip(by_seed("pre-trained", n), by_seed("from scratch, 150 steps", n), strict=True)
-    ),
+    and recorded("pre-trained", 20) < recorded("from scratch, 950 steps", 20),
 )
 behind = {
     n: sorted(ours - theirs for ours, theirs in zip(by_seed("pre-trained", n), by_seed("from scratch, 950 steps", n), strict=True))
@@ -944,123 +902,21 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels there is no gain: all ways stay below 0.62. With more, after the same few steps on them, it is worth much. Given as many steps in all and a choice of rates, the network from scratch does as well with 200 labels. With 100 it, too, reaches 0.97 in the first page's seed; in the two others it is some 20 points behind. Where both end alike, reading saved 800 steps on the task, and it is done once for all tasks. The frozen network does poorly here (*Going deeper* asks why).
+# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the first page's seed, but is some 20 points behind in the two others. With 200 it does as well: 200 reviews, read again and again, probably hold the grammar of this small language. Where both end alike, reading still saved 800 steps on the task, and it is done once for all tasks.
 #
-# Two things are not equal here. Batches of reading are larger, so in all the network that read saw 28,000 reviews, the one with 950 steps 15,200. And the rates from scratch were chosen with 400 labels more. (On the first page the rate was 0.001.)
+# - In all, the network that read saw 28,000 reviews, the one with 950 steps 15,200: batches of reading are larger.
+# - The rates from scratch were chosen on 400 further labelled reviews; after reading the rate stays 0.001.
+# - The first page's 0.97 had other random numbers in its new layer.
+# - BERT's authors take the vector at `[CLS]` in place of the mean; next sentence prediction had trained it.
+# - Two more ways, 150 steps from scratch and a frozen network, are in *Going deeper*.
 #
-# This language is small: 200 reviews, read again and again, probably hold its grammar. Those of a real language do not.
-
-# %% [markdown]
-# ## 6 · Errors you will meet
-#
-# **Which mistakes leave the pipeline running?** None of these four raises an error, and all shapes fit.
-#
-# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
-
-# %%
-wasted = {}
-for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.items():
-    draws = torch.Generator().manual_seed(1)
-    _, targets = mask_tokens(test_ids, where, V, MASK, draws)
-    wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
-    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
-
-# %% [markdown]
-# **2 · Padding that is read.** Forget `real`, so that all positions count: attention looks at padding, the mean takes in its vectors, and some verdicts change. All new reviews, padded to 32 tokens:
-
-# %% tags=["nbval-ignore-output"]
-ids, real = text.pad_batch([row for row, _ in task.test], length=32)
-wanted = torch.tensor([label for _, label in task.test])
-padded_right = {}
-for name, read in {"wrong": torch.ones_like(real), "fixed": real}.items():
-    with torch.no_grad():
-        said = classifier(ids, read).argmax(dim=1)
-    padded_right[name] = (said == wanted).float().mean().item()
-    print(f"{name}: new reviews {padded_right[name]:.3f}")
-
-# %% [markdown]
-# **3 · Too large a rate in fine-tuning.** At 0.02, twenty times section 5's rate and seven times that of the pre-training, the same network ends far behind, even on the hundred reviews that it trains on:
-
-# %% tags=["nbval-ignore-output"]
-hasty = {}
-for name, rate in {"wrong": 0.02, "fixed": 0.001}.items():
-    set_seed(0)
-    tried = Classifier(plain.bert, classes=2)
-    fine_tune(tried, hundred, steps=150, rate=rate)
-    hasty[name] = share_right(tried, hundred), share_right(tried, task.test)
-    print(f"{name}: the hundred {hasty[name][0]:.2f}, new reviews {hasty[name][1]:.2f}")
-
-# %% [markdown]
-# That is one seed. One error cannot show here: without `eval()` a network with dropout gives other logits at each call.
-
-# %% tags=["fold"]
-# @title The first three errors as claims
-row = task.test[0][0]
-alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
-real = padded[1]
-with torch.no_grad():
-    by_itself = classifier(alone_ids, torch.ones_like(alone_ids).bool())
-    wrong = classifier(padded[0], torch.ones_like(real)) - by_itself
-    fixed = classifier(*padded) - by_itself
-    vectors = plain.bert(*padded)  # (1, 30, D), not 0 at padding
-    with_zeros = plain_as_library.bert(*padded)  # (1, 30, D), 0 at padding
-right_mean = vectors[real].mean(dim=0, keepdim=True)
-off = (vectors.mean(dim=1) - right_mean).norm() / right_mean.norm()
-claim(
-    "1: choosing from everything wastes more than a third of the chosen positions on tokens that are always the same.",
-    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
-)
-claim(
-    "2: with the mask padding costs no accuracy, without it some, and the logits change; a mean over padding too is off by more than a tenth of the right one's length; where the library sets these vectors to 0, it is the right one, times the share of real tokens.",
-    padded_right["fixed"] == after > padded_right["wrong"]
-    and wrong.abs().max() > 1e-3
-    and fixed.abs().max() < 1e-4
-    and off > 0.1
-    and torch.allclose(with_zeros.mean(dim=1), with_zeros[real].mean(dim=0) * real.float().mean(), atol=1e-5),
-    logits_change=f"{wrong.abs().max():.3f}",
-)
-claim(
-    "3: at a rate of 0.02 the network is at least 15 points behind the one at 0.001, on the hundred and on new reviews.",
-    all(fixed_share - wrong_share >= 0.15 for wrong_share, fixed_share in zip(hasty["wrong"], hasty["fixed"], strict=True)),
-)
-
-# %% [markdown]
-# ### A word that the vocabulary lacks
-#
-# The fourth mistake is to trust `classify` outside its language. It judges this text, too:
-
-# %%
-lacking = text.numericalize("we left early .".split(), vocab)
-print(*(vocab.itos[i] for i in lacking), "->", classify("we left early ."))
-
-# %% [markdown]
-# Real words do not fit in a list of 40, and a longer list always lacks some. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut. A piece inside a word begins with `##`, and is a different entry from the same letters at a word's start.
-#
-# To cut a word, take the **longest known piece from the left**, then the longest that continues it, until the end. If no piece fits, the whole word is `[UNK]`. With eleven pieces:
-
-# %% tags=["fold"]
-# @title How three words are cut
-pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
-with tempfile.TemporaryDirectory() as folder:
-    Path(folder, "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    tokenizer = huggingface.tokenizer(folder)
-encoded = tokenizer.encode("Playing! unplayable playful")
-print("the eleven:", *pieces)
-table(
-    ["", *(f"`{token}`" for token in encoded.tokens)],
-    [["id", *encoded.ids]],
-)
-claim(
-    "'playful' is unknown as a whole, though it begins with a known piece.",
-    encoded.tokens[-2] == "[UNK]",
-)
-
-# %% [markdown]
-# "Uncased" models lower-case the text and drop accents first.
+# *You have a judge that works: a good place to stop.* Two exercises belong to this half: 12.4 prepares the next one, 12.5 looks back; together they take 55 minutes.
 #
 # ### Exercise 12.4 · Greedy, longest first
 #
-# Difficulty ●●●○○ · 20 minutes · needs section 6
+# Difficulty ●●●○○ · 20 minutes · needs section 5
+#
+# Your judge knows 40 words. Published networks cut rare words into pieces that they know: first the **longest known piece from the left**, then the longest that continues it, until the end. A piece inside a word begins with `##`. If no piece fits, the whole word is `[UNK]`. With the pieces `play`, `un`, `##play` and `##able`, *unplayable* becomes `un ##play ##able`, and *playful* `[UNK]`.
 #
 # Write the loop yourself, without any library's tokenizer.
 
@@ -1132,90 +988,105 @@ print(f"new reviews {explored_right:.2f}")
 ch12.what_tuning_adds.compare(...)
 
 # %% [markdown]
-# Your network reads, guesses and judges a toy language. Next comes a real one.
+# ## 6 · Real words
 #
-# *A good place to stop.*
-#
-# ---
+# **What does your judge do with words that it does not know?** It judges this text, too, though it can read nothing of it but the full stop:
+
+# %% tags=["nbval-ignore-output"]
+print(*(vocab.itos[i] for i in to_ids("We left early.")))
+judge_review("We left early.", judge, to_ids)
+
+# %% [markdown]
+# Real words do not fit in a list of 40, and a longer list always lacks some. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut into **WordPieces**. A piece inside a word begins with `##`, and is a different entry from the same letters at a word's start. The tokenizer takes the longest known piece from the left, then the longest that continues it; if none fits, the whole word is `[UNK]`. With eleven pieces:
+
+# %%
+pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
+with tempfile.TemporaryDirectory() as folder:
+    Path(folder, "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    tokenizer = huggingface.tokenizer(folder)
+encoded = tokenizer.encode("Playing! unplayable playful")
+print("tokens", *encoded.tokens)
+print("ids   ", *encoded.ids)
+
+# %% tags=["fold"]
+# @title Checked: a word that no pieces make up
+claim(
+    "'playful' is unknown as a whole, though it begins with a known piece.",
+    encoded.tokens[-2] == "[UNK]",
+)
+
+# %% [markdown]
+# "Uncased" models lower-case the text and drop accents first. So `tokenizer.encode(string).ids` takes the place of `to_ids`. Who has read with such words?
 
 # %% [markdown]
 # ## 7 · A network that others have trained
 #
-# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2). It has BERT's architecture, six layers of width 384. A network was taught to imitate a larger one; every second of its layers was kept; what came out was trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its word pieces, and `model.safetensors`, a table of names and numbers.
+# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2), of BERT's architecture, with six layers of width 384. It learned to imitate a larger network, and was then trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its pieces, and `model.safetensors`, a table of names and numbers.
 #
-# From there on a judge of real reviews is made as in section 5. Its own tokenizer turns each string into ids, and keeps the last 256 of a long review. The width is 384; the rate is 5e-5, one that BERT's authors recommend. MiniLM has dropout, so `train()` and `eval()` now matter. The first hundred reviews are learned from, in eight passes; the others are judged:
+# From there on all is section 5. The strings become ids; of a long review the last 256 are kept. `Classifier` puts a new layer on the network that has read. `fine_tune` trains everything, at a rate of 5e-5, one that BERT's authors recommend:
 
 # %%
-def minilm_judge(source, reviews, steps=56):
+def make_film_judge(source, reviews):
     tokenizer = huggingface.tokenizer(source)
-    tokenizer.enable_truncation(256, direction="left")  # a long review's end
-    pairs = []
-    for string, label in reviews:
-        ids = tokenizer.encode(string.replace("<br />", " ")).ids
-        pairs.append((ids, label))
+    tokenizer.enable_truncation(256, direction="left")  # keeps a review's end
+
+    def encode(review):
+        return tokenizer.encode(review.replace("<br />", " ")).ids
+
+    pairs = [(encode(review), label) for review, label in reviews]
     set_seed(0)
-    judge = Classifier(BERT.from_pretrained(source), classes=2, D=384)
-    fine_tune(judge, pairs[:100], steps, rate=5e-5)
-    return judge, share_right(judge, pairs[100:])
+    film_judge = Classifier(BERT.from_pretrained(source), classes=2, D=384)
+    fine_tune(film_judge, pairs, steps=56, rate=5e-5)
+    return film_judge, encode
 
 # %% [markdown]
-# `reviews` is a list such as `[("What a film!", 1), ("Two hours lost.", 0)]`; here it holds 200 of IMDB's (chapter 02). The cell trains, for some two minutes, if MiniLM lies on this machine; `source = minilm.MINILM` fetches it (91 MB).
+# `reviews` is a list such as `[("What a film!", 1), ("Two hours lost.", 0)]`. Here it holds a hundred of IMDB's (chapter 02). Then come a hundred new ones, and five short reviews of our own, two of which you know. The cell trains for some two minutes if MiniLM and IMDB lie on this machine:
 
 # %% tags=["nbval-ignore-output"]
 try:
-    source = minilm.find_minilm()
+    source = minilm.find_minilm()  # minilm.MINILM fetches it, 91 MB
     known, new = minilm.draw_reviews(seed=0, size=100, tested=100)
-    judge, right = minilm_judge(source, [*zip(*known), *zip(*new)])
-    print(f"here: new reviews {right:.2f}, one seed")
+    film_judge, encode = make_film_judge(source, list(zip(*known)))
+    new_pairs = [(encode(review), label) for review, label in zip(*new)]
+    print(f"new reviews {share_right(film_judge, new_pairs):.2f}")
+    for review in minilm.JUDGED:
+        judge_review(review, film_judge, encode)
 except DataError:
-    print("here: not run, MiniLM is not on this machine")
+    print("not run: not on this machine; the recorded runs are below")
 
 # %% tags=["fold"]
-# @title Recorded: the judge from a hundred labels
+# @title Recorded: three judges of a hundred labels each
+recorded_judges = [run["results"]["100 labels"] for run in ledger.load("minilm-judge")["runs"]]
+says = list(zip(*(row["positive"] for row in recorded_judges), strict=True))  # a row for each of the five
+table(
+    ["review", "its label", *(f"seed {seed}" for seed in range(3))],
+    [
+        [review, "+" if label else "-", *(f"{'positive' if p > 0.5 else 'negative'} {max(p, 1 - p):.2f}" for p in row)]
+        for (review, label), row in zip(minilm.JUDGED.items(), says, strict=True)
+    ],
+)
 minilm_right = ledger.values("imdb-minilm", "100 labels", "accuracy")
 bag_right = ledger.values("minilm-bag", "words, 100 labels", "accuracy")
-table(["seed", "MiniLM", "bag of words"], [[seed, *row] for seed, *row in zip((0, 1, 2), minilm_right, bag_right, strict=True)])
 claim(
-    "In three seeds MiniLM is right on 73 to 82 % of the new reviews, the bag of words on 70 to 72 %, and MiniLM is ahead each time.",
+    "In three seeds MiniLM is right on 73 to 82 % of 2,000 new reviews of IMDB, the bag of words on 70 to 72 %, and MiniLM is ahead each time.",
     len(minilm_right) == 3
     and all(0.73 < m < 0.82 and 0.7 < b < 0.72 and m > b for m, b in zip(minilm_right, bag_right, strict=True)),
+    MiniLM=", ".join(f"{value:.2f}" for value in minilm_right),
+)
+claim(
+    "All three find the plain praise and the twin that blames; all three take *not boring, it was wonderful* for blame.",
+    list(minilm.JUDGED) == recorded_judges[0]["texts"]
+    and len(recorded_judges) == 3
+    and all(p > 0.5 for p in says[2])
+    and all(p < 0.5 for p in says[0] + says[1]),
 )
 
 # %% [markdown]
-# So a network that has read, and learned from pairs, judges most real reviews right after a hundred labels: from 0.74 to 0.81 in three seeds, where a bag of words gets 0.71. `torch.save(judge.state_dict(), "judge.pt")` keeps a judge; `judge.load_state_dict(torch.load("judge.pt"))` brings it back into one made in the same way.
+# A hundred labels make a judge of real reviews that is right on 0.74 to 0.81 of them, in three seeds; a bag of words gets 0.71. But look at the first of the five. Your judge of 40 words was sure of it, and right; all three film judges call it negative. What is the reading worth here, and what do more labels bring?
 #
-# How large are such networks? The published BERTs have one part that yours lacks, the *pooler*: a linear layer from $D$ to $D$ with a bias, for the vector at `[CLS]`.
-#
-# ### Exercise 12.6 · Count
-#
-# Difficulty ●●●○○ · 25 minutes · needs section 4, chapter 10
-#
-# **BERT-base** has $N = 12$, $D = 768$, $H = 12$, **BERT-large** $N = 24$, $D = 1024$, $H = 16$; both have $F = 4D$ as the width of the feed-forward network, $V = 30522$, $L = 512$. Count from the sizes alone, without building a model: with two segments, no heads, and the pooler.
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-6-bert-parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def bert_parameters(V, L, D, N, F):
-    """Number of parameters of a BERT with its pooler and without heads.
-
-    Args:
-        V: vocabulary.
-        L: most tokens of a sequence.
-        D: width.
-        N: layers.
-        F: feed-forward width.
-
-    Returns:
-        int.
-    """
-    ### BEGIN SOLUTION
-    embeddings = (V + L + 2) * D + 2 * D
-    attention = 4 * (D * D + D)
-    feed_forward = D * F + F + F * D + D
-    norms = 2 * 2 * D
-    return embeddings + N * (attention + feed_forward + norms) + D * D + D
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-6-bert-parameters-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch12.bert_parameters(bert_parameters)
+# - MiniLM has dropout, so here `train()` and `eval()` in `fine_tune` matter.
+# - In the recorded runs attention has no dropout, to save time.
+# - Five short reviews are examples, no measurement.
 
 # %% [markdown]
 # ## 8 · Few labels, real reviews
@@ -1226,10 +1097,7 @@ ch12.bert_parameters(bert_parameters)
 # - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
 # - **MiniLM**, with a new layer on the mean.
 #
-# Beside them are chapter 02's bags of words. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. In the points at the right MiniLM and the bags have all 25,000 labels (the bags keep a tenth of them back, to choose by) and are judged on all test reviews.
-
-# %%
-guess_3 = predict("accuracy of MiniLM with 400 labels", ...)
+# Beside them are chapter 02's bags of words. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. The points at the right have all 25,000 labels.
 
 # %% tags=["fold"]
 # @title Which runs the figure shows
@@ -1247,10 +1115,10 @@ ALL = {  # with all 25,000 labels
     "bag of words and pairs": ("imdb-bow", "unigrams + bigrams, scaled"),
 }
 
-# %% tags=["reveal"]
+# %%
 figures.imdb_by_labels(WAYS, FEW, ALL)
 
-# %% tags=["fold", "reveal"]
+# %% tags=["fold"]
 # @title The ledger: 100 to 25,000 labels
 def few(way, n):
     """Accuracy with n labels: {seed: accuracy}."""
@@ -1270,7 +1138,6 @@ def leads(way, others, n):
 
 
 with_all = {way: ledger.values(*where, "accuracy") for way, where in ALL.items()}
-guess_3.compare(f"{mean_of(few('MiniLM', 400).values()):.2f}, the mean of three seeds")
 table(
     ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW), "25,000 labels"],
     [
@@ -1294,13 +1161,15 @@ claim(
 )
 
 # %% [markdown]
-# Only the two small networks differ in nothing but the reading. There it is worth most where labels are few, and little with 1,600. (Three seeds of fine-tuning, after one and the same pre-training.)
+# For a clean answer compare the two small networks, which differ in nothing but the reading. It is worth most where labels are few, and little with 1,600.
 #
-# MiniLM differs in more: it is five times as large as our BERT, with far more training behind it. It is ahead of both bags with 100 labels, with 400 (by some 3.6 points) and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our small encoder throughout, pre-trained or not. Most film reviews can probably be judged by words and pairs of words: on such a task try a bag first, then see what a well-read network adds.
-#
-# The bags read whole reviews, the networks only their ends; MiniLM's settings with all labels differ from those with few (*Going deeper*).
+# MiniLM, with far more training, is ahead of both bags with 100 labels, with 400 (by some 3.6 points) and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our small encoder throughout. Most film reviews can probably be judged by words and pairs of words. On such a task try a bag first, then see what a well-read network adds.
 #
 # A network that has read can judge after a few labels. What can it do with none?
+#
+# - MiniLM differs in more than reading: it is five times as large as our BERT.
+# - Our pre-training was done once; the three seeds are of fine-tuning.
+# - The bags read whole reviews, the networks only their ends. With all labels the bags keep a tenth back to choose by, all test reviews are judged, and MiniLM has other settings (*Going deeper*).
 
 # %% [markdown]
 # ## 9 · Search by meaning
@@ -1311,7 +1180,7 @@ claim(
 print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
 
 # %%
-guess_4 = predict("how many of the four questions get the right text", ...)
+guess_3 = predict("how many of the four questions get the right text", ...)
 
 # %%
 cosines = minilm.search()  # (4, 12): by MiniLM
@@ -1325,7 +1194,7 @@ nearest = {"words": by_words.argmax(1).tolist(), "MiniLM": cosines.argmax(1).tol
 found = {
     way: sum(b == r for b, r in zip(best, right_text)) for way, best in nearest.items()
 }
-guess_4.compare(f"{found['MiniLM']} of 4; by the words in common {found['words']}")
+guess_3.compare(f"{found['MiniLM']} of 4; by the words in common {found['words']}")
 table(
     ["question", "nearest by words in common", "nearest by MiniLM"],
     [
@@ -1359,13 +1228,63 @@ claim(
 #
 # $$ \text{loss} = -\frac{1}{B} \sum_{i=1}^{B} \log \frac{\exp(c_{ii} / \tau)}{\sum_{j=1}^{B} \exp(c_{ij} / \tau)}. $$
 #
-# It is a cross-entropy in which the batch's other texts are the wrong classes. Four questions prove little, and the count is a weak rival: three of its four matches share only words like *the* or *in*, and full stops. On large collections BM25, another weighted word count, is hard to beat (Thakur et al. 2021).
+# It is a cross-entropy in which the batch's other texts are the wrong classes. So an encoder that has read judges with a new last layer, and finds texts after one more training.
 #
+# - Four questions prove little, and the count is a weak rival: three of its four matches share only words like *the* or *in*, and full stops.
+# - On large collections BM25, another weighted word count, is hard to beat (Thakur et al. 2021).
+# - An encoder is not made to *write*: it fills each gap by itself (*Going deeper*).
+#
+# Two exercises belong to this half, 40 minutes.
+#
+# ### Exercise 12.6 · Count
+#
+# Difficulty ●●●○○ · 25 minutes · needs section 2, chapter 10
+#
+# **BERT-base** has $N = 12$, $D = 768$, $H = 12$, **BERT-large** $N = 24$, $D = 1024$, $H = 16$; both have $F = 4D$ as the width of the feed-forward network, $V = 30522$, $L = 512$. They have one part that yours lacks, the *pooler*: a linear layer from $D$ to $D$ with a bias, for the vector at `[CLS]`. Count from the sizes alone, without building a model: with two segments, no heads, and the pooler.
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-6-bert-parameters", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def bert_parameters(V, L, D, N, F):
+    """Number of parameters of a BERT with its pooler and without heads.
+
+    Args:
+        V: vocabulary.
+        L: most tokens of a sequence.
+        D: width.
+        N: layers.
+        F: feed-forward width.
+
+    Returns:
+        int.
+    """
+    ### BEGIN SOLUTION
+    embeddings = (V + L + 2) * D + 2 * D
+    attention = 4 * (D * D + D)
+    feed_forward = D * F + F + F * D + D
+    norms = 2 * 2 * D
+    return embeddings + N * (attention + feed_forward + norms) + D * D + D
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-6-bert-parameters-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch12.bert_parameters(bert_parameters)
+
+# %% [markdown]
 # ### Exercise 12.7 · Search
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 9
 #
 # From the encoder's output to the cosines of all pairs. The vectors at padding may hold any finite numbers.
+#
+# When it passes, search any texts of your own, with a network connection:
+#
+# ```python
+# bert = BERT.from_pretrained(minilm.MINILM)  # 91 MB, once
+# tokenizer = huggingface.tokenizer(minilm.MINILM)
+# asked, notices = (
+#     text.pad_batch([tokenizer.encode(string).ids for string in texts])
+#     for texts in (minilm.QUERIES, minilm.DOCUMENTS)
+# )
+# similarities(bert(*asked), asked[1], bert(*notices), notices[1])  # (4, 12), as in the figure
+# ```
 
 # %% nbgrader={"grade": false, "grade_id": "ex12-7-similarities", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def similarities(queries, real_queries, documents, real_documents):
@@ -1392,27 +1311,105 @@ def similarities(queries, real_queries, documents, real_documents):
 ch12.similarities(similarities)
 
 # %% [markdown]
-# With a network connection, on any texts:
+# ## 10 · Errors you will meet
 #
-# ```python
-# bert = BERT.from_pretrained(minilm.MINILM)  # 91 MB, once
-# tokenizer = huggingface.tokenizer(minilm.MINILM)
-# asked, notices = (
-#     text.pad_batch([tokenizer.encode(string).ids for string in texts])
-#     for texts in (minilm.QUERIES, minilm.DOCUMENTS)
-# )
-# similarities(bert(*asked), asked[1], bert(*notices), notices[1])  # (4, 12), as in the figure
-# ```
+# **Which mistakes leave everything running?** The first three raise no error, and all shapes fit. They are shown with your judge of section 5.
 #
-# So an encoder that has read judges with a new last layer, and finds texts after one more training. It is not made to *write*: it fills each gap by itself (*Going deeper*).
+# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
+
+# %%
+wasted = {}
+for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.items():
+    draws = torch.Generator().manual_seed(1)
+    _, targets = mask_tokens(test_ids, where, V, MASK, draws)
+    wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
+    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
+
+# %% [markdown]
+# **2 · Padding that is read.** Forget `real`, so that all positions count: attention looks at padding, the mean takes in its vectors, and some verdicts change. All new reviews, padded to 32 tokens:
+
+# %% tags=["nbval-ignore-output"]
+ids, real = text.pad_batch([row for row, _ in task.test], length=32)
+wanted = torch.tensor([label for _, label in task.test])
+padded_right = {}
+for name, read in {"wrong": torch.ones_like(real), "fixed": real}.items():
+    with torch.no_grad():
+        said = judge(ids, read).argmax(dim=1)
+    padded_right[name] = (said == wanted).float().mean().item()
+    print(f"{name}: new reviews {padded_right[name]:.3f}")
+
+# %% [markdown]
+# **3 · Too large a rate in fine-tuning.** At 0.02, twenty times section 5's rate and seven times that of the pre-training, the same network ends far behind, even on the hundred reviews that it trains on:
+
+# %% tags=["nbval-ignore-output"]
+hasty = {}
+for name, rate in {"wrong": 0.02, "fixed": 0.001}.items():
+    set_seed(0)
+    tried = Classifier(plain.bert, classes=2)
+    fine_tune(tried, hundred, steps=150, rate=rate)
+    hasty[name] = share_right(tried, hundred), share_right(tried, task.test)
+    print(f"{name}: the hundred {hasty[name][0]:.2f}, new reviews {hasty[name][1]:.2f}")
+
+# %% [markdown]
+# **4 · A text longer than the table of positions.** This one raises an error, whose message names no cause. Your network has L = 32 positions. Keep a text's end, as section 7 does:
+
+# %% tags=["nbval-ignore-output"]
+long_review = 4 * "The plot was not boring, it was wonderful. "
+try:
+    judge_review(long_review, judge, to_ids)  # 42 ids
+except IndexError as error:
+    print("wrong:", error)
+
+
+def last_32(review):
+    return [CLS, *to_ids(review)[-31:]]
+
+
+judge_review(long_review, judge, last_32)
+
+# %% [markdown]
+# So try a few texts whose answer you know, long and short, alone and in a batch.
+#
+# - The rates of error 3 were tried with one seed.
+
+# %% tags=["fold"]
+# @title The first three errors as claims
+row = task.test[0][0]
+alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
+real = padded[1]
+with torch.no_grad():
+    by_itself = judge(alone_ids, torch.ones_like(alone_ids).bool())
+    wrong = judge(padded[0], torch.ones_like(real)) - by_itself
+    fixed = judge(*padded) - by_itself
+    vectors = plain.bert(*padded)  # (1, 30, D), not 0 at padding
+    with_zeros = plain_as_library.bert(*padded)  # (1, 30, D), 0 at padding
+right_mean = vectors[real].mean(dim=0, keepdim=True)
+off = (vectors.mean(dim=1) - right_mean).norm() / right_mean.norm()
+claim(
+    "1: choosing from everything wastes more than a third of the chosen positions on tokens that are always the same.",
+    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
+)
+claim(
+    "2: with the mask padding costs no accuracy, without it some, and the logits change; a mean over padding too is off by more than a tenth of the right one's length; where the library sets these vectors to 0, it is the right one, times the share of real tokens.",
+    padded_right["fixed"] == after > padded_right["wrong"]
+    and wrong.abs().max() > 1e-3
+    and fixed.abs().max() < 1e-4
+    and off > 0.1
+    and torch.allclose(with_zeros.mean(dim=1), with_zeros[real].mean(dim=0) * real.float().mean(), atol=1e-5),
+    logits_change=f"{wrong.abs().max():.3f}",
+)
+claim(
+    "3: at a rate of 0.02 the network is at least 15 points behind the one at 0.001, on the hundred and on new reviews.",
+    all(fixed_share - wrong_share >= 0.15 for wrong_share, fixed_share in zip(hasty["wrong"], hasty["fixed"], strict=True)),
+)
 
 # %% [markdown]
 # ## Summary
 #
 # 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone; the choice is drawn anew for each batch, as in RoBERTa.
-# 2. ELMo sees both sides shallowly, GPT one side deeply, BERT both deeply. A network that sees the next word need only copy it; so BERT hides words.
-# 3. BERT is an encoder whose input is a sum of token, position and segment; published ones cut words into WordPieces.
-# 4. Fine-tuning exchanges the last layer and trains everything, gently. In the toy, with 200 labels and the same 950 steps in all, a network from scratch did as well; on real reviews a network with far more training led, and from 1,600 labels on a bag of words and pairs came close.
+# 2. A network that sees the next word need only copy it; so BERT hides words, and looks both ways in every layer. Its input is a sum of token, position and segment.
+# 3. Fine-tuning exchanges the last layer and trains everything, gently. In the toy, with 200 labels and the same 950 steps in all, a network from scratch did as well; with 100 it did so in one seed of three.
+# 4. Published networks read WordPieces. On real reviews one with far more training led; with 1,600 labels a bag of words and pairs came close.
 # 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts and, trained once more on pairs, finds them by meaning; it is not made to write them.
 #
 # ## Where next
@@ -1593,9 +1590,86 @@ claim(
 )
 
 # %% [markdown] tags=["deeper"]
+# ### Why hide a word, when one could predict the next?
+#
+# Two reviews of our language, and in both the verb is missing:
+#
+# - *critics called the plot boring , but i ___ it lovely .*
+# - *i ___ the plot lovely , although critics called it boring .*
+#
+# It is *found*, both times. In the first review everything that gives it away stands on the left. In the second only *i* stands there, and three verbs can follow it; what decides is on the right. So whoever predicts the *next* word, from the left side alone, can only guess there. Three models, three ways to look:
+
+# %%
+diagrams.show("pretraining_directions")
+
+# %% [markdown]
+# **GPT** (Radford et al. 2018) predicts the next word. **ELMo** (Peters et al. 2018) does so twice, forwards and backwards, and joins the two; while they read, neither knows of the other. **BERT** (Devlin et al. 2019) looks both ways in every layer.
+#
+# How much is the other side worth? Our language is small enough to count. In each of its 4,608 reviews, at every position: how uncertain is the word, given nothing, the left side, or both?
+
+# %% tags=["fold"]
+# @title How uncertain is a word?
+def by_context(context):
+    """The words that occur in each context, counted over all reviews of the language: {context: Counter}."""
+    seen = defaultdict(Counter)
+    for review in toys.review_text():
+        for t, word in enumerate(review.words):
+            seen[context(review.words, t)][word] += 1
+    return seen
+
+
+def uncertainty(seen):
+    """Mean entropy in nats of a word given its context, over all positions."""
+    surprise = positions = 0
+    for counts in seen.values():
+        total = counts.total()
+        positions += total
+        surprise += sum(c * math.log(total / c) for c in counts.values())
+    return surprise / positions
+
+
+given_left = by_context(lambda words, t: tuple(words[:t]))
+given_both = by_context(lambda words, t: (*words[:t], None, *words[t + 1 :]))
+entropies = {
+    "nothing (unigram)": uncertainty(by_context(lambda words, t: None)),
+    "the left side": uncertainty(given_left),
+    "both sides": uncertainty(given_both),
+}
+table(
+    ["given", "nats per word", "effective number of choices"],
+    [[name, nats, math.exp(nats)] for name, nats in entropies.items()],
+)
+claim(
+    "Both sides leave less than three quarters of the uncertainty that the left side leaves.",
+    entropies["both sides"] < 0.75 * entropies["the left side"],
+)
+left_verb = "critics called the plot boring , but i found it lovely .".split()
+right_verb = "i found the plot lovely , although critics called it boring .".split()
+claim(
+    "Of the two verbs above, the left side leaves one word in the first review and three in the second; both sides leave *found* alone.",
+    set(given_left[tuple(left_verb[:8])]) == {"found"}
+    and set(given_left[("i",)]) == {"would", "expected", "found"}
+    and set(given_both[(*left_verb[:8], None, *left_verb[9:])]) == {"found"}
+    and set(given_both[("i", None, *right_verb[2:])]) == {"found"},
+)
+
+# %% [markdown]
+# No model that sees the left side alone can get below the second row on average over the language. (Whether it would *judge* worse is not tested here.) And why not let it predict the *next* word with both sides open? Because the next word stands on the right: a network that sees it need only copy it. So BERT hides the word itself, and leaves both sides open. Section 4's perfect reader fits in between:
+
+# %% tags=["fold"]
+# @title The perfect reader, and both sides
+claim(
+    "The perfect reader of section 4 is below the uncertainty given both sides, because a tenth of the chosen words stay visible; at `[MASK]` alone it is above.",
+    perfect < entropies["both sides"] < perfect_at_mask,
+    perfect_reader=f"{perfect:.3f} nats",
+    both_sides=f"{entropies['both sides']:.3f} nats",
+    at_mask=f"{perfect_at_mask:.3f} nats",
+)
+
+# %% [markdown] tags=["deeper"]
 # ### Where does it look when it fills a gap?
 #
-# The two reviews of section 2. Switch heads on and off. Then press *causal mask*, for what GPT could see: in which of the two is anything left that gives the verb away?
+# The two reviews of the part before. Switch heads on and off. Then press *causal mask*, for what GPT could see: in which of the two is anything left that gives the verb away?
 
 # %% tags=["fold"]
 # @title Your network on any review
@@ -1663,11 +1737,11 @@ def loss_of_head(visible):
     return F.cross_entropy(logits.flatten(0, 1), noise[:, 1:].flatten()).item()
 
 # %%
-guess_5 = predict("its loss in nats per token", ...)
+guess_4 = predict("its loss in nats per token", ...)
 
 # %% tags=["reveal"]
 sees_both, sees_left = loss_of_head(None), loss_of_head(causal_mask(T))
-guess_5.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
+guess_4.compare(f"{sees_both:.6f} nats; with a causal mask {sees_left:.1f} nats")
 
 # %% tags=["fold", "reveal"]
 # @title What the head needed to learn
@@ -1693,7 +1767,7 @@ claim(
 # It fills each gap *by itself*: it gives $p(x_s \mid \tilde x)$ and $p(x_t \mid \tilde x)$, not $p(x_s, x_t \mid \tilde x)$. In our language exactly one of the two adjectives is good. Now hide both. Take a *perfect* reader, whose probabilities are counted from all reviews, and draw each gap from its own.
 
 # %%
-guess_6 = predict("how often the perfect reader breaks the rule, as a share", ...)
+guess_5 = predict("how often the perfect reader breaks the rule, as a share", ...)
 
 # %%
 frame = "the plot was not _ , it was _ .".split()
@@ -1708,7 +1782,7 @@ by_itself = first * second + (1 - first) * (1 - second)
 in_turn = sum(a == b for a, b in fits) / len(fits)  # the second, given the first
 
 # %% tags=["reveal"]
-guess_6.compare(f"{by_itself:.2f}; {in_turn:.2f} if the gaps are filled in turn")
+guess_5.compare(f"{by_itself:.2f}; {in_turn:.2f} if the gaps are filled in turn")
 
 # %% tags=["fold", "reveal"]
 # @title The perfect reader, and yours
@@ -1745,6 +1819,31 @@ claim(
 # ### How much do the three shares matter?
 #
 # In the paper's ablation (C.2) fine-tuned results hardly depend on them; frozen features suffer if all chosen tokens are masked. There exactly 15 % of a sequence's tokens are chosen, here each with probability 0.15. To choose whole words instead of pieces, or spans, came later.
+
+# %% [markdown]
+# Counted here, over 100 draws:
+
+# %% tags=["fold"]
+# @title The three replacements, counted over 100 draws
+counted = Counter()
+for seed in range(100):
+    shown, targets = hide_in_tests(seed)
+    in_loss, replaced = targets != IGNORE, shown != test_ids
+    counted["tokens"] += maskable.sum().item()
+    counted["chosen"] += in_loss.sum().item()
+    counted["`[MASK]`"] += (shown == MASK).sum().item()
+    counted["another token"] += (in_loss & replaced & (shown != MASK)).sum().item()
+    counted["as it was"] += (in_loss & ~replaced).sum().item()
+shares = {kind: counted[kind] / counted["chosen"] for kind in ("`[MASK]`", "another token", "as it was")}
+table(["a chosen token becomes", "share"], [[kind, f"{s:.2%}"] for kind, s in shares.items()])
+claim(
+    "15 % are chosen; of these 80 % become the mask.",
+    abs(counted["chosen"] / counted["tokens"] - 0.15) < 0.002 and abs(shares["`[MASK]`"] - 0.8) < 0.004,
+)
+claim(
+    "A little less than 10 % become another token: one random draw in V - 5 gives the old one.",
+    shares["another token"] < 0.1 < shares["as it was"],
+)
 
 # %% [markdown] tags=["deeper"]
 # ### Draw the masks once, or anew for each batch?
@@ -1827,16 +1926,61 @@ print("span         ", tuple(start.shape), tuple(end.shape))  # softmax over T, 
 # The loss is always a cross-entropy: over the classes, of the text or of every real token; for a span over the T positions, once for the start and once for the end.
 
 # %% [markdown] tags=["deeper"]
-# ### Is it enough to train the new layer?
+# ### What do fewer steps from scratch, or frozen features, reach?
 #
-# That was ELMo's way, **feature extraction**: the encoder stays frozen. On toy reviews, with more labels too:
+# Section 5 compared two ways. Here are two more. In the last the network that has read stays *frozen*, which was ELMo's way, **feature extraction**: only the new layer learns.
+#
+# | way | steps of reading | steps on labels | rate |
+# |---|---|---|---|
+# | pre-trained | 800 | 150 | 0.001 |
+# | from scratch, 950 steps | none | 950 | the best of 0.001, 0.003 and 0.006 |
+# | from scratch, 150 steps | none | 150 | the best of the three |
+# | frozen | 800 | at most 100, of the new layer alone | set by the method (L-BFGS) |
+
+# %% tags=["fold"]
+# @title Four ways
+FOUR_WAYS = TOY_WAYS | {
+    "from scratch, 150 steps": ("bert-toy-steps", "from scratch, 150 steps, {} labels"),
+    "frozen": ("bert-toy", "frozen, {} labels"),
+}
+figures.accuracy_by_labels(
+    FOUR_WAYS,
+    toys.LABELS,
+    "What is reading worth? With 20 labels no gain; after 150 steps on 50 to 200 labels a lead; against 950 steps from "
+    "scratch and a choice of rates, nothing with 200 labels. Line: mean of three seeds; band: least to greatest; "
+    "dotted: a coin.",
+)
+
+# %% tags=["fold"]
+# @title The ledger: four ways
+first_page = [ledger.summary("bert-toy", f"from scratch, {n} labels", "accuracy")[0] for n in toys.LABELS]
+table(
+    ["accuracy, mean of three seeds", *(f"{n} labels" for n in toys.LABELS)],
+    [
+        *([way, *(recorded(way, n, FOUR_WAYS) for n in toys.LABELS)] for way in FOUR_WAYS),
+        ["from scratch, 150 steps at 0.001, as on the first page", *first_page],
+    ],
+)
+claim(
+    "With 20 labels no way gets 62 % of the new reviews right in any seed, and reading is no gain on average. After the same 150 steps on 50, 100 or 200 labels the pre-trained network is ahead of the one from scratch in each of three seeds, though that chose its rate.",
+    all(value < 0.62 for way in FOUR_WAYS for value in by_seed(way, 20, FOUR_WAYS))
+    and all(recorded("pre-trained", 20) < recorded(way, 20, FOUR_WAYS) for way in FOUR_WAYS if way != "pre-trained")
+    and all(
+        ours > theirs
+        for n in (50, 100, 200)
+        for ours, theirs in zip(by_seed("pre-trained", n), by_seed("from scratch, 150 steps", n, FOUR_WAYS), strict=True)
+    ),
+)
+
+# %% [markdown]
+# On the first page the rate was 0.001 for both. The frozen network does poorly here. With more labels, too?
 
 # %% tags=["fold"]
 # @title Frozen features, with more labels too
 with_600 = toys.frozen_accuracy(plain_as_library.bert, task.labelled, task.test)
 claim(
     "A linear layer on the frozen network is more than 20 points behind fine-tuning with 200 labels, on average; on your network, frozen, even 600 labels do not bring two thirds.",
-    recorded("frozen", 200) < recorded("pre-trained", 200) - 0.2 and with_600 < 2 / 3,
+    recorded("frozen", 200, FOUR_WAYS) < recorded("pre-trained", 200) - 0.2 and with_600 < 2 / 3,
     with_600_labels=with_600,
 )
 

@@ -33,7 +33,7 @@ def loss_at_chosen(history, levels):
     )
 
 
-def accuracy_by_labels(ways, sizes):
+def accuracy_by_labels(ways, sizes, caption):
     """Accuracy on new toy reviews by the number of labels; ways: {name: (experiment, variant with {})}."""
     styles = {name: {"linestyle": "--"} for name in ways if name.endswith("150 steps")}
     ax = _by_labels(ways, sizes, styles)
@@ -48,9 +48,7 @@ def accuracy_by_labels(ways, sizes):
         alt=f"Accuracy by number of labelled reviews, {', '.join(map(str, sizes))}, a band over the seeds: "
         + "; ".join(f"{name} {', '.join(f'{mean:.2f}' for mean in row)}" for name, row in means.items())
         + ".",
-        caption="What is reading worth? With 20 labels no gain; after 150 steps on 50 to 200 labels a lead; against "
-        "950 steps from scratch and a choice of rates, nothing with 200 labels. Line: mean of three seeds; band: "
-        "least to greatest; dotted: a coin.",
+        caption=caption,
     )
 
 
