@@ -83,7 +83,7 @@ def next_characters(logits, kept):
         ax.axvline(kept[name] + 0.5, color=plots.COLORS["output"], linestyle=":", label="top-p 0.9 cuts here")
         ax.set(title=name, xlabel="character, by rank", yscale="log", ylim=(1e-5, 1.5))
     axes[0].set_ylabel("probability")
-    axes[1].legend(fontsize=8)
+    axes[1].legend(fontsize=8, loc="lower left", frameon=True, framealpha=1, edgecolor="none")
     show(
         axes[0],
         alt="Two panels, probability on a logarithmic axis against rank. Left the first character has nearly all; "
