@@ -1,13 +1,14 @@
 """The recorded runs of chapter 09 on IMDB's reviews, on miniature reviews; the tutorial's model against torch's."""
 
 import math
+from collections import Counter
 
 import pytest
 import torch
 
 from course_lib import datasets
 from course_lib.experiments import imdb, imdb_transformer, imdb_tutorial
-from course_lib.text import UNK, tokenize
+from course_lib.text import UNK, build_vocab, numericalize, tokenize
 from tests.helpers import imdb as fake
 
 SIZES = {"width": 8, "feedforward": 16, "batch_size": 16}
@@ -180,6 +181,31 @@ def test_best_records_both_inputs(small_imdb):
     assert (pairs["parameters"] - words["parameters"]) % 8 == 0
     assert pairs["parameters"] > words["parameters"] + 100
     assert min(words["accuracy"], pairs["accuracy"]) > 0.8
+
+
+def test_best_of_all_labels_trains_on_every_labelled_review(small_imdb, monkeypatch):
+    """Fails if a training review is left out or read twice, or a test review is among them."""
+    seen, record = [], imdb_transformer._record
+
+    def spied(recipe, parts, *rest):
+        seen.append((recipe, parts))
+        return record(recipe, parts, *rest)
+
+    monkeypatch.setattr(imdb_transformer, "_record", spied)
+    torch.manual_seed(0)
+    outcome = imdb_transformer.imdb_best_all(seed=0, epochs=2, **SIZES)
+    ((recipe, parts),) = seen
+    texts, labels = small_imdb["train"]
+    words = [tokenize(text) for text in texts]
+    vocab = build_vocab(words, max_size=50_000, specials=("<unk>", "<pad>"))
+    wanted = Counter((*numericalize(row, vocab), label) for row, label in zip(words, labels, strict=True))
+    assert Counter((*row.tolist(), label) for row, label in zip(*parts["train"], strict=True)) == wanted
+    assert parts["vocab_size"] == len(vocab)
+    assert "valid" not in parts
+    assert recipe.word_dropout == 0.4
+    row, history = outcome["results"]["words and pairs"], outcome["history"]["words and pairs"]
+    assert row.keys() == (ROW | {"seen"}) - {"valid_accuracy"}
+    assert [set(entry) for entry in history] == [{"epoch", "seconds", "train_loss", "train_accuracy"}] * 2
 
 
 def test_test_labels_decide_nothing(small_imdb):
