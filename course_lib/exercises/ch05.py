@@ -90,6 +90,9 @@ def _lstm_cells(x, h, c, weight_ih, weight_hh, bias):
         "the old hidden state h has no influence: the gates read x and h": _lstm(x, nothing(h), c, *weights)["c"],
         "the input x has no influence": _lstm(nothing(x), h, c, *weights)["c"],
         "the bias is not added": _lstm(x, h, c, weight_ih, weight_hh, nothing(bias))["c"],
+        "the blocks of weight_hh are not transposed: a block W is used as h W^T": (
+            _lstm(x, h, c, weight_ih, torch.cat([block.T for block in weight_hh.chunk(4)]), bias)["c"]
+        ),
         "the gates read the old cell c where they should read h": _lstm(x, c, c, *weights)["c"],
         "h and c are swapped at the start: the old h is treated as the memory, the old c as the state": (
             _lstm(x, c, h, *weights)["c"]
@@ -271,6 +274,8 @@ def _gru_mistakes(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
     z_without_ih, n_without_ih = other(x, h, weight_ih, weight_hh, nothing(bias_ih), bias_hh)
     z_without_hh, n_without_hh = other(x, h, weight_ih, weight_hh, bias_ih, nothing(bias_hh))
     z_without_x, n_without_x = other(nothing(x), h, *weights)
+    turned = torch.cat([block.T for block in weight_hh.chunk(3)])
+    z_turned, n_turned = other(x, h, weight_ih, turned, bias_ih, bias_hh)
     wrong = {
         "z is reversed: here, as in torch, z = 1 keeps the old state and 1 - z lets the candidate in": mix(n, 1 - z),
         "this is reset *before* (Cho et al.): r * h goes into the product. Here the gate comes after it": mix(
@@ -282,6 +287,16 @@ def _gru_mistakes(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
         ),
         "b_in is inside the reset gate: r multiplies the state's part alone, h W_hn^T + b_hn": mix(
             (from_x["n"] - input_bias_n + r * (from_h["n"] + input_bias_n)).tanh()
+        ),
+        "b_in and b_hn are exchanged: b_in comes with x, and b_hn stands beside h W_hn^T, inside the reset gate": mix(
+            (from_x["n"] - input_bias_n + bias_n + r * (from_h["n"] - bias_n + input_bias_n)).tanh()
+        ),
+        "W_hn is not transposed: the candidate has h W_hn^T": mix((from_x["n"] + r * (h @ weight_n + bias_n)).tanh()),
+        "none of the three blocks of weight_hh is transposed: a block W is used as h W^T": mix(n_turned, z_turned),
+        "the reset gate scales the old state that is kept as well: there stands z * h, and r acts in the candidate "
+        "only": mix(n, h=r * h),
+        "the reset gate scales the old state that is kept, and is missing in the candidate: it belongs there": mix(
+            (from_x["n"] + from_h["n"]).tanh(), h=r * h
         ),
         "b_in is left out: the candidate adds x W_in^T + b_in": mix(
             (from_x["n"] - input_bias_n + r * from_h["n"]).tanh()
@@ -686,7 +701,15 @@ def review_classifier(student):
         )
     if not close(forward(ids[:1, :3], lengths[:1]), right[:1]):
         raise Wrong("a row alone gives other logits than the same row in a batch")
-    _expect_gradients(model, weights, ids, lengths)
+    every = torch.arange(ids.numel()).reshape(ids.shape) % V  # every id of the vocabulary is a word, 0 too
+    every[real] = torch.arange(int(real.sum())) % V
+    h = _states(weights, every)[0][torch.arange(len(ids)), lengths - 1]
+    if not close(forward(every, lengths), h @ output.T + output_bias):
+        raise Wrong(
+            "with ids 0 or 1 among the words the logits are not right: `lengths` alone says what is padding, and any "
+            "id may be a word"
+        )
+    _expect_gradients(model, weights, every, lengths)
     _own_lines(forward, (ids, lengths), ("lstm_cell", "lstm"))
 
 
@@ -720,5 +743,13 @@ def _expect_gradients(model, weights, ids, lengths):
         raise Wrong("the logits are cut off from the weights (no_grad, detach or .data): nothing can be learned")
     logits.square().sum().backward()
     for name, parameter in model.named_parameters():
+        if parameter.grad is not None and name == "embedding.weight":
+            skipped = [k for k, row in enumerate(parameter.grad) if not row.any() and mine[name].grad[k].any()]
+            kept = [k for k in range(len(parameter.grad)) if k not in skipped]
+            if skipped and kept and close(parameter.grad[kept], mine[name].grad[kept]):
+                raise Wrong(
+                    f"row {skipped[0]} of the embedding gets no gradient, so this word would never be learned: does "
+                    "nn.Embedding have a padding_idx? Here any id may be a word; `lengths` says what is padding"
+                )
         if parameter.grad is None or not close(parameter.grad, mine[name].grad):
             raise Wrong(f"the logits are right, but {name} gets a wrong gradient; is something detached in the loop?")

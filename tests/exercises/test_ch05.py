@@ -66,6 +66,11 @@ def librarys_cell(x, h, c, weight_ih, weight_hh, bias):
     return lstm_gru.lstm_step(x @ weight_ih.T + bias, h, c, weight_hh)
 
 
+def side_by_side(h, weight_hh, blocks):
+    """The product of h with each block, not transposed."""
+    return torch.cat([h @ block for block in weight_hh.chunk(blocks)], 1)
+
+
 def gru(
     order="rzn",
     squash=torch.sigmoid,
@@ -119,6 +124,21 @@ def gates_read_x_only(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
     r, z = (x @ weight_ih.T + bias_ih)[:, : 2 * D].sigmoid().chunk(2, dim=1)
     _, _, x_n, h_n = _gates(x, h, weight_ih, weight_hh, bias_ih, bias_hh)
     return (1 - z) * torch.tanh(x_n + r * h_n) + z * h
+
+
+def transposes_nothing(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
+    turned = torch.cat([block.T for block in weight_hh.chunk(3)])
+    return gru()(x, h, weight_ih, turned, bias_ih, bias_hh)
+
+
+def keeps_the_reset_state(**exchanged):
+    """z * (r * h) in place of z * h."""
+
+    def step(x, h, *weights):
+        r, z, _, _ = _gates(x, h, *weights)
+        return gru(**exchanged)(x, h, *weights) - z * h + z * (r * h)
+
+    return step
 
 
 def librarys_gru(x, h, weight_ih, weight_hh, bias_ih, bias_hh):
@@ -234,6 +254,22 @@ class SortsRows(classifier()):
         return super().forward(ids[order], lengths[order])
 
 
+class PadsWithZero(classifier()):
+    """Row 0 of its embedding is for padding, and gets no gradient."""
+
+    def __init__(self, vocab_size, embedding_dim, hidden_size, num_classes):
+        super().__init__(vocab_size, embedding_dim, hidden_size, num_classes)
+        self.embedding = nn.Embedding(vocab_size, embedding_dim, padding_idx=0)
+
+
+class SkipsId0(classifier()):
+    """Takes the first words of each row, up to the first 0 or to its length."""
+
+    def forward(self, ids, lengths):
+        words = (ids != 0).long().cumprod(1).sum(1).clamp(min=1)
+        return super().forward(ids, torch.minimum(words, lengths))
+
+
 class LeavesItToTorch(classifier()):
     """Torch's cell, with the weights of `gates`."""
 
@@ -306,6 +342,7 @@ PLANTED = {
         ("old hidden state h has no influence", lstm(read=lambda x, h, c, w, u, b: x @ w.T + b)),
         ("input x has no influence", lstm(read=lambda x, h, c, w, u, b: h @ u.T + b)),
         ("bias is not added", lstm(read=lambda x, h, c, w, u, b: x @ w.T + h @ u.T)),
+        ("weight_hh are not transposed", lstm(read=lambda x, h, c, w, u, b: x @ w.T + side_by_side(h, u, 4) + b)),
         ("where they should read h", lstm(read=lambda x, h, c, w, u, b: x @ w.T + c @ u.T + b)),
         ("swapped at the start", swapped_states),
         ("set to zeros inside", lambda x, h, c, *weights: lstm()(x, 0 * h, 0 * c, *weights)),
@@ -377,6 +414,14 @@ PLANTED = {
         ("b_hn is outside", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(x_n + r * (h @ w.T) + b))),
         ("b_in is inside", b_in_inside),
         ("b_in is left out", without_b_in),
+        ("b_in and b_hn are exchanged", lambda x, h, w, u, b_ih, b_hh: gru()(x, h, w, u, b_hh, b_ih)),
+        ("W_hn is not transposed", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(x_n + r * (h @ w + b)))),
+        ("none of the three blocks", transposes_nothing),
+        ("that is kept as well", keeps_the_reset_state()),
+        (
+            "and is missing in the candidate",
+            keeps_the_reset_state(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(x_n + h_n)),
+        ),
         ("the gates r and z read x only", gates_read_x_only),
         ("no influence on gates and candidate", gru(use=(1, 0, 1, 1))),
         ("the input's part as well", gru(candidate=lambda x_n, h_n, r, h, w, b: torch.tanh(r * (x_n + h_n)))),
@@ -494,6 +539,8 @@ PLANTED = {
             classifier(carry=lambda h, c: (c, h), read=lambda hs, cs, n: last(cs, n)),
         ),
         ("calls torch's `lstm_cell`", LeavesItToTorch),
+        ("would never be learned", PadsWithZero),
+        ("with ids 0 or 1 among the words", SkipsId0),
         ("two more columns", ReadsOn),
         ("a row alone", LikesCompany),
         ("cut off from the weights", classifier(give=lambda logits: logits.detach())),
