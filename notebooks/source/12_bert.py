@@ -134,12 +134,12 @@ claim(
 # %% [markdown]
 # Same network, same hundred labels, the same 150 steps on them: only one of the two has read before. Two names stay: `untrained`, the random start that both share, and `small_bert`, which has read.
 #
-# **Sections 1 to 5, some 70 minutes,** make such a judge in plain PyTorch. You hide words of one sentence by hand (1), build the network that guesses them (2), decide how to hide (3), let the network read (4), and give it a new last layer that judges (5). At the end you save your judge, load it, and try it on a sentence of your own.
+# **Sections 1 to 5, some 70 minutes,** make such a judge: hide words of one sentence by hand (1), build the network that guesses them (2), decide how to hide (3), let the network read (4), and give it a new last layer that judges (5). At the end you save it, load it, and try it on a sentence of your own.
 #
 # **Sections 6 to 10, for a second sitting,** do the same with real words and MiniLM, a published network.
 #
 # - The reading took 800 steps of its own. Section 5 gives the other network as many.
-# - Seeds differ: of the three recorded, this one is the luckiest for the network from scratch.
+# - Of the three seeds recorded, this one is the luckiest for the network from scratch.
 #
 # ### You will be able to
 #
@@ -155,7 +155,7 @@ claim(
 # %% [markdown]
 # ## 1 · One sentence, masked by hand
 #
-# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films (a *cloze* test, Taylor 1953). In training nobody needs to label anything: hide words of any text, and the text itself is the answer key.
+# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films. So nobody needs to label anything: hide words of any text, and the text itself is the answer key. (Taylor called it a *cloze* test in 1953.)
 #
 # We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it.
 
@@ -788,8 +788,6 @@ claim(
 )
 
 # %% [markdown]
-# All new reviews are judged right, or nearly all.
-#
 # ### Your judge at work
 #
 # From a string to a verdict it is three steps: words to ids, ids to two logits, logits to two probabilities.
@@ -862,8 +860,8 @@ TOY_WAYS = {
 figures.accuracy_by_labels(
     TOY_WAYS,
     toys.LABELS,
-    "What is reading worth? With 20 labels no gain; with 50 and 100 much, on average; with 200 nothing, against as many "
-    "steps from scratch. Line: mean of three seeds; band: least to greatest; dotted: a coin.",
+    "What is reading worth, against as many steps from scratch? With 20 labels no gain; with 50 and 100 a lead on average, "
+    "in two seeds of three; with 200 nothing. Line: mean of three seeds; band: least to greatest; dotted: a coin.",
 )
 
 # %% tags=["fold"]
@@ -1224,15 +1222,13 @@ claim(
 )
 
 # %% [markdown]
-# **Not every BERT can do this.** Guessing hidden words does not bring the means of related texts together: at judging how similar two sentences are, the mean of BERT-base's vectors did worse than a mean of fixed word vectors (Reimers and Gurevych 2019, table 1). So such a network is trained once more, on pairs $(q_i, d_i)$ that belong together, such as a question and its answer; these were MiniLM's billion pairs. Each query of a batch must choose its own text among all B, by the cosines $c_{ij} = \cos(q_i, d_j)$ and a temperature $\tau$:
+# **Not every BERT can do this.** Guessing hidden words does not bring the means of related texts together: at judging how similar two sentences are, the mean of BERT-base's vectors did worse than a mean of fixed word vectors (Reimers and Gurevych 2019, table 1). So such a network is trained once more, on pairs of texts that belong together, such as a question and its answer: each query of a batch must choose its own text among all texts of the batch, by their cosines. These were MiniLM's billion pairs. (*Going deeper* has the loss.)
 #
-# $$ \text{loss} = -\frac{1}{B} \sum_{i=1}^{B} \log \frac{\exp(c_{ii} / \tau)}{\sum_{j=1}^{B} \exp(c_{ij} / \tau)}. $$
-#
-# It is a cross-entropy in which the batch's other texts are the wrong classes. So an encoder that has read judges with a new last layer, and finds texts after one more training.
+# So an encoder that has read judges with a new last layer, and finds texts after one more training.
 #
 # - Four questions prove little, and the count is a weak rival: three of its four matches share only words like *the* or *in*, and full stops.
 # - On large collections BM25, another weighted word count, is hard to beat (Thakur et al. 2021).
-# - An encoder is not made to *write*: it fills each gap by itself (*Going deeper*).
+# - An encoder is not made to *write*: it fills each gap by itself.
 #
 # Two exercises belong to this half, 40 minutes.
 #
@@ -1814,6 +1810,15 @@ claim(
 
 # %% [markdown]
 # So it does not write in one pass. Later models fill the gaps in rounds, and are trained for it; BERT was not. For generation take a causal model (chapter 13); for classifying, searching and labelling whole texts, BERT's descendants (*Going deeper*).
+
+# %% [markdown] tags=["deeper"]
+# ### How does an encoder learn to search?
+#
+# From pairs $(q_i, d_i)$ that belong together. Each query of a batch must choose its own text among all B, by the cosines $c_{ij} = \cos(q_i, d_j)$ and a temperature $\tau$:
+#
+# $$ \text{loss} = -\frac{1}{B} \sum_{i=1}^{B} \log \frac{\exp(c_{ii} / \tau)}{\sum_{j=1}^{B} \exp(c_{ij} / \tau)}. $$
+#
+# It is a cross-entropy in which the batch's other texts are the wrong classes.
 
 # %% [markdown] tags=["deeper"]
 # ### How much do the three shares matter?
