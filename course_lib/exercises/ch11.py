@@ -214,7 +214,7 @@ def radam_by_hand(student):
         },
     }
     where = (
-        "put m = g and v = g^2 (both corrected) into the step of section 4",
+        "put m = g and v = g^2 (both corrected) into the step of section 3",
         "put beta2 = 0.9 into step 1 of RAdam",
         "put t = 1 into rho_t: 0.9^1 over 1 - 0.9^1 is 9",
         "is rho_1 above 5? If not, RAdam's step is lr times the corrected m",

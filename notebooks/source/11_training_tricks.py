@@ -13,6 +13,8 @@
 # # 11 · Training tricks
 #
 # A small Transformer of 2 layers learns within seconds to write 8 letters backwards. You would like a better one, so you make it deeper: 12 layers. Nothing else changes, neither the data nor the optimizer nor the learning rate. **How low will its loss be?**
+#
+# *In a hurry? Go to <a href="#the-recipe">the recipe</a>: one training loop with all parts, and then a table of what to use when.*
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -75,10 +77,8 @@ class Block(nn.Module):
         x = x + self.attend(self.norm1(x))  # Pre-LN: normalise what the sublayer reads
         return x + self.feed_forward(self.norm2(x))
 
-
 # %% [markdown]
 # Post-LN is the original Transformer's way. A `Reverser` puts such blocks between an embedding and an output layer; Pre-LN needs one more norm, at the end. `examples` draws random letters, and the same letters backwards; `loss_on` is the cross-entropy.
-
 
 # %%
 class Reverser(nn.Module):
@@ -102,7 +102,6 @@ def examples(draws, size=32):
 def loss_on(model, letters, backwards):
     return F.cross_entropy(model(letters).flatten(0, 1), backwards.flatten())
 
-
 # %% [markdown]
 # Train two layers with Adam, in the plainest loop there is:
 
@@ -118,7 +117,6 @@ for step in range(120):
     if step in (0, 29, 59, 119):
         print(f"step {step + 1:3}: loss {loss.item():.2f}")
 
-
 # %% tags=["nbval-ignore-output"]
 def spell(model, word):
     letters = torch.tensor([[ALPHABET.index(c) for c in word]])  # (1, T)
@@ -128,11 +126,10 @@ def spell(model, word):
 print("champion ->", spell(small, "champion"))
 
 # %% [markdown]
-# Two layers can do it. Now twelve: the same loop, as a function whose last three arguments keep their values for now. For orientation: a blind guess among 16 letters costs $\ln 16 = 2.77$ nats per letter.
+# Two layers can do it. Now twelve: the same loop, as a function, whose last three arguments keep their values for now. For orientation: a blind guess among 16 letters costs $\ln 16 = 2.77$ nats per letter.
 
 # %%
 guess_1 = predict("the loss of 12 layers after 120 steps, in nats", ...)
-
 
 # %%
 def train(placement, rate=0.01, warmup=0, seed=0):
@@ -171,59 +168,21 @@ claim(
 print("champion ->", spell(deep, "champion"))
 
 # %% [markdown]
-# Whatever it reads, it writes the same letter eight times. A deeper model should be able to do what a shallow one can, so it is the *training* that fails. Try three changes, one at a time:
-#
-# - a tenth of the **learning rate**;
-# - a **warm-up**: the rate rises to its full value over the first 60 steps;
-# - **Pre-LN**: the norms move into the branches.
+# Whatever it reads, it writes the same letter eight times. A deeper model should be able to do what a shallow one can, so it is the *training* that fails. The first thing to try is a lower learning rate, a tenth of it:
 
 # %% tags=["nbval-ignore-output"]
-losses = {
-    "12 layers, unchanged": deep_losses,
-    "a tenth of the rate": train("post-ln", rate=0.001)[1],
-    "a warm-up": train("post-ln", warmup=60)[1],
-    "the norms moved": train("pre-ln")[1],
-}
-figures.hook_losses(losses, blind=math.log(16))
-
-# %% tags=["fold"]
-# @title In three seeds
-SETTINGS_1 = {
-    "unchanged": {"placement": "post-ln"},
-    "a tenth of the rate": {"placement": "post-ln", "rate": 0.001},
-    "a warm-up": {"placement": "post-ln", "warmup": 60},
-    "the norms moved": {"placement": "pre-ln"},
-}
-in_seeds = {
-    name: [found, *(train(**options, seed=seed)[1] for seed in (1, 2))]
-    for (name, options), found in zip(SETTINGS_1.items(), losses.values(), strict=True)
-}
-ends = {name: [end(curve) for curve in found] for name, found in in_seeds.items()}
-claim(
-    "In each of three seeds: unchanged, 12 layers stay within 0.05 nats of a blind guess; a tenth of the rate, or a warm-up, gets at least 0.3 nats below it, and moved norms more than 1.5.",
-    max(abs(loss - math.log(16)) for loss in ends["unchanged"]) < 0.05
-    and max(ends["a tenth of the rate"] + ends["a warm-up"]) < math.log(16) - 0.3
-    and max(ends["the norms moved"]) < math.log(16) - 1.5,
-    **ends,
-)
-slow_pre = [end(train("pre-ln", rate=0.001, seed=seed)[1]) for seed in range(3)]
-claim(
-    "In each of three seeds a tenth of the rate takes Post-LN at least as far as the warm-up does; and at this rate Pre-LN ends within 0.15 nats of Post-LN.",
-    all(low <= warm for low, warm in zip(ends["a tenth of the rate"], ends["a warm-up"], strict=True))
-    and all(abs(a - b) < 0.15 for a, b in zip(slow_pre, ends["a tenth of the rate"], strict=True)),
-    **{"Pre-LN at a tenth of the rate": slow_pre},
-)
+slow, slow_losses = train("post-ln", rate=0.001)
+print(f"rate 0.01: {end(deep_losses):.2f}, rate 0.001: {end(slow_losses):.2f}")
+print("champion ->", spell(slow, "champion"))
 
 # %% [markdown]
-# All three help, and the cheapest is a smaller rate: it takes Post-LN at least as far as the warm-up, whose curve stalls as the rate nears its full value. So the trouble is a *high* rate. But high rates train fast. Only Pre-LN, at the high rate, has learned to reverse; at a tenth of the rate it is no further than Post-LN, within 0.15 nats. Most tricks of this chapter raise the rate that a model tolerates. To choose among them, first see what breaks.
+# It learns, so the trouble is the *high* rate. But it learns slowly: in as many steps two layers at the high rate could already reverse a word. **What breaks at the high rate, and how do you prevent it?**
 #
 # **In one minute:**
 #
-# - *What breaks:* at a high rate the first steps of deep Post-LN go too far, and it does not recover.
+# - *What breaks:* the first step of deep Post-LN at a high rate goes too far. All outputs become alike, and then the gradient dies.
 # - *Two remedies:* make the first steps small (a warm-up), or move the norms so that the model survives them (Pre-LN).
 # - *Before both:* try lower rates.
-#
-# *You only want the recipe? Read sections 5, 6 and 8 to 12. Sections 1 to 4 and 7 tell why.*
 #
 # ### You will be able to
 #
@@ -234,30 +193,27 @@ claim(
 # 5. choose what decays (11.6), and write a loop that has all parts (11.7).
 
 # %% [markdown]
-# ## 1 · Is the gradient too small?
+# ## 1 · Before training: is the gradient too small?
 #
 # When a deep model does not learn, the first suspect is a vanishing gradient (chapter 04): the layers far from the loss hear nothing of it. So measure, before training, how long the gradient of each layer's last matrix is, `feed_forward[2]`. One random model says little; take 20.
 
 # %%
-guess_2 = predict("Post-LN's gradient in the first layer, over that in the last", ...)
+guess_2 = predict("the gradient in the first layer, over that in the last", ...)
 
 
 # %%
-def gradient_by_layer(placement, seed):
+def gradient_by_layer(seed):
     torch.manual_seed(seed)
-    model = Reverser(placement)
+    model = Reverser("post-ln")
     loss_on(model, *examples(torch.Generator().manual_seed(seed))).backward()
     return [block.feed_forward[2].weight.grad.norm().item() for block in model.blocks]
 
 
-lengths = {
-    name: [gradient_by_layer(placement, seed) for seed in range(20)]
-    for name, placement in (("Post-LN", "post-ln"), ("Pre-LN", "pre-ln"))
-}
+lengths = [gradient_by_layer(seed) for seed in range(20)]  # (20, 12)
 
 # %% tags=["reveal"]
-figures.gradient_by_layer(lengths)
-ratios_1 = sorted(run[0] / run[-1] for run in lengths["Post-LN"])
+figures.gradient_by_layer({"Post-LN": lengths})
+ratios_1 = sorted(run[0] / run[-1] for run in lengths)
 guess_2.compare(f"{(ratios_1[9] + ratios_1[10]) / 2:.2f} (median)")
 
 # %% tags=["fold", "reveal"]
@@ -269,18 +225,14 @@ claim(
 )
 
 # %% [markdown]
-# Not guilty: the model that learns nothing starts with healthy gradients in every layer. So something must happen *after* the start. (Xiong et al. 2020 blame large gradients near the output; see *Going deeper*.)
+# Not guilty: the model that learns nothing starts with healthy gradients in every layer. So something must happen *after* the start.
+#
+# (Xiong et al. 2020 blame large gradients near the output; see *Going deeper*.)
 
 # %% [markdown]
-# ## 2 · What breaks, and when
+# ## 2 · What breaks, and when?
 #
-# If nothing is wrong before training, watch the first 40 steps. Before some of them, pause and measure two things on one fixed batch, in the failing model and in two that learn:
-#
-# 1. **How alike are the outputs?** 1 means that the output vectors of all letters are the same, 0 that they cancel.
-# 2. **How long is the first layer's gradient?**
-#
-# The first needs a formula: the squared length of the mean vector, over the mean of the squared lengths. Try it on 256 equal vectors, and on 256 random ones:
-
+# If nothing is wrong before training, watch the first steps. The failing model writes one letter, whatever it reads. So measure how *alike* its outputs are: the squared length of the mean vector, over the mean of the squared lengths. 1 means that the vectors of all letters are the same, 0 that they cancel. Try it on 256 equal vectors, and on 256 random ones:
 
 # %%
 def how_alike(h):  # (B, T, D)
@@ -290,6 +242,25 @@ def how_alike(h):  # (B, T, D)
 
 print(f"equal:  {how_alike(torch.ones(32, T, D)):.2f}")
 print(f"random: {how_alike(torch.randn(32, T, D)):.2f}")
+
+# %% [markdown]
+# Now train as on the first screen, and before each of the first steps look at the outputs `h` for one fixed batch:
+
+# %%
+torch.manual_seed(0)
+model, draws = Reverser("post-ln"), torch.Generator().manual_seed(0)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+fixed, _ = examples(torch.Generator().manual_seed(99))  # (B, T)
+for step in range(4):
+    h = model.blocks(model.embedding(fixed))  # (B, T, D)
+    print(f"steps taken: {step}, alike: {how_alike(h):.2f}")
+    loss = loss_on(model, *examples(draws))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+# %% [markdown]
+# A *single* step makes all outputs alike. That is the one letter of the first screen. Could later steps make them differ again? For that they need a gradient. Here is its length in the first layer, in three seeds:
 
 # %% tags=["fold"]
 # @title The measurements, and a training that takes them
@@ -319,7 +290,7 @@ def look_inside(model, letters, backwards):
     }
     if sigmas:
         size = [point.grad.norm().item() for point in points]  # of the gradient
-        found["top"], found["bottom"] = size[-1], size[0]
+        found["top"], found["bottom"], found["way"] = size[-1], size[0], size[::-1]
         found["norms"] = math.prod(size[i] / size[i + 1] for i in range(1, len(size), 2))
         found["additions"] = math.prod(size[i] / size[i + 1] for i in range(0, len(size) - 1, 2))
         found["1 / sigma"] = 1 / math.prod(sigmas)
@@ -352,21 +323,10 @@ def train_and_look(placement, warmup=0, rate=0.01, seed=0, layers=12):
 
 
 # %%
-guess_3 = predict("the steps until Post-LN's gradient is a hundredth of its start", ...)
+failing = [train_and_look("post-ln", seed=seed) for seed in range(3)]
+figures.first_gradients({"Post-LN": failing})
 
-# %% tags=["reveal"]
-failing = [train_and_look("post-ln", seed=s) for s in tqdm(range(3), leave=False)]
-warmed = [train_and_look("post-ln", warmup=60, seed=s) for s in range(3)]
-pre = [train_and_look("pre-ln", seed=s) for s in range(3)]
-seen = {"Post-LN": failing, "Post-LN, warm-up": warmed, "Pre-LN": pre}
-figures.first_steps(seen)
-dead = [
-    min(step for step in run if run[step]["gradient"] < run[0]["gradient"] / 100)
-    for run in failing
-]
-guess_3.compare(f"{max(dead)} steps or fewer")
-
-# %% tags=["fold", "reveal"]
+# %% tags=["fold"]
 # @title What the first steps do
 claim(
     "In each of three seeds one step of Adam makes the outputs of Post-LN alike: less than 0.75 of their squared length is common before training, after one step more than 0.95, and it stays so. After 10 steps the gradient of the first layer is less than a hundredth of what it was.",
@@ -381,151 +341,14 @@ claim(
     gradient_before=[run[0]["gradient"] for run in failing],
     after_10_steps=[run[10]["gradient"] for run in failing],
 )
-claim(
-    "With a warm-up, in each seed, the gradient at step 40 has more than a tenth of its first length, and the outputs differ again.",
-    all(run[40]["gradient"] > 0.1 * run[0]["gradient"] and run[40]["alike"] < 0.7 for run in warmed),
-    common_at_step_40=[run[40]["alike"] for run in warmed],
-)
 
 # %% [markdown]
-# Read the red lines:
+# They have hardly any: within 10 steps it falls below a hundredth of its start, in each seed, and Adam's steps shrink with it. Even a fresh Adam, which remembers nothing, did not free the model (*Going deeper*).
 #
-# 1. A *single* step of Adam makes all outputs alike. That is the one letter of the first screen.
-# 2. Then the gradient of the first layer dies.
-#
-# With a warm-up (yellow) the outputs become alike for a while, and recover. Pre-LN (blue) has the same accident and survives it: its gradient falls about ten- to twentyfold, then recovers.
-#
-# Two questions are left. Why does the gradient die? And why can one step of Adam do so much damage?
+# So two questions are left. Why can one step do so much damage? And why does the gradient die?
 
 # %% [markdown]
-# ## 3 · What a norm does to a gradient
-#
-# Why does the gradient die? A norm makes a whisper and a shout equally loud. So a small change in a shout is hardly heard.
-#
-# In numbers: LayerNorm takes a vector $x$ of $D$ numbers, subtracts their mean and divides by their standard deviation $\sigma$ (gain and bias left out). $x$ and $10\,x$ come out the same. Now push each a little, and see how much of the push comes out. Three pushes: (a) the same number added to all entries; (b) along `x_hat`, which is $x$ without its mean, over $\sigma$: this stretches $x$; (c) along `across`, at right angles to both. What will be left of each?
-
-# %%
-def comes_out(x, push):
-    """The part of a small push that is left after LayerNorm."""
-    moved = F.layer_norm(x + 1e-4 * push, (D,)) - F.layer_norm(x, (D,))
-    return (moved.norm() / (1e-4 * push.norm())).item()
-
-
-draws = torch.Generator().manual_seed(0)
-x = 3 * torch.randn(D, generator=draws, dtype=torch.float64) + 1
-x_hat, sigma = F.layer_norm(x, (D,)), x.std(correction=0)
-across = torch.randn(D, generator=draws, dtype=torch.float64)
-# remove its parts along (a) and (b)
-across = across - across.mean() - x_hat * (across * x_hat).mean()
-pushes = {"(a)": torch.ones(D), "(b)": x_hat, "(c)": across}
-
-# %% tags=["reveal"]
-for size in (1, 10):
-    parts = [f"{name} {comes_out(size * x, push):.3f}" for name, push in pushes.items()]
-    print(f"{size:2} x, 1 / sigma = {1 / (size * sigma):.3f}:", ", ".join(parts))
-
-# %% tags=["fold", "reveal"]
-# @title What LayerNorm lets through
-claim(
-    "(a) and (b): nothing. (c): the push divided by $\\sigma$, within 0.1 %, for $x$ and for $10\\,x$.",
-    all(
-        comes_out(size * x, pushes["(a)"]) < 1e-5
-        and comes_out(size * x, pushes["(b)"]) < 1e-5
-        and abs(comes_out(size * x, pushes["(c)"]) * size * sigma - 1) < 1e-3
-        for size in (1, 10)
-    ),
-)
-
-# %% [markdown]
-# A constant is subtracted again, and a stretched vector is shrunk again, so (a) and (b) are lost. All else is divided by $\sigma$. With $\bar x$ for the mean and $\hat x = (x - \bar x) / \sigma$, all slopes together are one matrix,
-#
-# $$ J = \frac{\partial \hat x}{\partial x} = \frac1\sigma \Big( I - \tfrac1D \mathbf 1 \mathbf 1^\top - \tfrac1D \hat x \hat x^\top \Big), $$
-#
-# where $I$ is the identity and $\mathbf 1$ a column of $D$ ones: two directions are taken out, the rest is divided. A gradient that comes back through the norm is multiplied by the same $J$. **The larger what a norm reads, the smaller the gradient that it hands back.**
-#
-# Is that what killed the gradient? Then the norms must read larger and larger vectors. The standard deviation of what the last one reads, in the runs of section 2:
-
-# %%
-figures.last_sums(seen)
-
-# %% [markdown]
-# In the failing runs (red) it grows, step by step. On its way down the gradient passes 24 such norms, and 24 additions, where the sublayer's own gradient is added to it. We measured its length before and after each. *Top* is the last norm's output, *bottom* the embedding:
-
-# %% tags=["fold", "nbval-ignore-output"]
-# @title The gradient's way down, Post-LN, seed 0
-WAY = ["steps taken", "at the top", "× 24 norms", "× 24 additions", "= at the bottom", "for comparison: 24 factors 1/σ"]
-
-
-def on_the_way(look):
-    """One row of the table, to two digits."""
-    return [float(f"{look[key]:.2g}") for key in ("top", "norms", "additions", "bottom", "1 / sigma")]
-
-
-table(
-    WAY,
-    [[f"failing, {step}", *on_the_way(failing[0][step])] for step in (0, 1, 5, 40)],
-)
-
-# %% tags=["fold"]
-# @title Where the gradient dies
-per_norm = [(run[1]["1 / sigma"] / run[0]["1 / sigma"]) ** (-1 / 24) for run in failing]
-claim(
-    "In each of three seeds the norms leave more than a tenth of the gradient before training; after one step less than a tenth of that, though the mean $\\sigma$ (geometric, over the 24 norms) has grown by less than a quarter; and after 40 steps less than half to the power of 24.",
-    all(
-        run[0]["norms"] > 0.1
-        and run[1]["norms"] < run[0]["norms"] / 10
-        and run[40]["norms"] < 0.5**24
-        for run in failing
-    )
-    and max(per_norm) < 1.25,
-    mean_sigma_after_one_step_over_before=per_norm,
-)
-claim(
-    "In each of three seeds the gradient at the top keeps its length, within a factor of 2; what the norms do is the product of 24 factors $1/\\sigma$, within a factor of 3, at each of the four looks in the table; and after 40 steps norms and additions together leave less than a thousandth.",
-    all(0.5 < run[40]["top"] / run[0]["top"] < 2 for run in failing)
-    and all(1 / 3 < run[step]["norms"] / run[step]["1 / sigma"] < 3 for run in failing for step in (0, 1, 5, 40))
-    and all(run[40]["norms"] * run[40]["additions"] < 1e-3 for run in failing),
-)
-
-# %% [markdown]
-# It is. The loss sends a gradient of the usual length, and the norms swallow it. A single step is enough: 24 slightly larger $\sigma$ (the figure hardly shows it) together shorten it more than tenfold. After 40 steps each norm keeps on average a little less than half. Nearly all of that is $1/\sigma$ (last column). Before training the additions make up for most of what the norms take; in the failing run they no longer can.
-#
-# If the number of factors decides, a model of 2 layers, with 4 norms, should survive the same first steps. It does: its outputs become alike too, but its gradient keeps more than a tenth of its length in each of three seeds (*Going deeper*). This fits.
-
-# %% [markdown]
-# ### Exercise 11.1 · LayerNorm backwards
-#
-# Difficulty ●●●○○ · 25 minutes · needs section 3
-#
-# Write the backward pass of LayerNorm (without gain and bias) from the matrix $J$ above, for a whole batch, without autograd and without building a D × D matrix (the check looks for both). $J$ is symmetric, so with a loss $L$, $\partial L / \partial x = J\, \partial L / \partial \hat x$: subtract two projections, divide by $\sigma$.
-# LayerNorm adds `eps` to the variance before the root.
-
-
-# %% nbgrader={"grade": false, "grade_id": "ex11-1-layer-norm-backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def layer_norm_backward(x, gradient, eps=1e-5):
-    """The gradient of a loss with respect to LayerNorm's input.
-
-    Args:
-        x: (B, T, D), what the norm read.
-        gradient: (B, T, D), of the loss with respect to the norm's output.
-        eps: added to the variance.
-
-    Returns:
-        (B, T, D).
-    """
-    ### BEGIN SOLUTION
-    centred = x - x.mean(-1, keepdim=True)
-    sigma = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
-    hat = centred / sigma
-    along = hat * (gradient * hat).mean(-1, keepdim=True)
-    return (gradient - gradient.mean(-1, keepdim=True) - along) / sigma
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex11-1-layer-norm-backward-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch11.layer_norm_backward(layer_norm_backward)
-
-# %% [markdown]
-# ## 4 · Adam's first step
+# ## 3 · Adam's first step
 #
 # Why can one step do so much damage? On an unknown road you drive slowly until you know its bumps. Adam starts at full speed. Give four weights very different gradients, and let it make one step with the rate 0.01:
 
@@ -542,10 +365,12 @@ print([round(w, 4) for w in weights.tolist()])
 #
 # In the first step "usually" means one gradient: $\hat m = g$, $\hat v = g^2$, and the step is $\eta\, g / |g| = \pm\eta$, *however small $g$ is*, as long as it is well above $\epsilon$ ($10^{-8}$ in torch).
 #
-# So in our model every weight whose gradient is well above $\epsilon$ moves by about 0.01 at once, on the word of a single batch. Our matrices' entries are only about 0.05 to 0.1 in size. Is that too far? A gradient is a slope, and a slope holds only where you stand: a long step walks past that place. Take the first step at three rates, from the same weights, and measure the loss on 1,000 other words:
+# ### Is that too far?
+#
+# So every such weight of our model moves by about 0.01 at once, on the word of a single batch, and our matrices' entries are only about 0.05 to 0.1 in size. A gradient is a slope, and a slope holds only where you stand: a long step walks past that place. Take the first step at several rates, from the same weights, and measure the loss on 1,000 other words:
 
 # %%
-def first_step(rate, seed=0, placement="post-ln"):
+def first_step(rate, seed, placement="post-ln"):
     torch.manual_seed(seed)
     model = Reverser(placement)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -553,19 +378,16 @@ def first_step(rate, seed=0, placement="post-ln"):
     before = loss_on(model, *others).item()
     loss_on(model, *examples(torch.Generator().manual_seed(seed))).backward()
     optimizer.step()
-    return before, loss_on(model, *others).item()
+    return loss_on(model, *others).item() - before  # what the step changes
 
 
-for rate in (0.00001, 0.001, 0.01):
-    before, after = first_step(rate)
-    print(f"rate {rate:<7g}: loss {before:.3f}, after one step {after:.3f}")
+change_by_rate = {}
+for rate in tqdm((0.00001, 0.0001, 0.0003, 0.001, 0.003, 0.01), leave=False):
+    change_by_rate[rate] = [first_step(rate, seed) for seed in range(5)]
+figures.one_step(change_by_rate)
 
 # %% tags=["fold"]
 # @title Too short, and too long
-change_by_rate = {
-    rate: [after - before for before, after in (first_step(rate, seed) for seed in range(5))]
-    for rate in (0.00001, 0.001, 0.01)
-}
 claim(
     "In each of five seeds one step lowers the loss on other words by less than 0.01 nats at a thousandth of the rate 0.01, and by more than that at a tenth of it; at the full rate it raises the loss.",
     all(-0.01 < change < 0 for change in change_by_rate[0.00001])
@@ -573,133 +395,18 @@ claim(
     and min(change_by_rate[0.01]) > 0,
     **{f"rate {rate:g}": found for rate, found in change_by_rate.items()},
 )
-pre_ln_first = [first_step(0.01, seed, "pre-ln") for seed in range(5)]
-claim(
-    "At the full rate one step raises Pre-LN's loss too, in each of five seeds.",
-    all(after > before for before, after in pre_ln_first),
-    rise=[after - before for before, after in pre_ln_first],
-)
 
 # %% [markdown]
-# For the loss it is: the shortest step gains next to nothing, a tenth of the rate lowers it, the full rate raises it. But a rise alone does not kill: Pre-LN's loss rises as well, and it trains. If the step's length starts the accident in Post-LN, it should not happen at a tenth of the rate. The same measurements, at both:
-
-# %% tags=["fold", "nbval-ignore-output"]
-# @title Post-LN at two rates, seed 0
-tenth = [train_and_look("post-ln", rate=0.001, seed=seed) for seed in range(3)]
-table(
-    ["steps taken", "rate", "how alike", "what the last norm reads", "gradient, of its start"],
-    [
-        [step, rate, f"{run[step]['alike']:.2f}", f"{run[step]['reads']:.1f}", f"{run[step]['gradient'] / run[0]['gradient']:.2g}"]
-        for step in (1, 5, 40)
-        for rate, run in (("0.01", failing[0]), ("0.001", tenth[0]))
-    ],
-)
-
-# %% tags=["fold"]
-# @title A tenth of the rate, in three seeds
-claim(
-    "In each of three seeds, at a tenth of the rate: what the last norm reads stays within a third of its start, and the gradient of the first layer keeps more than a tenth of its length, at every look; after 40 steps the outputs have less than 0.3 in common.",
-    all(
-        max(look["reads"] for look in run.values()) < 4 / 3 * run[0]["reads"]
-        and min(look["reads"] for look in run.values()) > 2 / 3 * run[0]["reads"]
-        and min(look["gradient"] for look in run.values()) > 0.1 * run[0]["gradient"]
-        and run[40]["alike"] < 0.3
-        for run in tenth
-    ),
-    common_after_5_steps=[run[5]["alike"] for run in tenth],
-    common_after_40_steps=[run[40]["alike"] for run in tenth],
-)
+# At the full rate it is too far: one step raises the loss. So shorter steps should prevent the accident. They do: at a tenth of the rate, in each of three seeds, the first layer's gradient keeps more than a tenth of its length.
+#
+# Is it the length alone? No. A step that is as long, but with random signs, leaves more than four fifths of the gradient; one against the gradient's signs, as Adam's, leaves less than a fifth (three seeds each). **What breaks deep Post-LN is a first step that goes too far *along the gradient*.**
+#
+# These runs, and more ways of one step, are in *Going deeper*.
 
 # %% [markdown]
-# The outputs become alike here too, but over several steps and for a while. What the last norm reads hardly grows, the gradient survives, and later steps make the outputs differ again. Why do later steps not repair the model at the full rate? Hardly any gradient reaches the lower layers. And the steps shrink:
-
-# %%
-figures.step_sizes(seen)
-
-# %% [markdown]
-# The rate is unchanged, but $v$ remembers the first, long gradients ($\beta_2 = 0.999$: about 1,000 steps), so when the gradients shrink, the steps do too. After step 10 Pre-LN's about keep their size; only the red line keeps falling. (Huang et al. 2020 describe this end.) Even a fresh Adam, which remembers nothing, did not free the model (*Going deeper*).
-#
-# What is it in the first step that does the harm: its length, its direction, Adam's dividing, or the noise of a small batch? Make one step of the same total length in four ways:
-
-# %% tags=["fold"]
-# @title One step, four ways
-def after_one_step(move, seed, size=32):
-    """How alike Post-LN's outputs are when each weight has changed by `move`, and what is left of its gradient."""
-    torch.manual_seed(seed)
-    model = Reverser("post-ln")
-    loss_on(model, *examples(torch.Generator().manual_seed(seed), size)).backward()
-    gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-    usual = (gradient.norm() / len(gradient) ** 0.5).item()  # root mean square
-    with torch.no_grad():
-        for p in model.parameters():
-            p += 0.01 * move(p, usual)
-    after = look_inside(model, *examples(torch.Generator().manual_seed(99)))
-    return after["alike"], after["gradient"] / failing[seed][0]["gradient"]
-
-
-def against_sign(p, usual):
-    return -p.grad.sign()
-
-
-adam_way = [after_one_step(against_sign, seed) for seed in range(3)]
-large_batch = [after_one_step(against_sign, seed, size=2048) for seed in range(3)]
-plain_way = [after_one_step(lambda p, usual: -p.grad / usual, seed) for seed in range(3)]
-random_way = [after_one_step(lambda p, usual: torch.randn_like(p).sign(), seed) for seed in range(3)]
-table(
-    ["one step, in three seeds", "how alike the outputs are", "first layer's gradient, of its start"],
-    [
-        [name, *(", ".join(f"{value:.2f}" for value in values) for values in zip(*found, strict=True))]
-        for name, found in (
-            ("before it", [(run[0]["alike"], 1.0) for run in failing]),
-            ("each weight by 0.01 against its gradient's sign (as Adam)", adam_way),
-            ("the same, gradient of 2,048 words in place of 32", large_batch),
-            ("along the plain gradient", plain_way),
-            ("each weight by 0.01, random signs", random_way),
-        )
-    ],
-)
-claim(
-    "In each of three seeds, and in each of the three ways along the gradient: more than 0.95 of the outputs is common after one step, and the first layer's gradient is less than a fifth of its start. With random signs less than 0.75 is common, and the gradient keeps more than four fifths.",
-    all(alike > 0.95 and left < 0.2 for alike, left in adam_way + large_batch + plain_way)
-    and all(alike < 0.75 and left > 0.8 for alike, left in random_way),
-)
-
-# %% [markdown]
-# Not the noise, and not the dividing: all three steps along the gradient make the outputs alike and shorten the gradient. Not the length alone: random signs do neither, because such moves cancel one another. What does the harm is length *along the gradient*, and Adam's step has its full length from the start. **In deep Post-LN first steps that are too long make the outputs alike and the sums larger, and then there is no gradient.**
-#
-# One repair sits inside the optimizer: **RAdam** (Liu et al. 2020b) counts what $v$ has seen, and shortens its adaptive steps until that is enough. Its first five steps are not adaptive, and may be longer than Adam's. The exercise computes both.
-#
-# ### Exercise 11.2 · RAdam by hand
-#
-# Difficulty ●●●○○ · 20 minutes · needs section 4
-#
-# RAdam in three steps:
-#
-# 1. *Count the samples.* After $t$ gradients $v$ averages as much as $\rho_t = \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t}$ equally weighted gradients would, with $\rho_\infty = \frac{2}{1-\beta_2} - 1$ in the end. (This is the length of the plain mean whose numbers are on average as old as those in $v$; derived in *Going deeper*, "Are samples all that Adam lacks?".)
-# 2. *How much does Adam's factor $1/\sqrt{\hat v}$ scatter then?* For normal gradients approximately $\mathrm{Var}(\rho) = \frac{\rho}{2(\rho-2)(\rho-4)}$, if $\rho > 4$.
-# 3. *Scale the step* so that it scatters no more than it will in the end: $\eta\, r_t\, \hat m / \sqrt{\hat v}$ with $r_t = \sqrt{\mathrm{Var}(\rho_\infty) / \mathrm{Var}(\rho_t)}$. As long as $\rho_t \le 5$, step without the adaptive factor: $\eta\, \hat m$. (The paper adapts from $\rho_t > 4$ on; its authors' code and torch from 5, and so do we.)
-#
-# Now take one weight; its gradient is 4 in every step. $\eta = 0.1$, $\beta_1 = \beta_2 = 0.9$, $\epsilon = 0$. With a constant gradient $\hat m = 4$ and $\hat v = 16$ at every $t$. Give six numbers, to three digits:
-#
-# (a) the length of *Adam's* first step; (b) $\rho_\infty$; (c) $\rho_1$; (d) the length of *RAdam's* first step; (e) $r_6$; (f) the length of RAdam's sixth step.
-
-# %% nbgrader={"grade": false, "grade_id": "ex11-2-radam-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
-by_hand = ...  # (adam_first, rho_inf, rho_1, radam_first, r_6, radam_sixth)
-### BEGIN SOLUTION
-power = 0.9**6
-rho_6 = 19 - 12 * power / (1 - power)
-r_6 = math.sqrt((rho_6 - 4) * (rho_6 - 2) * 19 / (15 * 17 * rho_6))
-by_hand = (0.1, 19.0, 1.0, 0.1 * 4, r_6, 0.1 * r_6)
-### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex11-2-radam-by-hand-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch11.radam_by_hand(by_hand)
-
-# %% [markdown]
-# ## 5 · Warm-up and schedules
+# ## 4 · Warm-up
 #
 # If the first steps are too long, make them short: start with a low rate, and raise it to its full value over the first $w$ steps. That is all a **warm-up** is. In code it is a **schedule**, a function from the number of the step, $s = 0, 1, \ldots$, to a factor of the learning rate. torch's `LambdaLR` sets the rate with it; call `scheduler.step()` after each `optimizer.step()`:
-
 
 # %%
 def warm_up(s, w=5):
@@ -715,59 +422,148 @@ for s in range(7):
     scheduler.step()
 
 # %% [markdown]
-# And after the warm-up? At a high rate the weights keep jumping around a good place; small steps let them settle. So the rate usually falls: **linearly** to 0 at the end (BERT), or along half a **cosine** wave, slow at both ends. With $p$ from 0 to 1 for the share of the fall that is done; the library's `optim` has all three, the cosine as here, with checks:
-
+# Our `train` does the same in its two lines on `warmup`. Does it save the twelve layers? Give them 60 steps of warm-up, up to the rate at which they failed:
 
 # %%
-def cosine(s, w=20, total=240):
-    if s < w:
-        return (s + 1) / w
-    p = (s - w) / (total - w)
-    return 0.5 * (1 + math.cos(math.pi * p))
-
-
-at = range(240)
+warm, warm_losses = train("post-ln", warmup=60)
 curves = {
-    "constant": [optim.constant_schedule(s, 20) for s in at],
-    "linear": [optim.linear_schedule(s, 20, 240) for s in at],
-    "cosine": [cosine(s) for s in at],
+    "12 layers, unchanged": deep_losses,
+    "a tenth of the rate": slow_losses,
+    "a warm-up": warm_losses,
 }
-figures.falls(at, curves)
+figures.hook_losses(curves, blind=math.log(16))
+
+# %% tags=["fold"]
+# @title In three seeds
+in_seeds = {"unchanged": deep_losses, "a tenth of the rate": slow_losses, "a warm-up": warm_losses}
+SETTINGS_1 = {
+    "unchanged": {},
+    "a tenth of the rate": {"rate": 0.001},
+    "a warm-up": {"warmup": 60},
+}
+ends = {
+    name: [end(in_seeds[name]), *(end(train("post-ln", **options, seed=seed)[1]) for seed in (1, 2))]
+    for name, options in SETTINGS_1.items()
+}
+claim(
+    "In each of three seeds: unchanged, 12 layers stay within 0.05 nats of a blind guess; a warm-up gets at least 0.3 nats below it, and a tenth of the rate at least as far as the warm-up.",
+    max(abs(loss - math.log(16)) for loss in ends["unchanged"]) < 0.05
+    and max(ends["a tenth of the rate"] + ends["a warm-up"]) < math.log(16) - 0.3
+    and all(low <= high for low, high in zip(ends["a tenth of the rate"], ends["a warm-up"], strict=True)),
+    **ends,
+)
+warmed = [train_and_look("post-ln", warmup=60, seed=seed) for seed in range(3)]
+claim(
+    "With a warm-up, in each seed, the gradient at step 40 has more than a tenth of its first length, and the outputs differ again.",
+    all(run[40]["gradient"] > 0.1 * run[0]["gradient"] and run[40]["alike"] < 0.7 for run in warmed),
+    common_at_step_40=[run[40]["alike"] for run in warmed],
+)
 
 # %% [markdown]
-# How long should a warm-up be? The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000: a few per cent or less. Ours are larger fractions, because the training runs are short. These are *optimizer steps*, so such a number says little without the batch size. What the fall is worth is not measured in this chapter.
+# It trains. The gradient lives: at step 40 it has more than a tenth of its first length, and the outputs differ again.
 #
-# ### Exercise 11.3 · Warm up, hold, cool down
+# ### Why a warm-up, if a lower rate did as well?
 #
-# Difficulty ●●○○○ · 15 minutes · needs section 5
+# After these 120 steps the lower rate is at least as far, and the warm-up's curve stalls as its rate nears the full value. But a low rate stays low to the end; a warm-up is low only at the start. So it pays where it lets you train at a rate that you could not have without it. That is a question for several rates (section 7).
 #
-# A newer schedule (warm-up, stable, decay; Hu et al. 2024) keeps the rate constant and lets it fall only in the last steps, so that a longer training can go on from the weights before the fall. Write it as one factor: rise as above, then 1, then a line from 1 at step `total - decay` to 0 at step `total`. Assume that warm-up and fall do not overlap. Later steps get 0.
+# How long should it be? The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000. Ours take more, because the training runs are short.
+#
+# ### RAdam: a warm-up inside the optimizer
+#
+# Adam's first step is so long because $v$ has seen one gradient. **RAdam** (Liu et al. 2020b) counts how many it has seen:
+#
+# - *At first* it does not trust $v$: it moves by $\eta\, \hat m$, divided by nothing, as gradient descent with momentum does. So these steps are as long as the gradient makes them: with 0.001 a thousandth of Adam's, with 100 a hundred times as long.
+# - *From the sixth step on*, with the usual $\beta_2$, it moves as Adam does, times a factor $r_t$ that grows to 1 as $v$ fills: a warm-up, whose length follows from $\beta_2$.
+#
+# Exercise 11.2 computes both kinds.
+
+# %% [markdown]
+# ## 5 · What a norm does to a gradient
+#
+# We can prevent the accident now, but section 2's other question is open: why did the gradient die? On its way down it passes 24 norms. What does one of them do?
+#
+# A norm makes a whisper and a shout equally loud. So a small change in a shout is hardly heard. In numbers: LayerNorm takes a vector $x$ of $D$ numbers, subtracts their mean and divides by their standard deviation $\sigma$ (gain and bias left out). For $x = (1, 1, 3, 3)$ the mean is 2 and $\sigma = 1$, so $\hat x = (-1, -1, 1, 1)$ comes out. For $10\,x$ the mean is 20 and $\sigma = 10$: the same comes out. Now push each a little in three ways: all entries up; along $\hat x$, which stretches $x$; and the first entry up, the second down. How much of each push comes out?
+
+# %%
+pushes = {"all up": [1, 1, 1, 1], "stretch": [-1, -1, 1, 1], "across": [1, -1, 0, 0]}
+for scale in (1, 10):
+    x = scale * torch.tensor([1.0, 1.0, 3.0, 3.0])  # sigma = scale
+    for name, push in pushes.items():
+        pushed = x + 0.01 * torch.tensor(push)
+        out = F.layer_norm(pushed, (4,)) - F.layer_norm(x, (4,))
+        print(f"sigma {scale:2}, {name:8}", [round(o, 3) + 0.0 for o in out.tolist()])
+
+# %% tags=["fold"]
+# @title The same for a random vector of 32 numbers
+def comes_out(x, push):
+    """The part of a small push that is left after LayerNorm."""
+    moved = F.layer_norm(x + 1e-4 * push, (D,)) - F.layer_norm(x, (D,))
+    return (moved.norm() / (1e-4 * push.norm())).item()
 
 
-# %% nbgrader={"grade": false, "grade_id": "ex11-3-warmup-stable-decay", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def warmup_stable_decay(step, warmup, total, decay):
-    """The factor of the learning rate.
+draws_5 = torch.Generator().manual_seed(0)
+vector = 3 * torch.randn(D, generator=draws_5, dtype=torch.float64) + 1
+hat, spread = F.layer_norm(vector, (D,)), vector.std(correction=0)
+across = torch.randn(D, generator=draws_5, dtype=torch.float64)
+across = across - across.mean() - hat * (across * hat).mean()  # at right angles to both
+claim(
+    "All up, and along $\\hat x$: nothing comes out. At right angles to both: the push divided by $\\sigma$, within 0.1 %, for $x$ and for $10\\,x$.",
+    all(
+        comes_out(size * vector, torch.ones(D)) < 1e-5
+        and comes_out(size * vector, hat) < 1e-5
+        and abs(comes_out(size * vector, across) * size * spread - 1) < 1e-3
+        for size in (1, 10)
+    ),
+)
 
-    Args:
-        step: number of the optimizer step, from 0.
-        warmup: steps of the rise, at least 1; the last of them has the factor 1.
-        total: steps of the training.
-        decay: steps of the fall, at least 1.
+# %% [markdown]
+# A constant is subtracted again, and a stretched vector is shrunk again. All else is divided by $\sigma$. So it is for any $x$. Move it by a small $\delta$; a bar stands for the mean over the $D$ entries:
+#
+# 1. the mean $\bar x$ moves by $\bar\delta$;
+# 2. $\sigma$, the root of the mean of $(x - \bar x)^2$, moves by $\overline{\hat x \delta}$;
+# 3. so $\hat x = (x - \bar x) / \sigma$ moves, by the quotient rule, by $\frac1\sigma \big( \delta - \bar\delta - \hat x\, \overline{\hat x \delta} \big)$.
+#
+# As a matrix, with the identity $I$ and a column $\mathbf 1$ of $D$ ones:
+#
+# $$ J = \frac{\partial \hat x}{\partial x} = \frac1\sigma \Big( I - \tfrac1D \mathbf 1 \mathbf 1^\top - \tfrac1D \hat x \hat x^\top \Big). $$
+#
+# $J$ is symmetric, so a gradient that comes back through the norm is multiplied by the same $J$. **The larger what a norm reads, the smaller the gradient that it hands back.**
+#
+# Is that what killed ours? Follow it down through the failing model, from the output of the last norm to the embedding, and measure its length after each norm and each addition:
 
-    Returns:
-        float from 0 to 1.
-    """
-    ### BEGIN SOLUTION
-    return max(0.0, min((step + 1) / warmup, 1.0, (total - step) / decay))
-    ### END SOLUTION
+# %%
+figures.way_down(failing[0])
 
-# %% nbgrader={"grade": true, "grade_id": "ex11-3-warmup-stable-decay-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-ch11.warmup_stable_decay(warmup_stable_decay)
+# %% tags=["fold"]
+# @title Where the gradient dies
+per_norm = [(run[1]["1 / sigma"] / run[0]["1 / sigma"]) ** (-1 / 24) for run in failing]
+claim(
+    "In each of three seeds the norms leave more than a tenth of the gradient before training; after one step less than a tenth of that, though the mean $\\sigma$ (geometric, over the 24 norms) has grown by less than a quarter; and after 40 steps less than half to the power of 24.",
+    all(
+        run[0]["norms"] > 0.1
+        and run[1]["norms"] < run[0]["norms"] / 10
+        and run[40]["norms"] < 0.5**24
+        for run in failing
+    )
+    and max(per_norm) < 1.25,
+    mean_sigma_after_one_step_over_before=per_norm,
+)
+claim(
+    "In each of three seeds the gradient at the top keeps its length, within a factor of 2; what the norms do is the product of 24 factors $1/\\sigma$, within a factor of 3, at each of the figure's four looks; and after 40 steps norms and additions together leave less than a thousandth.",
+    all(0.5 < run[40]["top"] / run[0]["top"] < 2 for run in failing)
+    and all(1 / 3 < run[step]["norms"] / run[step]["1 / sigma"] < 3 for run in failing for step in (0, 1, 5, 40))
+    and all(run[40]["norms"] * run[40]["additions"] < 1e-3 for run in failing),
+)
+
+# %% [markdown]
+# It is: at the top the gradient has its usual length, at the bottom hardly anything is left. One step makes the $\sigma$ on average less than a quarter larger; but 24 such factors multiply, and together the norms leave less than a tenth of what they left before. The additions, where a sublayer's own gradient joins, no longer make up for that.
+#
+# If the number of factors decides, 2 layers, with 4 norms, should survive the same first steps. They do: their outputs become alike too, but the gradient keeps more than a tenth of its length in each of three seeds (*Going deeper*).
 
 # %% [markdown]
 # ## 6 · Where the norm stands
 #
-# A warm-up prevents the accident. How does Pre-LN survive it? Follow one place through a Transformer. A vector runs from the input $x$ to the output $h$, and every sublayer $f$ reads it and adds something to it. This line is the **residual stream**, green in the picture:
+# So 24 norms on the gradient's way are too many at a high rate. Can they stand elsewhere? Follow one place through a Transformer. A vector runs from the input $x$ to the output $h$, and every sublayer $f$ reads it and adds something to it. This line is the **residual stream**, green in the picture:
 
 # %%
 diagrams.show("norm_placement")
@@ -777,7 +573,39 @@ diagrams.show("norm_placement")
 #
 # $$ x_n = x_0 + f_1 + f_2 + \ldots + f_n, $$
 #
-# and through its first term the gradient at $x_n$ reaches $x_0$ *unchanged*, whatever the sublayers do. **One norm on the path, the last, and not 24.** This fits: in section 3 Pre-LN's last sum grew the most, but its gradient fell only about as many times, as *one* division by $\sigma$ would have it. What is the price? Print the mean length of a vector on the stream, in two untrained models:
+# and through its first term the gradient at $x_n$ reaches $x_0$ *unchanged*, whatever the sublayers do. One norm is left on the path, the last, and not 24. Does that save the twelve layers, at the high rate and without a warm-up?
+
+# %% tags=["nbval-ignore-output"]
+pre_ln, pre_losses = train("pre-ln")
+print(f"loss {end(pre_losses):.2f}; champion ->", spell(pre_ln, "champion"))
+
+# %% [markdown]
+# It does, but for a letter here or there after these 120 steps. Does Pre-LN avoid the accident, or survive it? Here are the measurements of section 2 again, for all three trainings:
+
+# %%
+pre = [train_and_look("pre-ln", seed=seed) for seed in range(3)]
+seen = {"Post-LN": failing, "Post-LN, warm-up": warmed, "Pre-LN": pre}
+figures.first_steps(seen)
+
+# %% tags=["fold"]
+# @title Pre-LN in three seeds
+ends_pre = [end(pre_losses), *(end(train("pre-ln", seed=seed)[1]) for seed in (1, 2))]
+claim(
+    "In each of three seeds Pre-LN at the high rate ends more than 1.5 nats below a blind guess.",
+    max(ends_pre) < math.log(16) - 1.5,
+    losses=ends_pre,
+)
+slow_pre = [end(train("pre-ln", rate=0.001, seed=seed)[1]) for seed in range(3)]
+claim(
+    "At a tenth of the rate Pre-LN ends within 0.15 nats of Post-LN, in each of three seeds.",
+    all(abs(a - b) < 0.15 for a, b in zip(slow_pre, ends["a tenth of the rate"], strict=True)),
+    **{"Pre-LN at a tenth of the rate": slow_pre},
+)
+
+# %% [markdown]
+# It survives. Its outputs become alike as well, but its gradient (blue) falls only about ten- to twentyfold, about as *one* norm that reads a longer sum would have it, and then recovers. At a tenth of the rate Pre-LN is no further than Post-LN, within 0.15 nats: what it buys here is the high rate.
+#
+# What is the price? Print the mean length of a vector on the stream, in two untrained models:
 
 # %%
 for placement in ("post-ln", "pre-ln"):
@@ -791,50 +619,14 @@ for placement in ("post-ln", "pre-ln"):
             print(f"{placement:7} after block {number:2}: length {length:5.2f}")
 
 # %% [markdown]
-# Post-LN's vectors keep their length, $\sqrt{32} = 5.66$, as long as its gains are 1. Pre-LN's stream grows with every block, and in training it may grow much more (section 3). So the model needs one *last* norm before its output.
+# Post-LN's vectors keep their length, $\sqrt{32} = 5.66$, as long as its gains are 1. Pre-LN's stream grows with every block, and in training it may grow much more. So the model needs one *last* norm before its output.
 #
 # To judge a block that you find in code, ask: *is there a way from the output back to the input that passes additions only?*
-#
-# ### Exercise 11.4 · Find the bugs in a Pre-LN block
-#
-# Difficulty ●●○○○ · 15 minutes · needs section 6
-#
-# This block runs and trains. It should be Pre-LN. Find what is wrong, then write it right.
-#
-# ```python
-# def pre_ln_block(x, attend, feed_forward, norm1, norm2):
-#     x = norm1(x)
-#     y = x + attend(x)
-#     return y + norm2(feed_forward(y))
-# ```
-
-
-# %% nbgrader={"grade": false, "grade_id": "ex11-4-pre-ln-block", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def pre_ln_block(x, attend, feed_forward, norm1, norm2):
-    """One Pre-LN layer.
-
-    Args:
-        x: (B, T, D).
-        attend: self-attention, a function from (B, T, D) to (B, T, D).
-        feed_forward: the same of the feed-forward network.
-        norm1: of what the attention reads, a function from (B, T, D) to (B, T, D).
-        norm2: of what the feed-forward network reads.
-
-    Returns:
-        (B, T, D).
-    """
-    ### BEGIN SOLUTION
-    x = x + attend(norm1(x))
-    return x + feed_forward(norm2(x))
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex11-4-pre-ln-block-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-ch11.pre_ln_block(pre_ln_block)
 
 # %% [markdown]
 # ## 7 · Does each trick help? A grid
 #
-# You have remedies for one small model at one rate. Do they hold elsewhere? Try them all: Post-LN, Pre-LN or ReZero; without a warm-up or with one of 50 steps; Adam or RAdam; 4 layers or 12. That makes 24 settings, in three seeds each. The task is the toy translation of chapter 06, for a causal model of width 32 and 240 steps. All else is equal: data, order, matrices at the start, and the rate 0.005, the lowest tried at which Post-LN with 12 layers fails without a warm-up. The score is the fraction of words in new sentences that are predicted right. The runs were made beforehand.
+# You have four remedies: a warm-up, RAdam, Pre-LN and ReZero, two of them tried on one small model at one rate. Do they help elsewhere? Try them all: Post-LN, Pre-LN or ReZero; without a warm-up or with one of 50 steps; Adam or RAdam; 4 layers or 12. That makes 24 settings, in three seeds each. The task is the toy translation of chapter 06, for a causal model of width 32 and 240 steps. All else is equal: data, order, matrices at the start, and the rate 0.005, the lowest tried at which Post-LN with 12 layers fails without a warm-up. The score is the fraction of words in new sentences that are predicted right. The runs are recorded.
 
 # %%
 guess_4 = predict(
@@ -892,7 +684,7 @@ claim(
 )
 
 # %% [markdown]
-# At this rate 4 layers need no trick. At 12, each of four saves the setting that fails: a warm-up, RAdam, Pre-LN, ReZero. But one rate for all is the grid's weakness: a pale field may only need another rate. So here is Adam with 12 layers at four rates:
+# At this rate 4 layers need no trick. At 12, each of the four saves the setting that fails. But one rate for all is the grid's weakness: a pale field may only need another rate. So here is Adam with 12 layers at four rates:
 
 # %% tags=["fold"]
 # @title The ledger: Adam with 12 layers at four rates
@@ -951,9 +743,134 @@ claim(
 )
 
 # %% [markdown]
-# Pre-LN with a warm-up has the highest peak, and the two Pre-LN lines work over the widest range. But with each at its best rate, the four lines end within 9 percentage points of one another. Where a setting trains, its seeds differ by up to 14 points, so read a difference of a few points as none, unless it has the same sign in every seed (all settings share the seeds). Several have: without a warm-up, Pre-LN is ahead of Post-LN at 0.0025, by 7 points on average; at the lowest rate a warm-up of 50 of the 240 steps *costs* either placement about 4.
+# **What the tricks buy here is mostly the *range* of rates that work and, for Pre-LN, some points of the peak.** A warm-up lets Post-LN train at 0.005, where it fails without. The two Pre-LN lines work over the widest range, and Pre-LN with a warm-up has the highest peak. But with each at its best rate, the four lines end within 9 percentage points of one another; and at the lowest rate a warm-up of 50 of the 240 steps *costs* either placement about 4.
 #
-# Does the story hold for a real text? A model of 12 layers that reads Shakespeare's characters fails in the same way, at a rate chosen for that, and a warm-up, RAdam or Pre-LN saves each of three seeds (*Going deeper*). **What the tricks buy here is mostly the *range* of rates that work and, for Pre-LN, some points of the peak.**
+# Where a setting trains, its seeds differ by up to 14 points. So read a difference of a few points as none, unless it has the same sign in every seed (all settings share the seeds), as Pre-LN's lead at 0.0025 without a warm-up: 7 points on average.
+#
+# And on a real text? A 12-layer model of Shakespeare's characters fails in the same way, at a rate chosen for that, and a warm-up, RAdam or Pre-LN saves each of three seeds (*Going deeper*).
+
+# %% [markdown]
+# **A good place to stop.** The story is complete: a high rate breaks Post-LN in its first steps; a warm-up makes these small; Pre-LN survives them; and in the grid a lower rate, 0.0025, would have rescued it too. Exercises 11.1 to 11.5 take about two hours. Then come the rest of the recipe and the loop that holds it all (sections 8 and 9).
+#
+# ### Exercise 11.1 · LayerNorm backwards
+#
+# Difficulty ●●●○○ · 25 minutes · needs section 5
+#
+# Write the backward pass of LayerNorm (without gain and bias) from the matrix $J$ of section 5, for a whole batch, without autograd and without building a D × D matrix (the check looks for both). $J$ is symmetric, so with a loss $L$, $\partial L / \partial x = J\, \partial L / \partial \hat x$: subtract two projections, divide by $\sigma$.
+# LayerNorm adds `eps` to the variance before the root.
+
+# %% nbgrader={"grade": false, "grade_id": "ex11-1-layer-norm-backward", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def layer_norm_backward(x, gradient, eps=1e-5):
+    """The gradient of a loss with respect to LayerNorm's input.
+
+    Args:
+        x: (B, T, D), what the norm read.
+        gradient: (B, T, D), of the loss with respect to the norm's output.
+        eps: added to the variance.
+
+    Returns:
+        (B, T, D).
+    """
+    ### BEGIN SOLUTION
+    centred = x - x.mean(-1, keepdim=True)
+    sigma = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    hat = centred / sigma
+    along = hat * (gradient * hat).mean(-1, keepdim=True)
+    return (gradient - gradient.mean(-1, keepdim=True) - along) / sigma
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex11-1-layer-norm-backward-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch11.layer_norm_backward(layer_norm_backward)
+
+# %% [markdown]
+# ### Exercise 11.2 · RAdam by hand
+#
+# Difficulty ●●●○○ · 20 minutes · needs section 4
+#
+# RAdam in three steps:
+#
+# 1. *Count the samples.* After $t$ gradients $v$ averages as much as $\rho_t = \rho_\infty - \frac{2 t \beta_2^t}{1 - \beta_2^t}$ equally weighted gradients would, with $\rho_\infty = \frac{2}{1-\beta_2} - 1$ in the end. (This is the length of the plain mean whose numbers are on average as old as those in $v$; derived in *Going deeper*, "Are samples all that Adam lacks?".)
+# 2. *How much does Adam's factor $1/\sqrt{\hat v}$ scatter then?* For normal gradients approximately $\mathrm{Var}(\rho) = \frac{\rho}{2(\rho-2)(\rho-4)}$, if $\rho > 4$.
+# 3. *Scale the step* so that it scatters no more than it will in the end: $\eta\, r_t\, \hat m / \sqrt{\hat v}$ with $r_t = \sqrt{\mathrm{Var}(\rho_\infty) / \mathrm{Var}(\rho_t)}$. As long as $\rho_t \le 5$, step without the adaptive factor: $\eta\, \hat m$. (The paper adapts from $\rho_t > 4$ on; its authors' code and torch from 5, and so do we.)
+#
+# Now take one weight; its gradient is 4 in every step. $\eta = 0.1$, $\beta_1 = \beta_2 = 0.9$, $\epsilon = 0$. With a constant gradient $\hat m = 4$ and $\hat v = 16$ at every $t$. Give six numbers, to three digits:
+#
+# (a) the length of *Adam's* first step; (b) $\rho_\infty$; (c) $\rho_1$; (d) the length of *RAdam's* first step; (e) $r_6$; (f) the length of RAdam's sixth step.
+
+# %% nbgrader={"grade": false, "grade_id": "ex11-2-radam-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
+by_hand = ...  # (adam_first, rho_inf, rho_1, radam_first, r_6, radam_sixth)
+### BEGIN SOLUTION
+power = 0.9**6
+rho_6 = 19 - 12 * power / (1 - power)
+r_6 = math.sqrt((rho_6 - 4) * (rho_6 - 2) * 19 / (15 * 17 * rho_6))
+by_hand = (0.1, 19.0, 1.0, 0.1 * 4, r_6, 0.1 * r_6)
+### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex11-2-radam-by-hand-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch11.radam_by_hand(by_hand)
+
+# %% [markdown]
+# ### Exercise 11.3 · Warm up, hold, cool down
+#
+# Difficulty ●●○○○ · 15 minutes · needs section 4
+#
+# A newer schedule (warm-up, stable, decay; Hu et al. 2024) keeps the rate constant and lets it fall only in the last steps, so that a longer training can go on from the weights before the fall. Write it as one factor: rise as in section 4, then 1, then a line from 1 at step `total - decay` to 0 at step `total`. Assume that warm-up and fall do not overlap. Later steps get 0.
+
+# %% nbgrader={"grade": false, "grade_id": "ex11-3-warmup-stable-decay", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def warmup_stable_decay(step, warmup, total, decay):
+    """The factor of the learning rate.
+
+    Args:
+        step: number of the optimizer step, from 0.
+        warmup: steps of the rise, at least 1; the last of them has the factor 1.
+        total: steps of the training.
+        decay: steps of the fall, at least 1.
+
+    Returns:
+        float from 0 to 1.
+    """
+    ### BEGIN SOLUTION
+    return max(0.0, min((step + 1) / warmup, 1.0, (total - step) / decay))
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex11-3-warmup-stable-decay-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch11.warmup_stable_decay(warmup_stable_decay)
+
+# %% [markdown]
+# ### Exercise 11.4 · Find the bugs in a Pre-LN block
+#
+# Difficulty ●●○○○ · 15 minutes · needs section 6
+#
+# This block runs and trains. It should be Pre-LN. Find what is wrong, then write it right.
+#
+# ```python
+# def pre_ln_block(x, attend, feed_forward, norm1, norm2):
+#     x = norm1(x)
+#     y = x + attend(x)
+#     return y + norm2(feed_forward(y))
+# ```
+
+# %% nbgrader={"grade": false, "grade_id": "ex11-4-pre-ln-block", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def pre_ln_block(x, attend, feed_forward, norm1, norm2):
+    """One Pre-LN layer.
+
+    Args:
+        x: (B, T, D).
+        attend: self-attention, a function from (B, T, D) to (B, T, D).
+        feed_forward: the same of the feed-forward network.
+        norm1: of what the attention reads, a function from (B, T, D) to (B, T, D).
+        norm2: of what the feed-forward network reads.
+
+    Returns:
+        (B, T, D).
+    """
+    ### BEGIN SOLUTION
+    x = x + attend(norm1(x))
+    return x + feed_forward(norm2(x))
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex11-4-pre-ln-block-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch11.pre_ln_block(pre_ln_block)
 
 # %% [markdown]
 # ### Exercise 11.5 · Explore and explain the grid
@@ -994,24 +911,36 @@ print(f"loss {explored['loss']:.2f}, accuracy {explored['accuracy']:.2f}")
 ch11.explain_the_grid.compare(...)
 
 # %% [markdown]
-# **A good place to stop.** The story is complete: a high rate breaks Post-LN in its first steps; a warm-up makes these small; Pre-LN survives them; and in the grid a lower rate, 0.0025, would have rescued it too. What follows is the rest of the recipe: two more parts of a long training, and the loop that holds them all.
-
-# %% [markdown]
-# ## 8 · Clipping: one bad batch
+# ## 8 · Three parts for a long training
 #
-# Warm-up and placement protect the *first* steps. What protects the later ones? A damaged document, whose gradient is a thousand times as long as usual, can come at any time. **Clipping** (chapter 04) sets a maximum length $c$: a longer gradient keeps its direction and is shortened to $c$. The length is that of *all* parameters' gradients together:
+# Warm-up and placement protect the *first* steps. A long training needs three things more.
+#
+# ### The rate falls
+#
+# At a high rate the weights keep jumping around a good place; small steps let them settle. So after the warm-up the rate usually falls: **linearly** to 0 at the end (BERT), or along half a **cosine** wave, slow at both ends. In the code `p` is the share of the fall that is done, from 0 to 1. (The library's `optim` has all three schedules of the figure, with checks.)
 
 # %%
-gradients = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]  # of two parameters
-length = torch.cat(gradients).norm()  # sqrt(9 + 0 + 16)
-c = 1.0
-print("length", length.item(), "clipped:", [g * min(1, c / length) for g in gradients])
+def cosine(s, w=20, total=240):
+    if s < w:
+        return (s + 1) / w
+    p = (s - w) / (total - w)
+    return 0.5 * (1 + math.cos(math.pi * p))
+
+
+at = range(240)
+curves = {
+    "constant": [optim.constant_schedule(s, 20) for s in at],
+    "linear": [optim.linear_schedule(s, 20, 240) for s in at],
+    "cosine": [cosine(s) for s in at],
+}
+figures.falls(at, curves)
 
 # %% [markdown]
-# torch's `clip_grad_norm_(parameters, c)` does this and returns the length. What does it do for Adam? (a) All gradients of a training are longer than 1. You clip at 1, a colleague at 0.01. How long are the colleague's steps beside yours? (b) One gradient is 1000 times as long as the others. What happens in the 300 steps after it?
-
-# %%
-guess_5 = predict("the colleague's steps over yours, in (a)", ...)
+# These are *optimizer steps*, so their number says little without the batch size. What the fall is worth is not measured in this chapter.
+#
+# ### Clipping: one bad batch
+#
+# A damaged document, whose gradient is a thousand times as long as usual, can come at any time. **Clipping** (chapter 04) sets a maximum length $c$: a longer gradient keeps its direction and is shortened to $c$. The length is that of *all* parameters' gradients together; torch's `clip_grad_norm_(parameters, c)` does it and returns the length. What does a spike do to Adam, with and without it? Here one of 400 gradients is 1000 times as long as the others:
 
 
 # %%
@@ -1030,36 +959,31 @@ def walk(c, spike=None, steps=400):
     return places
 
 
-one, hundredth = walk(1.0), walk(0.01)
 plain, spiked, clipped = walk(None), walk(None, spike=100), walk(5.0, spike=100)
-
-# %% tags=["reveal"]
 figures.spike(plain, spiked, clipped)
-guess_5.compare(f"{hundredth[-1] / one[-1]:.2f} of yours")
 
-# %% tags=["fold", "reveal"]
-# @title The two walks, and the spike
-claim(
-    "(a) They are equally long: clipping at 0.01 and at 1 gives the same walk, to 1 part in 1000.",
-    max(abs(a / b - 1) for a, b in zip(one, hundredth, strict=True)) < 1e-3,
-)
+# %% tags=["fold"]
+# @title The spike, and clipping that is always active
 after = {name: w[-1] - w[100] for name, w in (("no", plain), ("spike", spiked), ("clip", clipped))}
 claim(
-    "(b) After one spike Adam without clipping moves less than a tenth of its usual distance in 300 steps; with clipping at 5 the spike costs less than 5 % of it.",
+    "After one spike Adam without clipping moves less than a tenth of its usual distance in 300 steps; with clipping at 5 the spike costs less than 5 % of it.",
     after["spike"] < 0.1 * after["no"] and after["clip"] > 0.95 * after["no"],
     without_a_spike=after["no"],
     with_a_spike=after["spike"],
     clipped=after["clip"],
 )
+one, hundredth = walk(1.0), walk(0.01)
+claim(
+    "Clipping all gradients, at 0.01 or at 1, gives the same walk, to 1 part in 1000.",
+    max(abs(a / b - 1) for a, b in zip(one, hundredth, strict=True)) < 1e-3,
+)
 
 # %% [markdown]
-# (a) Adam divides by the gradient's own size, so a constant factor cancels: clipping that is *always* active does not make Adam careful. (b) The spike does not throw the weight far. It fills $v$, which Adam divides by and which remembers: $v$ holds a thousandth of the spike's square and loses only a thousandth of that per step, so a spike of 1000 times the usual length makes thousands of steps tiny. Clipping that is *rarely* active keeps it out. So log the gradient's length before clipping, and set $c$ above its usual values.
-
-# %% [markdown]
-# ## 9 · Weight decay: how, and of what
+# The spike does not throw the weight far. It fills $v$, which Adam divides by and which forgets only a thousandth per step, so thousands of steps become tiny. Clipping that is *rarely* active keeps it out. Clipping that is *always* active does nothing to Adam, which divides a constant factor away. So log the gradient's length before clipping, and set $c$ above its usual values.
 #
-# What else does a long training need? An old rule of thumb, not tested here, says that of two models that fit the data equally well the one with smaller weights generalises better. So **weight decay** pulls each weight $\theta$ a little towards 0 in every step. With $\lambda$ for its strength, one can write it in two ways: add $\lambda\theta$ to the gradient (an L2 penalty), or shrink $\theta$ by $\eta\lambda\theta$ beside the step. For plain gradient descent they are the same. For Adam they are not, because it divides all that is in the gradient. Try two weights, both 1, whose gradients are pure noise of size 1 and of size 0.01:
-
+# ### Weight decay: how, and of what
+#
+# An old rule of thumb, not tested here, says that of two models that fit the data equally well the one with smaller weights generalises better. So **weight decay** pulls each weight $\theta$ a little towards 0 in every step. With $\lambda$ for its strength, you can add $\lambda\theta$ to the gradient (an L2 penalty), or shrink $\theta$ by $\eta\lambda\theta$ beside the step. Adam divides all that is in the gradient, so for it the two differ. Try two weights, both 1, whose gradients are pure noise of size 1 and of size 0.01:
 
 # %%
 def decayed(kind, steps=500):
@@ -1094,7 +1018,7 @@ claim(
 # %% [markdown]
 # The pull should depend on the weight, not on how noisy its gradient is. So use **AdamW** (Loshchilov and Hutter 2019). In torch, `Adam(weight_decay=...)` and `RAdam(weight_decay=...)` mean the L2 penalty.
 #
-# **Which parameters?** The matrices. A norm's *gain* (the factor of each entry after normalising) starts at 1 and should go where the data send it, not to 0; so should biases. Therefore give torch the parameters in **groups**, each with its own settings:
+# And which parameters? The matrices. A norm's *gain* (the factor of each entry after normalising) starts at 1 and should go where the data send it, not to 0; so should biases. Therefore give torch the parameters in **groups**, each with its own settings:
 
 # %%
 model = Reverser("pre-ln")
@@ -1107,9 +1031,6 @@ groups = [
 optimizer = torch.optim.AdamW(groups, lr=0.01)
 for group in optimizer.param_groups:
     print(len(group["params"]), "tensors, decay", group["weight_decay"])
-
-# %% [markdown]
-# The library's `decay_groups(model, 0.1)` makes the same list. Does it matter? Train with and without groups, with a decay strong enough to show in 100 steps:
 
 # %% tags=["fold"]
 # @title The same training, with groups and without
@@ -1145,37 +1066,12 @@ claim(
 )
 
 # %% [markdown]
-# Decaying embeddings is a choice: this rule includes them, though their rare rows get many decays and few gradients.
-#
-# ### Exercise 11.6 · What decays
-#
-# Difficulty ●●○○○ · 20 minutes · needs section 9
-#
-# Write the other rule: all tensors with at least two axes decay, *but no embedding table does*, even when it is also the weight of an output layer. Mind attention's `in_proj_weight`, which belongs to no `nn.Linear`.
-
-
-# %% nbgrader={"grade": false, "grade_id": "ex11-6-decaying-names", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def decaying_names(model):
-    """The names of the parameters that should decay.
-
-    Args:
-        model: nn.Module.
-
-    Returns:
-        set of names as in `model.named_parameters()`.
-    """
-    ### BEGIN SOLUTION
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    return {name for name, p in model.named_parameters() if p.ndim >= 2 and id(p) not in tables}
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex11-6-decaying-names-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-ch11.decaying_names(decaying_names)
+# The library's `decay_groups(model, 0.1)` makes the same list. Decaying embeddings is a choice: this rule includes them, though their rare rows get many decays and few gradients. <a id="the-recipe" name="the-recipe"></a>
 
 # %% [markdown]
-# ## 10 · One loop with all parts
+# ## 9 · The recipe: one loop with all parts
 #
-# Schedule, groups, clipping: each is one line in the loop of the first screen. The order matters: clip *after* the gradients are complete and *before* they are used, and step the schedule once per optimizer step. Here are the 12 layers and the high rate of the first screen again. (A `lambda` is a function without a name: from `step` to the factor.)
+# Now put the parts together. Schedule, groups, clipping: each is one line in the loop of the first screen. The order matters: clip *after* the gradients are complete and *before* they are used, and step the schedule once per optimizer step. Here are the 12 layers and the high rate again. (A `lambda` is a function without a name: from `step` to the factor.)
 
 # %% tags=["nbval-ignore-output"]
 torch.manual_seed(0)
@@ -1209,11 +1105,38 @@ claim(
 claim("In this run fewer than one step in ten is clipped.", times_clipped < 24)
 
 # %% [markdown]
-# Twelve layers now reverse, with Pre-LN and 240 steps, and clipping is rarely active, as it should be. (At this size Pre-LN alone did that too; the other parts are for longer trainings.)
+# Twelve layers reverse, and clipping is rarely active, as it should be. (At this size Pre-LN alone did that too; the other parts are for longer trainings.)
 #
+# **The second pause.** Exercises 11.6 and 11.7 take about 45 minutes. After them: which part for which trouble, and two errors that this loop invites.
+#
+# ### Exercise 11.6 · What decays
+#
+# Difficulty ●●○○○ · 20 minutes · needs section 8
+#
+# Write the other rule: all tensors with at least two axes decay, *but no embedding table does*, even when it is also the weight of an output layer. Mind attention's `in_proj_weight`, which belongs to no `nn.Linear`.
+
+# %% nbgrader={"grade": false, "grade_id": "ex11-6-decaying-names", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def decaying_names(model):
+    """The names of the parameters that should decay.
+
+    Args:
+        model: nn.Module.
+
+    Returns:
+        set of names as in `model.named_parameters()`.
+    """
+    ### BEGIN SOLUTION
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    return {name for name, p in model.named_parameters() if p.ndim >= 2 and id(p) not in tables}
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex11-6-decaying-names-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch11.decaying_names(decaying_names)
+
+# %% [markdown]
 # ### Exercise 11.7 · Find the bugs in a training loop
 #
-# Difficulty ●●●○○ · 25 minutes · needs sections 8 and 10
+# Difficulty ●●●○○ · 25 minutes · needs sections 8 and 9
 #
 # A batch too large for the memory is cut into *micro-batches*. `backward()` adds to the gradients that are already there, so call it for each micro-batch and make one step at the end: this is called **accumulation**. The step should use the mean over all examples of its micro-batches, and these differ in size, as batches of real text do. (Why a mean of means is not that: *Going deeper*.)
 #
@@ -1229,7 +1152,6 @@ claim("In this run fewer than one step in ten is clipped.", times_clipped < 24)
 #         if i % accumulate == 0:
 #             optimizer.step()
 # ```
-
 
 # %% nbgrader={"grade": false, "grade_id": "ex11-7-train-steps", "locked": false, "schema_version": 3, "solution": true, "task": false}
 def train_steps(model, micro_batches, loss_fn, optimizer, scheduler, accumulate, max_norm):
@@ -1266,6 +1188,25 @@ ch11.train_steps(train_steps)
 
 # %% [markdown]
 # The library's `train_epoch` is this loop, with checks around it: the same order, sums and counts.
+
+# %% [markdown]
+# ## 10 · What to use when
+#
+# Which of these parts and tricks does your model need? Before any trick, try lower learning rates, and more than one. In section 7 Post-LN with 12 layers and no warm-up failed at 0.01, and still failed at half of it; 0.0025 sufficed. Then:
+#
+# | you have | begin with | why |
+# |---|---|---|
+# | few layers (ours: 4) | Post-LN or Pre-LN, Adam | no trick was needed at 0.005 (section 7) |
+# | many layers (ours: 12) | Pre-LN, last norm, a warm-up | best mean of the grid (with 50 of 240 steps), widest range of rates; at the lowest rate the warm-up costs 4 points in 240 steps |
+# | given Post-LN weights (BERT, chapter 12) | warm-up, and a lower rate | from random values 12 layers fail with neither (sections 2, 7); trained weights were not tested |
+# | a long training, and no idea how long to warm up | RAdam, its rate chosen anew | it rescues Post-LN, but its own warm-up takes thousands of steps: in our 240 it was mostly behind Adam at the same rate; its first five steps may jump |
+# | no norm wanted | ReZero | it trains at both depths; its speed depends on the task |
+# | now and then a bad batch | clipping, above the usual lengths | a spike fills $v$ for thousands of steps (section 8) |
+# | overfitting | dropout †; AdamW with groups † | L2 in Adam decays most where gradients are small (section 8) |
+# | overconfident predictions | label smoothing | it lowers them, whether they were overconfident or not (*Going deeper*) |
+# | a processor with fast bfloat16 | bfloat16, once a step is timed | as good here after 400 steps, at our size not faster (*Going deeper*) |
+#
+# † Not measured against overfitting in this chapter.
 
 # %% [markdown]
 # ## 11 · Errors you will meet
@@ -1317,10 +1258,10 @@ for _ in tqdm(range(120), leave=False):
 # %% tags=["fold"]
 # @title What it learns, and why: it is Post-LN, shifted
 claim(
-    "At the rate 0.01 the misplaced norms end within 0.05 nats of a blind guess; in the right place (Pre-LN, first screen) the same training ends below 1 nat. One seed each.",
-    abs(end(misplaced_losses) - math.log(16)) < 0.05 and end(losses["the norms moved"]) < 1,
+    "At the rate 0.01 the misplaced norms end within 0.05 nats of a blind guess; in the right place (Pre-LN, section 6) the same training ends below 1 nat. One seed each.",
+    abs(end(misplaced_losses) - math.log(16)) < 0.05 and end(pre_losses) < 1,
     misplaced=f"{end(misplaced_losses):.2f} nats",
-    repaired=f"{end(losses['the norms moved']):.2f} nats",
+    repaired=f"{end(pre_losses):.2f} nats",
 )
 with torch.no_grad():
     sublayers = [nn.Linear(D, D) for _ in range(24)]
@@ -1334,25 +1275,6 @@ with torch.no_grad():
         "norm, then Post-LN = the misplaced stack, then norm: within 0.0001.",
         torch.allclose(F.layer_norm(shifted_stream, (D,)), post, atol=1e-4),
     )
-
-# %% [markdown]
-# ## 12 · What to use when
-#
-# Before any trick, try lower learning rates, and more than one. In section 7 Post-LN with 12 layers and no warm-up failed at 0.01, and still failed at half of it; 0.0025 sufficed. Then:
-#
-# | you have | begin with | why |
-# |---|---|---|
-# | few layers (ours: 4) | Post-LN or Pre-LN, Adam | no trick was needed at 0.005 (section 7) |
-# | many layers (ours: 12) | Pre-LN, last norm, a warm-up | best mean of the grid (with 50 of 240 steps), widest range of rates; at the lowest rate the warm-up costs 4 points in 240 steps |
-# | given Post-LN weights (BERT, chapter 12) | warm-up, and a lower rate | from random values 12 layers fail with neither (sections 2, 7); trained weights were not tested |
-# | a long training, and no idea how long to warm up | RAdam, its rate chosen anew | it rescues Post-LN, but its own warm-up takes thousands of steps: in our 240 it was mostly behind Adam at the same rate; its first five steps may jump |
-# | no norm wanted | ReZero | it trains at both depths; its speed depends on the task |
-# | now and then a bad batch | clipping, above the usual lengths | a spike fills $v$ for thousands of steps (section 8) |
-# | overfitting | dropout †; AdamW with groups † | L2 in Adam decays most where gradients are small (section 9) |
-# | overconfident predictions | label smoothing | it lowers them, whether they were overconfident or not (*Going deeper*) |
-# | a processor with fast bfloat16 | bfloat16, once a step is timed | as good here after 400 steps, at our size not faster (*Going deeper*) |
-#
-# † Not measured against overfitting in this chapter.
 
 # %% [markdown]
 # ## Summary
@@ -1394,8 +1316,8 @@ with torch.no_grad():
 #
 # Optional, in any order.
 #
-# - *What do the controls of sections 2 to 4 say?* Pre-LN's accident, two layers, and a fresh Adam.
-# - *How exact is the law of section 3, and what do the additions do?* LayerNorm backwards in full.
+# - *What do the controls of sections 2 to 6 say?* A step in four ways, a tenth of the rate, sums and steps, two layers, a fresh Adam.
+# - *How exact is the law of section 5, and what do the additions do?* LayerNorm backwards in full.
 # - *Are queries and keys worse off than values?* Their gradients, and when they vanish.
 # - *Are samples all that Adam lacks?* How Adam's factor scatters, where RAdam comes from, and a well-filled $v$.
 # - *Which schedule did the original Transformer use?* Noam, an inverse square root.
@@ -1409,9 +1331,115 @@ with torch.no_grad():
 # - *What do today's large models add?* A shorter memory, QK-norm, Muon.
 
 # %% [markdown] tags=["deeper"]
-# ### What do the controls of sections 2 to 4 say?
+# ### What do the controls of sections 2 to 6 say?
 #
-# **Sums and steps.** Do the sums of section 3 grow and the steps of section 4 shrink in each seed, and does Pre-LN have the same accident? They do, and it does:
+# **One step, four ways.** What is it in the first step that does the harm: its length, its direction, Adam's dividing, or the noise of a small batch? Make one step of the same total length in four ways:
+
+# %% tags=["fold"]
+# @title One step, four ways
+def after_one_step(move, seed, size=32):
+    """How alike Post-LN's outputs are when each weight has changed by `move`, and what is left of its gradient."""
+    torch.manual_seed(seed)
+    model = Reverser("post-ln")
+    loss_on(model, *examples(torch.Generator().manual_seed(seed), size)).backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    usual = (gradient.norm() / len(gradient) ** 0.5).item()  # root mean square
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.01 * move(p, usual)
+    after = look_inside(model, *examples(torch.Generator().manual_seed(99)))
+    return after["alike"], after["gradient"] / failing[seed][0]["gradient"]
+
+
+def against_sign(p, usual):
+    return -p.grad.sign()
+
+
+adam_way = [after_one_step(against_sign, seed) for seed in range(3)]
+large_batch = [after_one_step(against_sign, seed, size=2048) for seed in range(3)]
+plain_way = [after_one_step(lambda p, usual: -p.grad / usual, seed) for seed in range(3)]
+random_way = [after_one_step(lambda p, usual: torch.randn_like(p).sign(), seed) for seed in range(3)]
+table(
+    ["one step, in three seeds", "how alike the outputs are", "first layer's gradient, of its start"],
+    [
+        [name, *(", ".join(f"{value:.2f}" for value in values) for values in zip(*found, strict=True))]
+        for name, found in (
+            ("before it", [(run[0]["alike"], 1.0) for run in failing]),
+            ("each weight by 0.01 against its gradient's sign (as Adam)", adam_way),
+            ("the same, gradient of 2,048 words in place of 32", large_batch),
+            ("along the plain gradient", plain_way),
+            ("each weight by 0.01, random signs", random_way),
+        )
+    ],
+)
+claim(
+    "In each of three seeds, and in each of the three ways along the gradient: more than 0.95 of the outputs is common after one step, and the first layer's gradient is less than a fifth of its start. With random signs less than 0.75 is common, and the gradient keeps more than four fifths.",
+    all(alike > 0.95 and left < 0.2 for alike, left in adam_way + large_batch + plain_way)
+    and all(alike < 0.75 and left > 0.8 for alike, left in random_way),
+)
+
+# %% [markdown]
+# Not the noise, and not the dividing: all three steps along the gradient make the outputs alike and shorten the gradient. Not the length alone: random signs do neither, because such moves cancel one another.
+#
+# **A tenth of the rate.** The measurements of section 2, at both rates:
+
+# %% tags=["fold", "nbval-ignore-output"]
+# @title Post-LN at two rates, seed 0
+tenth = [train_and_look("post-ln", rate=0.001, seed=seed) for seed in range(3)]
+table(
+    ["steps taken", "rate", "how alike", "what the last norm reads", "gradient, of its start"],
+    [
+        [step, rate, f"{run[step]['alike']:.2f}", f"{run[step]['reads']:.1f}", f"{run[step]['gradient'] / run[0]['gradient']:.2g}"]
+        for step in (1, 5, 40)
+        for rate, run in (("0.01", failing[0]), ("0.001", tenth[0]))
+    ],
+)
+
+# %% tags=["fold"]
+# @title A tenth of the rate, in three seeds
+claim(
+    "In each of three seeds, at a tenth of the rate: what the last norm reads stays within a third of its start, and the gradient of the first layer keeps more than a tenth of its length, at every look; after 40 steps the outputs have less than 0.3 in common.",
+    all(
+        max(look["reads"] for look in run.values()) < 4 / 3 * run[0]["reads"]
+        and min(look["reads"] for look in run.values()) > 2 / 3 * run[0]["reads"]
+        and min(look["gradient"] for look in run.values()) > 0.1 * run[0]["gradient"]
+        and run[40]["alike"] < 0.3
+        for run in tenth
+    ),
+    common_after_5_steps=[run[5]["alike"] for run in tenth],
+    common_after_40_steps=[run[40]["alike"] for run in tenth],
+)
+
+# %% [markdown]
+# The outputs become alike here too, but over several steps and for a while. What the last norm reads hardly grows, the gradient survives, and later steps make the outputs differ again.
+#
+# **The loss after one step.** Is it the rise that kills? Pre-LN's loss rises as well, and it trains:
+
+# %% tags=["fold"]
+# @title Pre-LN's first step
+pre_ln_first = [first_step(0.01, seed, "pre-ln") for seed in range(5)]
+claim(
+    "At the full rate one step raises Pre-LN's loss too, in each of five seeds.",
+    all(rise > 0 for rise in pre_ln_first),
+    rise=pre_ln_first,
+)
+
+# %% [markdown]
+# **Sums.** If norms kill the gradient, they must read larger and larger vectors. The standard deviation of what the last one reads:
+
+# %%
+figures.last_sums(seen)
+
+# %% [markdown]
+# In the failing runs (red) it grows, step by step. Pre-LN's last sum grows the most, but its gradient falls only about as many times, as *one* division by $\sigma$ would have it. This fits.
+#
+# **Steps.** How far does a weight move?
+
+# %%
+figures.step_sizes(seen)
+
+# %% [markdown]
+# The rate is unchanged, but $v$ remembers the first, long gradients ($\beta_2 = 0.999$: about 1,000 steps), so when the gradients shrink, the steps do too. After step 10 Pre-LN's about keep their size; only the red line keeps falling. (Huang et al. 2020 describe this end.) Sums and steps in each seed, and Pre-LN's accident:
 
 # %% tags=["fold"]
 # @title Sums, steps and Pre-LN, checked
@@ -1509,7 +1537,7 @@ claim(
 # It is not the memory alone. By then the first layer's gradients are about as small as $\epsilon$ or smaller, so near $\epsilon$ Adam's steps are short, memory or not.
 
 # %% [markdown] tags=["deeper"]
-# ### How exact is the law of section 3, and what do the additions do?
+# ### How exact is the law of section 5, and what do the additions do?
 #
 # The largest factor by which $J$ can stretch a gradient (its largest singular value) is exactly $1/\sigma = \sqrt D / \lVert x - \bar x \rVert$. Papers write $O(\sqrt D / \lVert x \rVert)$, which is the same where the mean is 0. And where it is not?
 
@@ -1533,7 +1561,7 @@ claim(
 )
 
 # %% [markdown]
-# In Post-LN $\sigma > 1$ after every addition, and a stack of $N$ layers has $2N$ norms. From this one may conclude: *the gradient is divided by more than 1 at each of them, so it vanishes in the lower layers.* The law is exact; the conclusion forgets that a gradient which comes down passes the norm *and then the addition*, where the sublayer's own gradient is added to it. Section 3 measured both factors; here they are before training, in three seeds:
+# In Post-LN $\sigma > 1$ after every addition, and a stack of $N$ layers has $2N$ norms. From this one may conclude: *the gradient is divided by more than 1 at each of them, so it vanishes in the lower layers.* The law is exact; the conclusion forgets that a gradient which comes down passes the norm *and then the addition*, where the sublayer's own gradient is added to it. Section 5 measured both together; here they are apart, before training, in three seeds:
 
 # %% tags=["fold"]
 # @title Both factors, at initialisation
@@ -1555,11 +1583,26 @@ claim(
 )
 
 # %% [markdown]
-# And the way down with a warm-up. (In training the norms can let through a little more than $1/\sigma$: they have gains.)
+# In numbers, the way down without a warm-up and with one. (In training the norms can let through a little more than $1/\sigma$: they have gains.)
 
 # %% tags=["fold", "nbval-ignore-output"]
-# @title The gradient's way down with a warm-up, seed 0
-table(WAY, [[f"warm-up, {step}", *on_the_way(warmed[0][step])] for step in (0, 1, 5, 40)])
+# @title The gradient's way down, seed 0
+WAY = ["steps taken", "at the top", "× 24 norms", "× 24 additions", "= at the bottom", "for comparison: 24 factors 1/σ"]
+
+
+def on_the_way(look):
+    """One row of the table, to two digits."""
+    return [float(f"{look[key]:.2g}") for key in ("top", "norms", "additions", "bottom", "1 / sigma")]
+
+
+table(
+    WAY,
+    [
+        [f"{name}, {step}", *on_the_way(run[step])]
+        for name, run in (("failing", failing[0]), ("warm-up", warmed[0]))
+        for step in (0, 1, 5, 40)
+    ],
+)
 claim(
     "With a warm-up norms and additions together leave more than a tenth of the gradient after 40 steps, in each of three seeds.",
     all(run[40]["norms"] * run[40]["additions"] > 0.1 for run in warmed),
@@ -1725,7 +1768,7 @@ claim(
 )
 
 # %% [markdown]
-# So the imbalance is real. Is it the reason for failure? Liu et al. (2020a, section 3) say no: an optimizer that divides each gradient by its own size evens it out (section 4), in our model too. It is often given as one reason why Transformers are trained with Adam.
+# So the imbalance is real. Is it the reason for failure? Liu et al. (2020a, section 3) say no: an optimizer that divides each gradient by its own size evens it out (section 3), in our model too. It is often given as one reason why Transformers are trained with Adam.
 
 # %% tags=["fold"]
 # @title Unequal gradients, equal steps
@@ -1918,7 +1961,7 @@ def length_used(clip_first):
 print(f"wrong: {length_used(True):.4f} (1/64), repaired: {length_used(False):.4f}")
 
 # %% [markdown]
-# With Adam nothing seems to happen (section 8, a), but every gradient is clipped, and all batches weigh the same.
+# With Adam nothing seems to happen (section 8), but every gradient is clipped, and all batches weigh the same.
 
 # %% [markdown] tags=["deeper"]
 # ### How much does depth amplify a small change?
@@ -1999,7 +2042,7 @@ claim(
 claim(
     "In this run ReZero learns to reverse at the high rate, without warm-up and without a norm: below 0.5 nats after 120 steps.",
     end(rezero_losses) < 0.5,
-    **{"ReZero": f"{end(rezero_losses):.2f} nats", "Pre-LN": f"{end(losses['the norms moved']):.2f} nats"},
+    **{"ReZero": f"{end(rezero_losses):.2f} nats", "Pre-LN": f"{end(pre_losses):.2f} nats"},
 )
 
 # %% [markdown]
@@ -2211,7 +2254,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### What do label smoothing and bfloat16 change?
 #
-# Two options for the loop of section 10; each changes one line. **Label smoothing** does not ask for certainty: a part $\epsilon$ of the target, usually 0.1, is shared by all classes (Vaswani et al. 2017, section 5.4). With four classes the right one should get 0.925:
+# Two options for the loop of section 9; each changes one line. **Label smoothing** does not ask for certainty: a part $\epsilon$ of the target, usually 0.1, is shared by all classes (Vaswani et al. 2017, section 5.4). With four classes the right one should get 0.925:
 
 # %%
 scores, right_class = torch.tensor([[4.0, 1.0, 1.0, 1.0]]), torch.tensor([0])

@@ -31,19 +31,19 @@ def deeper():
 
 
 def hook_losses(losses, blind):
-    """Loss by step of the runs of the first screen; `blind` is the loss of a guess among all letters."""
+    """Loss by step of 12 layers without a change, at a tenth of the rate, and with a warm-up; `blind`: of a guess."""
     ax, steps = plots.axes(height=3.3), len(next(iter(losses.values())))
     ax.plot([1, steps], [blind, blind], "--", color=plots.COLORS["muted"], linewidth=1)
     series = {name: (range(1, len(curve) + 1), curve) for name, curve in losses.items()}
-    colors = dict(zip(losses, ("Post-LN", "ink", "Post-LN, warm-up", "Pre-LN"), strict=True))
+    colors = dict(zip(losses, ("Post-LN", "ink", "Post-LN, warm-up"), strict=True))
     plots.lines(ax, series, "optimizer step", "training loss (nats per letter)", colors, direct=True)
     show(
         ax,
-        alt="Four loss curves over 120 steps, all of 12 layers. Unchanged: it stays on the dashed line at ln 16. With "
+        alt="Three loss curves over 120 steps, all of 12 layers. Unchanged: it stays on the dashed line at ln 16. With "
         "a tenth of the rate and with a warm-up it falls to a little above 2; with the warm-up it stalls for a while "
-        "around step 60. With the norms moved it falls to nearly 0.",
-        caption="What gets the 12 layers going? Each of the three changes. Dashed: a blind guess among 16 letters. "
-        "With the warm-up the loss stalls as the rate approaches its full value (step 60).",
+        "around step 60.",
+        caption="Does a warm-up get the 12 layers going? Yes, and so does a tenth of the rate. Dashed: a blind guess "
+        "among 16 letters. With the warm-up the loss stalls as the rate approaches its full value (step 60).",
     )
 
 
@@ -63,9 +63,9 @@ def gradient_by_layer(lengths):
     show(
         ax,
         alt="Length of the gradient in each of 12 layers, median of 20 untrained models with quartiles. The line of "
-        "Post-LN is nearly level; that of Pre-LN lies lower and falls from the first layer to the last.",
-        caption="Is the gradient of the lower layers too small, before training? No. Lines: median of 20 models; "
-        "bands: quartiles.",
+        "Post-LN is nearly level.",
+        caption="Is the gradient of the lower layers too small, before training? No. Line: median of 20 models; "
+        "band: quartiles.",
     )
 
 
@@ -104,6 +104,57 @@ def _draw_looks(ax, seen, key, log=True):
         ax.set_yscale("log")
 
 
+def first_gradients(seen):
+    """The first layer's gradient by steps taken, a line for each seed."""
+    ax = plots.axes(height=2.8)
+    _draw_looks(ax, seen, "gradient")
+    ax.set_ylabel("first layer's gradient")
+    show(
+        ax,
+        alt="Length of the first layer's gradient over the first 40 steps of Post-LN, three seeds, on a logarithmic "
+        "axis. Each falls more than a hundredfold within 5 steps, and goes on falling by several orders of magnitude.",
+        caption="Does the failing model have a gradient to repair itself with? No: within a few steps it dies. Each "
+        "line is one of three seeds.",
+    )
+
+
+def one_step(change_by_rate):
+    """Change of the loss on other words by one step of Adam, against its rate: {rate: one value a seed}."""
+    ax, rates = plots.axes(height=2.8), list(change_by_rate)
+    ax.axhline(0, color=plots.COLORS["muted"], linewidth=1, linestyle="--")
+    for run in zip(*change_by_rate.values(), strict=True):
+        ax.plot(rates, run, "o-", markersize=4, linewidth=1, color=plots.color("Post-LN"), alpha=0.7)
+    ax.set(xscale="log", xlabel="learning rate of the one step", ylabel="change of the loss (nats)")
+    show(
+        ax,
+        alt="Change of the loss by one step of Adam against the learning rate from 0.00001 to 0.01, on a logarithmic "
+        "axis, for five seeds. All lines start just below 0 and dip; above 0.001 they rise, and at 0.01 all lie above "
+        "0.",
+        caption="How far may the first step go? The shortest changes next to nothing; at the full rate, 0.01, all five "
+        "seeds are worse after the step than before.",
+    )
+
+
+def way_down(run, looks=(0, 1, 5, 40)):
+    """Length of the gradient on its way down through the norms and additions, after so many steps of a training."""
+    ax = plots.axes(height=3.2)
+    for step, alpha in zip(looks, (0.4, 0.6, 0.8, 1.0), strict=True):
+        way = run[step]["way"]
+        name = "before training" if step == 0 else f"after {step} step{'s' * (step > 1)}"
+        ax.plot(range(len(way)), way, color=plots.color("Post-LN"), alpha=alpha, label=name)
+    ax.set(yscale="log", xlabel="norms and additions passed, from the top", ylabel="length of the gradient")
+    ax.set_xticks(range(0, len(way), 8))
+    plots.direct_labels(ax)
+    show(
+        ax,
+        alt="Length of the gradient on its way down past 24 norms and 24 additions, on a logarithmic axis, at four "
+        "moments. All lines start at the same height. Before training the line stays nearly level; after 1 step it "
+        "falls about tenfold, after 5 steps a thousandfold, after 40 steps by almost six orders of magnitude.",
+        caption="Where does the gradient of the failing model die? On its way down: at the top it always has the same "
+        "length. (Seed 0; each norm is followed by an addition.)",
+    )
+
+
 def first_steps(seen):
     """How alike the outputs are, and the first layer's gradient, by steps taken."""
     panels = plots.grid(1, 2, width=7.0, height=3.1)[0]
@@ -119,8 +170,8 @@ def first_steps(seen):
         "step for Post-LN and stays there; in the other two it rises and comes down again. 2: the gradient of the "
         "first layer falls by many orders of magnitude for Post-LN, and stays above a hundredth of its start for the "
         "other two.",
-        caption="What breaks, and when? Right after the first step all outputs of Post-LN are alike (1); then its "
-        "gradient dies (2). Each line is one of three seeds.",
+        caption="Which accidents are survived? In all three the outputs become alike (1), but only in Post-LN without "
+        "a warm-up (red) does the gradient die (2). Each line is one of three seeds.",
     )
 
 
