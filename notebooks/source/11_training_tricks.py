@@ -979,11 +979,11 @@ claim(
 )
 
 # %% [markdown]
-# The spike does not throw the weight far. It fills $v$, which Adam divides by and which forgets only a thousandth per step, so thousands of steps become tiny. Clipping that is *rarely* active keeps it out. Clipping that is *always* active does nothing to Adam, which divides a constant factor away. So log the gradient's length before clipping, and set $c$ above its usual values.
+# The spike does not throw the weight far. It fills $v$, which Adam divides by and which forgets only a thousandth per step, so thousands of steps become tiny. Clipping that is *rarely* active keeps it out. Clipping that is *always* active does not make Adam careful, because it divides a constant factor away: at 0.01 and at 1 the walk is the same. So log the gradient's length before clipping, and set $c$ above its usual values.
 #
 # ### Weight decay: how, and of what
 #
-# An old rule of thumb, not tested here, says that of two models that fit the data equally well the one with smaller weights generalises better. So **weight decay** pulls each weight $\theta$ a little towards 0 in every step. With $\lambda$ for its strength, you can add $\lambda\theta$ to the gradient (an L2 penalty), or shrink $\theta$ by $\eta\lambda\theta$ beside the step. Adam divides all that is in the gradient, so for it the two differ. Try two weights, both 1, whose gradients are pure noise of size 1 and of size 0.01:
+# An old rule of thumb, not tested here, says that of two models that fit the data equally well the one with smaller weights generalises better. So **weight decay** pulls each weight $\theta$ a little towards 0 in every step. With $\lambda$ for its strength, you can add $\lambda\theta$ to the gradient (an L2 penalty), or shrink $\theta$ by $\eta\lambda\theta$ beside the step. For plain gradient descent the two are the same; not for Adam, which divides all that is in the gradient. Try two weights, both 1, whose gradients are pure noise of size 1 and of size 0.01:
 
 # %%
 def decayed(kind, steps=500):
