@@ -97,7 +97,8 @@ def probe_positions_seen(answer, x, weights, signs):
         others = x.sum(-1, keepdim=True).flip(1).cumsum(1).expand(-1, -1, last.shape[-1])
         return torch.cat([others[:, :-1], last[:, None]], 1)
 
-    return answer(model, x)
+    found = answer(model, x)
+    return "x is changed: it requires a gradient" if x.requires_grad else found
 
 
 def right_positions_seen(x, weights, signs):

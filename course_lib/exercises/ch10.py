@@ -5,6 +5,7 @@ recognises. Right counts are measured on running layers, not taken from the form
 """
 
 import itertools
+import math
 
 import torch
 from torch.utils import flop_counter
@@ -116,7 +117,7 @@ def crossovers(answer):
         "a": (D, {
             3 * D: "(a) that leaves attention's projections out: 8 T D^2 beside 4 T^2 D",
             4 * D: "(a) the factor 2 is on one side only: 8 T D^2 + 4 T^2 D against 12 T D^2",
-            2 * D: "(a) that comes of four gates (an LSTM's) in place of three, or of one T^2 product instead of two",
+            2 * D: "(a) that comes from four gates (an LSTM's), not three, or from one T^2 product instead of two",
             1.5 * D: "(a) a projection is missing: with the output's they are four products of 2 T D^2, not three",
         }),
         "b": (2 * D, {
@@ -257,6 +258,8 @@ def parameters_by_hand(answer):
     ]  # fmt: skip
     for name, value, (wanted, mistakes) in zip(names, got, usual, strict=True):
         if value != wanted:
+            if math.isclose(1e6 * value, wanted, rel_tol=0.02):
+                raise Wrong(f"{name}: {value:g} is in millions; say it in single parameters, all digits of it")
             off = 100 * abs(value / wanted - 1)
             message = mistakes.get(value, f"{value:,.0f} is {off:.3f} % off; all digits are wanted")
             raise Wrong(f"{name}: {message}")
@@ -381,6 +384,19 @@ def positions_seen(student):
         if seen != places:
             found = f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}"
             raise Wrong(found if seen else message)
+    _leaves_no_trace(student, x)
+
+
+def _leaves_no_trace(student, x):
+    """Refuse an answer that finds the positions but changes its caller's input."""
+    gain = torch.ones((), dtype=x.dtype, requires_grad=True)  # the model's only parameter
+    getattr(student, "__wrapped__", student)(lambda x: gain * x.cumsum(1), x)  # not guarded: that hands over a copy
+    if x.requires_grad:
+        also = "" if gain.grad is None else (
+            "; and backward() fills the .grad of the model's parameters too, as torch.autograd.grad(number, x) does not"
+        )  # fmt: skip
+        raise Wrong("the positions are right, but your caller's x now requires a gradient; take x.detach(), a tensor "
+                    "of your own, and let that require one" + also)  # fmt: skip
 
 
 # --- exercise 10.6: when an RNN is still the better choice ----------------------------------

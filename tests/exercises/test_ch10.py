@@ -74,6 +74,21 @@ def right(gradient):
     return (gradient != 0).any(-1).any(0)
 
 
+ALWAYS = "let that require one"  # of a marked x, whatever else is said
+
+
+def by_backward(model, x):
+    last = model(x)[:, -1]
+    (last * torch.randn(last.shape, dtype=last.dtype)).sum().backward()
+    return right(x.grad)
+
+
+def with_a_mark_on_x(model, x):
+    x.requires_grad_()
+    last = model(x)[:, -1]
+    return right(torch.autograd.grad((last * torch.randn(last.shape, dtype=last.dtype)).sum(), x)[0])
+
+
 PLANTED = {
     "attention_operations": [
         ("you counted them as 1", operations(scale=0.5)),
@@ -177,10 +192,12 @@ PLANTED = {
         ("has shape (3, 7)", seen(lambda g: (g != 0).any(-1))),
         ("add up to 0, like a LayerNorm's", lambda model, x: torch.zeros(x.shape[1], dtype=torch.bool)),
         ("has shape (3, 7, 2)", lambda model, x: x),
+        ("fills the .grad of the model's parameters", lambda model, x: by_backward(model, x.requires_grad_())),
+        (ALWAYS, with_a_mark_on_x),
     ],
     "crossovers": [
         ("leaves attention's projections out", (1536, 1024, 2048)),
-        ("(a) that comes of four gates", (1024, 1024, 2048)),
+        ("(a) that comes from four gates", (1024, 1024, 2048)),
         ("(a) a projection is missing", (768, 1024, 2048)),
         ("(a) the factor 2 is on one side only", (2048, 1024, 2048)),
         ("is two of the four", (512, 512, 2048)),
@@ -223,6 +240,8 @@ PLANTED = {
         ("has no bias", (3_152_384, 4_204_032, 44_138_496, 63_082_496 + 37_000)),
         ("all digits are wanted", (3_150_000, 0, 0, 0)),
         ("all digits are wanted", (0, 0, 0, 0)),
+        ("encoder layer: 3.15238 is in millions", (3.152384, 4.204032, 44.138496, 63.082496)),
+        ("whole model: 63 is in millions", (3_152_384, 4_204_032, 44_138_496, 63)),
         ("expected 4 numbers", 63e6),
     ],
 }
@@ -244,7 +263,7 @@ def test_a_usual_mistake_gets_its_own_message(name, part, wrong):
     found = verdict(getattr(ch10, name), wrong)
     assert found.startswith("not yet: ")
     assert part in found
-    others = [other for other, _ in PLANTED[name] if other not in part and part not in other]
+    others = [other for other, _ in PLANTED[name] if other not in part and part not in other and other != ALWAYS]
     assert not [other for other in others if other in found]
 
 
