@@ -56,10 +56,10 @@ def _attention(ax, left, bottom, top, places=PLACES, causal=False):
 @diagram(
     alt="Three ways from the first of seven words to the last output, arrows in the gradient's colour. RNN: up into "
     "the first state, then along six more states. CNN of kernel 3: three layers, two places to the right in each. "
-    "Attention: one long arrow; thin lines join every word to every output.",
+    "Bare attention: one long arrow; thin lines join every word to every output.",
     caption="How does the first of seven words (below) reach the last output (above)? In an RNN through one state "
-    "after the other; in convolutions that see three places each, in jumps of two, one jump per layer; in attention "
-    "directly.",
+    "after the other; in convolutions that see three places each, in jumps of two, one jump per layer; in bare "
+    "attention, which has no learned matrices, directly.",
 )
 def three_layers():
     """Draw an RNN, a stack of convolutions and attention side by side, with the way from the first word to the last."""
@@ -69,7 +69,7 @@ def three_layers():
     for left, name, how, products in (
         (0.8, "RNN", "one after the other", "7 products"),
         (7.0, "CNN, kernel 3", "neighbours, layer by layer", "3 products"),
-        (13.2, "attention", "everyone with everyone", "1 product"),
+        (13.2, "bare attention", "everyone with everyone", "1 product"),
     ):
         label(ax, left - 0.3, 6.6, name, align="left", size=11, weight="bold")
         label(ax, left - 0.3, 6.0, how, align="left")
