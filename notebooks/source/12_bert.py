@@ -649,29 +649,20 @@ claim(
 # %% [markdown]
 # The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41: where several words fit, nobody can know. So `plain` is the small BERT, now in your own lines.
 #
-# **What has it learned?** Two more gaps. In the first the two clauses of the gap above have changed places:
-
-# %% tags=["nbval-ignore-output"]
-sentences = (
-    "critics called the plot boring , _ i found it lovely .",
-    "the plot was not boring , it _ wonderful .",
-)
-for sentence in sentences:
-    print(f"{sentence:52}  {best_three(fill(plain, sentence)[0])}")
-
-# %% [markdown]
-# A harder one: "the plot was not _ , it was wonderful". In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
+# **What has it learned?** A harder gap: *the plot was not ___ , it was wonderful .* In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
 
 # %%
 guess_2 = predict("the probability of good adjectives, from 0 to 1", ...)
 
-# %%
-harder = fill(plain, "the plot was not _ , it was wonderful .")[0]  # (V,)
-given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
-
 # %% tags=["fold", "reveal"]
 # @title What it knows, and what not
+harder = fill(plain, "the plot was not _ , it was wonderful .")[0]  # (V,)
+given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
 guess_2.compare(f"{given_to_good:.2f}")
+sentences = (
+    "critics called the plot boring , _ i found it lovely .",
+    "the plot was not boring , it _ wonderful .",
+)
 filled = [fill(plain, sentence)[0] for sentence in (gap, *sentences)]
 claim(
     "It predicts *although*, *but* and *was* where they belong. In the harder gap it knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
