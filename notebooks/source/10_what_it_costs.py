@@ -142,7 +142,7 @@ diagrams.show("two_kinds_of_matrices")
 # | real attention: its four learned matrices | 41.9 | 4,194 |
 # | real attention: words with words | 0.8 | 8,192 |
 #
-# The bill gives real attention's two rows as one sum. For the sentence, words with words cost almost nothing, and real attention loses because of its learned matrices. For the article, words with words are most of the work. Yet a stack of plain convolutions that sees as much needs 250 times the work of real attention. With dilated kernels, which leave gaps, seven layers are enough: *Going deeper*.
+# For the sentence, words with words cost almost nothing, and real attention loses because of its learned matrices. For the article, words with words are most of the work. Yet a stack of plain convolutions that sees as much needs 250 times the work of real attention. With dilated kernels, which leave gaps, seven layers are enough: *Going deeper*.
 #
 # **And the memory?** Each of the 8 heads has a weight for each pair of words: 8 · 2,000 · 2,000 = 32 million numbers, most of the 38 million. What fills the memory is neither what the layer has learned nor the words, but *who looks at whom*.
 
@@ -320,7 +320,7 @@ claim(
 )
 
 # %% [markdown]
-# The **peak** is higher than what is kept: in the backward pass the gradients of weights and scores stand beside them. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask, and below them a second record, with the mask and without:
+# In the backward pass the gradients of weights and scores stand beside them: the **peak** is higher than what is kept. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask, and below them a second record, with the mask and without:
 
 # %%
 figures.time_and_memory("attention-time")
@@ -366,7 +366,7 @@ claim(
 # %% [markdown]
 # It does, even without a mask. The mask widens the gap, and about half of that is the math path's own doing: it computes all pairs and then hides half of them, which takes it over half as long again. The kernel skips the blocks that are hidden, and takes about a third less time.
 #
-# So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none. One can only give something up: with a **window**, in which each word looks at r words, itself the last, words with words take $4TrD$ FLOPs, but news moves only r − 1 places a layer, as in a convolution. When the kernel's saving fails, and more such patterns: *Going deeper*.
+# So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none. One can only give something up. In a **window** each word looks at r words, itself the last: words with words then take $4TrD$ FLOPs, but news moves only r − 1 places a layer, as in a convolution. More such patterns, and when the kernel's saving fails: *Going deeper*.
 #
 # When does the square begin to hurt?
 
