@@ -320,7 +320,7 @@ claim(
 )
 
 # %% [markdown]
-# In the backward pass the gradients of weights and scores stand beside them: the **peak** is higher than what is kept. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask, and below them a second record, with the mask and without:
+# The **peak** is higher than what is kept, since the backward pass adds the gradients of weights and scores. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask, and below them a second record, with the mask and without:
 
 # %%
 figures.time_and_memory("attention-time")
