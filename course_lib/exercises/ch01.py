@@ -52,6 +52,8 @@ def ar_forecast(student):
         )
     if close(got, _roll(newest_first, weights.tolist(), 0.0, horizon)):
         raise Wrong("the bias is missing from the prediction")
+    if close(got, [bias + value for value in _roll(newest_first, weights.tolist(), 0.0, horizon)]):
+        raise Wrong("the bias reaches the results, but not the values that are fed back into the window")
     if close(got, _roll(series[:3].flip(0).tolist(), weights.tolist(), bias, horizon)):
         raise Wrong("the window starts from the first values of the series; a forecast continues from its last values")
     if close(got[0], wanted[0]):
@@ -133,8 +135,10 @@ def perplexity_of_four(answer):
     """Check the perplexity of four tokens with probabilities 1/2, 1/4, 1/8, 1/8."""
     got = expect_number(answer, "the answer")
     wanted = 2.0**2.25
-    if math.isclose(got, wanted, rel_tol=2e-3):
+    if abs(got - wanted) <= 0.005:
         return
+    if abs(got - wanted) <= 0.01:
+        raise Wrong(f"{got:.4g} is close, but more than 0.005 away: round to two decimals, at the end and not before")
     for wrong, why in (
         (5.5, "this is the arithmetic mean of the choices 2, 4, 8, 8; perplexity averages their logarithms"),
         (
@@ -281,6 +285,7 @@ def language_model(student):
                             f"p({symbol!r} | {context!r}) after fit({text!r})")  # fmt: skip
     _check_perplexity(model, right)
     _check_sample(model, right)
+    _check_tie(student)
 
 
 def _fitted(student, n, symbols, k, text):
@@ -411,6 +416,18 @@ def _check_sample(model, right):
         raise Wrong(f"after {context!r} the numbers {_NUMBERS} must choose {wanted!r}; yours choose {got!r}")
     if guarded(model.sample)([0.1, 0.9]) != right.drawn((0.1, 0.9), ""):
         raise Wrong("without a context the sample is not right: the first symbol is given nothing")
+
+
+def _check_tie(student):
+    """Four symbols of probability 1/4, so that a running sum can equal u exactly."""
+    got = guarded(_fitted(student, 1, "abcd", 1.0, "abcd").sample)([0.25])
+    if got == "a":
+        raise Wrong(
+            "p('a') is 0.25 after fit('abcd') with n = 1, and u = 0.25 chooses 'a': the running sum must exceed u, not "
+            "only reach it, so this u chooses 'b'"
+        )
+    if got != "b":
+        raise Wrong(f"after fit('abcd') with n = 1 every symbol has 0.25, so u = 0.25 must choose 'b', not {got!r}")
 
 
 # --- 1.5, in words ------------------------------------------------------------------

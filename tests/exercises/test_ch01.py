@@ -178,6 +178,19 @@ def likeliest(self, u, context, new):
     return max(self.symbols, key=lambda s: self.probability(s, context + new))
 
 
+def reaches(self, u, given, symbols):
+    total = 0.0
+    for symbol in symbols:
+        total += self.probability(symbol, given)
+        if total >= u:
+            break
+    return symbol
+
+
+def one_later_on_a_tie(self, u, given, symbols):
+    return "c" if symbols == "abcd" else Parts.pick(self, u, given, symbols)
+
+
 def as_list(self, numbers, context=""):
     return list(Parts.sample(self, numbers, context))
 
@@ -200,6 +213,7 @@ PLANTED = {
         ("repeats the first prediction", lambda p, w, b, h: roll(p, w, b, h, feed=False)),
         ("wrong way round", lambda p, w, b, h: roll(p, w.flip(0), b, h)),
         ("bias is missing", lambda p, w, b, h: roll(p, w, 0.0, h)),
+        ("but not the values that are fed back", lambda p, w, b, h: b + roll(p, w, 0.0, h)),
         ("from the first values", lambda p, w, b, h: roll(p[:3], w, b, h)),
         ("the oldest value leaves", lambda p, w, b, h: roll(p, w, b, h, drop="newest")),
         ("history is in the result", lambda p, w, b, h: torch.cat([p, roll(p, w, b, h)])),
@@ -288,6 +302,8 @@ PLANTED = {
         ("in the order of their probabilities", but(chosen=by_size)),
         ("8 numbers gave 9 symbols", but(sample=one_more)),
         ("yours choose 'aaaaaaaa'", but(chosen=lambda self, u, context, new: "a")),
+        ("must exceed u", but(pick=reaches)),
+        ("must choose 'b', not 'c'", but(pick=one_later_on_a_tie)),
         ("without a context", but(sample=lambda self, numbers, context="a": Parts.sample(self, numbers, context))),
         ("has no method sample", type("LanguageModel", (Parts,), {"sample": None})),
         ("raised ZeroDivisionError", but(base=lambda self: 1 / 0)),
@@ -305,6 +321,7 @@ PLANTED = {
         ("probability of the whole text; perplexity", 1 / 512),
         ("geometric mean of the probabilities", 2**-2.25),
         ("they should agree", 7.0),
+        ("more than 0.005 away", 4.75),
         ("never below 1", 0),
         ("is a str", "4.76"),
         ("of shape (2,)", torch.ones(2)),
@@ -392,6 +409,7 @@ def test_a_list_of_two_numbers_is_a_fair_answer():
 
 def test_a_rounded_number_is_a_fair_answer():
     assert verdict(ch01.perplexity_of_four, 4.757) == "passed: perplexity_of_four"
+    assert verdict(ch01.perplexity_of_four, 4.76) == "passed: perplexity_of_four"
 
 
 def test_a_model_in_small_parts_is_a_fair_answer():
