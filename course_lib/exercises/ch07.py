@@ -36,6 +36,13 @@ from course_lib.functional import padding_mask
 # --- exercise 7.1: numbers by hand ----------------------------------------------------------
 
 
+def _to_three_digits(got, right):
+    """Say whether a number differs by little more than what rounding to three digits changes, or is a bfloat16."""
+    return got == torch.tensor(right).bfloat16().item() or abs(got - right) <= 0.6 * 10.0 ** (
+        math.floor(math.log10(abs(right))) - 2
+    )
+
+
 @check(
     hints=(
         "Write the four scores down first. For (c): one product has mean 0; what is the mean of its square? For (d): "
@@ -106,12 +113,12 @@ def numbers_by_hand(answer):
             (-0.112, "for i = j there is a factor 1 - w_i; i and j differ here"),
         ),
     }  # fmt: skip
-    if all(math.isclose(got[n], right[n], rel_tol=2e-2) for n in names) and not all(
-        near(got[n], right[n]) for n in names
-    ):
-        raise Wrong("right to two digits: give three digits of each number")
+    exact = {name: _to_three_digits(got[name], right[name]) for name in names}
+    if all(math.isclose(got[n], right[n], rel_tol=2e-2) for n in names) and not all(exact.values()):
+        off = next(name for name in names if not exact[name])
+        raise Wrong(f"{off}: {got[off]:.4g} is close, but not right to three digits")
     for name in names:
-        if near(got[name], right[name]):
+        if exact[name]:
             continue
         for value, message in mistakes[name]:
             if near(got[name], value):
@@ -345,15 +352,32 @@ def _numbered(*shape):
     return torch.arange(math.prod(shape), dtype=torch.float64).view(shape)
 
 
+def _with_leading_axes(student, given, wanted, shape):
+    """Ask for fewer or more leading axes, when the answer is right for one."""
+    right = f"right for one leading axis, but not for x of shape {shape}"
+    counted = "count the axes that you cut or swap from the end, as -1, -2, -3"
+    try:
+        got = student(*given)
+    except _StudentError as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            raise
+        raise Wrong(f"{right}: there your code raises {type(error.__cause__).__name__}; {counted}") from None
+    if not isinstance(got, torch.Tensor) or got.shape != wanted.shape:
+        found = tuple(got.shape) if isinstance(got, torch.Tensor) else type(got).__name__
+        raise Wrong(f"{right}: wanted {tuple(wanted.shape)}, got {found}; {counted}")
+    if not close(got, wanted):
+        raise Wrong(f"{right}: the shape is right there, the numbers are not; {counted}")
+
+
 @check(
     hints=(
         "The number of a head is part of the last axis: cut that axis first, then move the new one.",
-        "(B, T, D) -> view (B, T, H, K) -> swap the axes of T and H.",
-        "x.view(B, T, H, D // H).transpose(1, 2)",
+        "(..., T, D) -> (..., T, H, K) -> swap the axes of T and H, counted from the end.",
+        "x.unflatten(-1, (H, -1)).transpose(-3, -2)",
     )
 )
 def split(student):
-    """Exercise 7.3: (B, T, D) cut into (B, H, T, K)."""
+    """Exercise 7.3: (..., T, D) cut into (..., H, T, K)."""
     B, T, D, H = 2, 4, 15, 3
     x, K = _numbered(B, T, D), 5
     right = torch.stack([x[..., h * K : (h + 1) * K] for h in range(H)], dim=1)
@@ -362,6 +386,10 @@ def split(student):
         raise Wrong("your result is (B, T, H, K): now put the heads before the positions")
     expect_tensor(got, (B, H, T, K))
     if close(got, right):
+        for lead in ((), (2, 3)):
+            more = _numbered(*lead, T, D)
+            wanted = torch.stack([more[..., h * K : (h + 1) * K] for h in range(H)], dim=-3)
+            _with_leading_axes(student, (more, H), wanted, "(T, D)" if not lead else "(2, 3, T, D)")
         _forbid(student, [((x, H), {})], [split_heads])
         return
     if close(got, x.view(B, H, T, K)):
@@ -381,16 +409,20 @@ def split(student):
 @check(
     hints=(
         "Undo what split did, in reverse order.",
-        "(B, H, T, K) -> swap the axes of H and T -> join the last two axes.",
-        "x.transpose(1, 2).reshape(B, T, H * K); after a transpose view() may refuse, reshape() or flatten(2) copies.",
+        "(..., H, T, K) -> swap the axes of H and T, counted from the end -> join the last two axes.",
+        "x.transpose(-3, -2).flatten(-2); after a transpose view() may refuse, reshape() or flatten(-2) copies.",
     )
 )
 def merge(student):
-    """Exercise 7.3: (B, H, T, K) concatenated to (B, T, H K)."""
+    """Exercise 7.3: (..., H, T, K) concatenated to (..., T, H K)."""
     B, H, T, K = 2, 3, 4, 5
     x = _numbered(B, H, T, K)
     got = expect_tensor(student(x), (B, T, H * K))
     if close(got, torch.cat([x[:, h] for h in range(H)], dim=-1)):
+        for lead in ((), (2, 6)):
+            more = _numbered(*lead, H, T, K)
+            wanted = torch.cat([more[..., h, :, :] for h in range(H)], dim=-1)
+            _with_leading_axes(student, (more,), wanted, "(H, T, K)" if not lead else "(2, 6, H, T, K)")
         _forbid(student, [((x,), {})], [merge_heads])
         return
     if close(got, x.reshape(B, T, H * K)):
@@ -415,7 +447,6 @@ def _shapes(B, T, S, H, K):
         "keys": (B, H, S, K),
         "weights": (B, H, T, S),
         "output": (B, T, H * K),
-        "in_proj_weight": (3 * H * K, H * K),
     }
 
 
@@ -426,8 +457,8 @@ _NUMBERS = math.prod(_SHAPES["weights"])
 @check(
     hints=(
         "Follow the figure of section 5, with T = 17 for what asks and S = 21 for what is asked.",
-        "K = D / H. Queries (B, H, T, K), keys (B, H, S, K), weights (B, H, T, S), output (B, T, D), packed (3 D, D).",
-        "K is 16, 3 D is 288; the numbers are the product of the four sizes of the weights.",
+        "K = D / H. Queries (B, H, T, K), keys (B, H, S, K), weights (B, H, T, S), output (B, T, D).",
+        "K is 96 / 6 = 16; the numbers are the product of the four sizes of the weights.",
     )
 )
 def shapes(answer):
@@ -458,8 +489,6 @@ def shapes(answer):
             raise Wrong("output: this is before the heads are concatenated; where does D come back?")
         if name == "output" and 21 in got:
             raise Wrong("output: one vector for each query, and English asks")
-        if name == "in_proj_weight" and got == (96, 288):
-            raise Wrong("in_proj_weight: nn.Linear keeps (outputs, inputs), and so does this: the outputs are stacked")
         raise Wrong(f"{name}: {got} is not it; wanted " + _order(name))
     numbers = expect_number(answer["numbers"], "numbers")
     if numbers != _NUMBERS:
@@ -478,7 +507,6 @@ def _order(name):
         "keys": "(B, H, S, K)",
         "weights": "(B, H, T, S)",
         "output": "(B, T, D)",
-        "in_proj_weight": "(3 D, D)",
     }[name]
 
 
@@ -555,6 +583,7 @@ def _diagnose_multi_head(got, given):
     B, T, D = query.shape
     K, eye = D // H, torch.eye(D, dtype=query.dtype)
     turned = torch.cat([W.T for W in W_in.chunk(3)])
+    woven = [torch.cat([packed[i::3] for i in range(3)]) for packed in (W_in, b_in)]
     order = "the first D rows make queries, the next keys, the last values"
     three, whole = (query, key, value), (W_in, b_in, W_out, b_out, H)
     given_instead = (
@@ -569,6 +598,7 @@ def _diagnose_multi_head(got, given):
          "inputs) is used as x @ W.T"),
         ((*three, turned, b_in, W_out.T, b_out, H), "no weight is transposed: a weight (outputs, inputs) is used as "
          "x @ W.T"),
+        ((*three, *woven, W_out, b_out, H), f"every third row is taken for one matrix, W[0::3] and so on: {order}"),
         ((query, query, query, *whole), "keys and values are made from query; they come from key and value"),
         ((query, key, key, *whole), "the values are made from key; they come from value"),
         ((query, value, key, *whole), "key and value have exchanged their parts"),

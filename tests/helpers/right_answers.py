@@ -1025,44 +1025,45 @@ def shares(scores, hidden):
     Right("ex07-3-split", "innocent names, not contiguous", '''\
 def split(x, H):
     split_heads = x.chunk(H, dim=-1)
-    return torch.stack(split_heads).transpose(0, 1)
+    return torch.stack(split_heads, dim=-3)
 '''),
     Right("ex07-3-split", "einops, lambda", '''\
 import einops
-split = lambda x, H: einops.rearrange(x, "b t (h k) -> b h t k", h=H)
+split = lambda x, H: einops.rearrange(x, "... t (h k) -> ... h t k", h=H)
 ''', needs=("einops",)),
     Right("ex07-3-split", "Python loops, annotations", '''\
 def split(x: torch.Tensor, H: int) -> torch.Tensor:
-    B, T, D = x.shape
-    heads = x.new_empty(B, H, T, D // H)
+    *lead, T, D = x.shape
+    heads = x.new_empty(*lead, H, T, D // H)
     for h in range(H):
-        heads[:, h] = x[:, :, h * (D // H) : (h + 1) * (D // H)]
+        heads[..., h, :, :] = x[..., h * (D // H) : (h + 1) * (D // H)]
     return heads
 '''),
     Right("ex07-3-merge", "lambda, *args", '''\
-merge = lambda *args: torch.cat(args[0].unbind(1), -1)
+merge = lambda *args: torch.cat(args[0].unbind(-3), -1)
 '''),
     Right("ex07-3-merge", "einops, lambda", '''\
 import einops
-merge = lambda x: einops.rearrange(x, "b h t k -> b t (h k)")
+merge = lambda x: einops.rearrange(x, "... h t k -> ... t (h k)")
 ''', needs=("einops",)),
     Right("ex07-3-merge", "Python loops, innocent names, NumPy array for a tensor", '''\
 import numpy as np
 
 def merge(x):
-    merge_heads = np.moveaxis(x.numpy(), 1, 2)
-    return np.stack([[np.concatenate(list(row)) for row in text] for text in merge_heads])
+    if x.ndim > 3:  # one leading axis after the other
+        return np.stack([merge(part) for part in x])
+    merge_heads = np.moveaxis(x.numpy(), 0, 1)
+    return np.stack([np.concatenate(list(row)) for row in merge_heads])
 '''),
     Right("ex07-4-shapes", "list for tuple, NumPy numbers, own class", '''\
 import numpy as np
 q, k = torch.empty(8, 6, 17, 96 // 6), torch.empty(8, 6, 21, 96 // 6)
 arrows = dict(queries=q.shape, keys=list(k.shape), weights=(q @ k.mT).size(), output=np.array([8, 17, 96]),
-              in_proj_weight=nn.MultiheadAttention(96, 6).in_proj_weight.shape, numbers=np.prod((8, 6, 17, 21)))
+              numbers=np.prod((8, 6, 17, 21)))
 '''),
     Right("ex07-4-shapes", "NumPy array for a tensor, int for float, helper cell", '''\
 B, T, S, D, H = 8, 17, 21, 96, 6
-arrows = named(queries=[B, H, T, D // H], keys=[B, H, S, D // H], weights=[B, H, T, S], output=[B, T, D],
-               in_proj_weight=[3 * D, D])
+arrows = named(queries=[B, H, T, D // H], keys=[B, H, S, D // H], weights=[B, H, T, S], output=[B, T, D])
 arrows["numbers"] = torch.zeros(*arrows["weights"]).numel()
 ''', before=('''\
 import numpy as np
@@ -1075,7 +1076,7 @@ layer = MultiHeadAttention(96, 6)
 weights = layer.attention_weights(torch.zeros(8, 17, 96), torch.zeros(8, 21, 96))
 arrows = {"queries": split_heads(torch.zeros(8, 17, 96), 6).shape, "keys": split_heads(torch.zeros(8, 21, 96), 6).shape,
           "weights": weights.shape, "output": layer(torch.zeros(8, 17, 96), torch.zeros(8, 21, 96)).shape,
-          "in_proj_weight": layer.in_proj_weight.shape, "numbers": weights.numel()}
+          "numbers": weights.numel()}
 print(arrows)
 '''),
     Right("ex07-5-multi-head", "einsum, einops, *args, keyword-only", '''\
