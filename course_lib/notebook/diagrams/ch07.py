@@ -306,8 +306,8 @@ def packed_projection():
 @diagram(
     alt="The queries' source, x of shape B, T, D, and that of keys and values, memory of shape B, S, D, are projected, "
     "cut into heads of shape B, H, T, K and B, H, S, K, attended in each head separately with weights B, H, "
-    "T, S, giving B, H, T, K; concatenated into B, T, D and multiplied with out_proj.",
-    caption="Multi-head attention: project, cut into heads, attend in every head, concatenate, project with $W_o$. "
+    "T, S, giving B, H, T, K; merged into B, T, D and multiplied with out_proj.",
+    caption="Multi-head attention: project, cut into heads, attend in every head, merge, project with $W_o$. "
     "In self-attention the memory is $x$ itself; in cross-attention it is another tensor, and $T$ and $S$ may differ.",
 )
 def multi_head():
@@ -330,13 +330,14 @@ def multi_head():
         box(ax, 3.65, y, f"$W_{name}$", kind=kind, w=1.3, h=0.8, size=11)
         wire(ax, [(4.3, y), (7.5, y)], kind)
         label(ax, 5.9, y + 0.34, f"(B, H, {length}, K)", kind=kind, size=9.5)
+        label(ax, 5.9, y - 0.3, "cut into heads", size=9)
     label(ax, 9.2, 4.9, "in each of H heads", size=9.5, weight="bold")
     label(ax, 9.2, 4.05, r"$w = \mathrm{softmax}\left(\frac{qk^\top}{\sqrt{K}}\right)$", size=10.5)
     label(ax, 9.2, 3.3, "(B, H, T, S)", kind="attention weight", size=9.5)
     label(ax, 9.2, 2.25, r"$w\, v$", size=11.5)
     label(ax, 9.2, 1.65, "(B, H, T, K)", kind="attention weight", size=9.5)
     wire(ax, [(11.2, middle), (12.4, middle)])
-    box(ax, 13.05, middle, "concat-\nenate", w=1.3, h=0.95, size=9.5)
+    box(ax, 13.05, middle, "merge", w=1.3, h=0.95, size=9.5)
     wire(ax, [(13.7, middle), (15.1, middle)])
     label(ax, 14.4, middle + 0.42, "(B, T, D)", size=9)
     box(ax, 15.75, middle, "$W_o$", kind="plain", w=1.25, h=0.8, size=11)
@@ -366,25 +367,31 @@ def _matrix(ax, x, y, visible, title, rows, columns):
 
 
 @diagram(
-    alt="Five matrices, rows are queries, columns keys, filled cells may be attended to. None: all filled. "
-    "Causal: the lower triangle with its diagonal. Padding: all but the last two columns. Cross: three rows "
-    "over five columns, the last column hidden. Causal with a cache: two rows over five columns, only the "
-    "last cell of the first row hidden.",
+    alt="Three matrices, rows are queries, columns keys, filled cells may be attended to. None: all filled. "
+    "Causal: the lower triangle with its diagonal. Padding: all but the last two columns.",
     caption="A mask says who may look at whom: rows are queries, columns keys, blue means *may attend*. A padding "
-    "mask hides columns, a causal mask hides what comes later. With a cache the queries are the *last* "
-    "positions of the keys.",
+    "mask hides columns, a causal mask hides what comes later.",
 )
 def masks():
-    """Draw five masks as matrices."""
-    ax = canvas(16.8, 5.0)
-    five = list("abcde")
-    y = 3.5
-    _matrix(ax, 0.65, y, [[1] * 5] * 5, "none", five, five)
-    _matrix(ax, 4.0, y, [[j <= i for j in range(5)] for i in range(5)], "causal", five, five)
-    _matrix(ax, 7.35, y, [[1, 1, 1, 0, 0]] * 5, "padding", ["a", "b", "c", "·", "·"], ["a", "b", "c", "·", "·"])
-    _matrix(ax, 10.7, y, [[1, 1, 1, 1, 0]] * 3, "cross", list("xyz"), ["a", "b", "c", "d", "·"])
-    _matrix(ax, 14.05, y, [[1, 1, 1, 1, 0], [1] * 5], "causal, cache", ["d", "e"], five)
-    for x, shape in ((0.65, "T = S = 5"), (4.0, "T = S = 5"), (7.35, "· is padding"), (10.7, "T = 3, S = 5"),
-                     (14.05, "T = 2, S = 5")):  # fmt: skip
-        label(ax, x + 1.25, 0.55, shape, size=9)
+    """Draw three masks as matrices."""
+    ax = canvas(11.0, 4.9)
+    five, padded = list("abcde"), ["a", "b", "c", "·", "·"]
+    drawn = (
+        (0.75, [[1] * 5] * 5, "none", five),
+        (4.3, [[j <= i for j in range(5)] for i in range(5)], "causal", five),
+        (7.85, [[1, 1, 1, 0, 0]] * 5, "padding (·)", padded),
+    )
+    for x, visible, title, names in drawn:
+        _matrix(ax, x, 3.4, visible, title, names, names)
+    return ax
+
+
+@diagram(
+    alt="One matrix of two rows, d and e, over five columns, a to e: row d may attend to a, b, c and d, row e to all.",
+    caption="Causal with a cache, T = 2 and S = 5: the two queries are the *last* positions of the keys.",
+)
+def cache_mask():
+    """Draw the causal mask of two queries at the end of five keys."""
+    ax = canvas(8.0, 2.9)
+    _matrix(ax, 2.75, 1.4, [[1, 1, 1, 1, 0], [1] * 5], "causal, with a cache", ["d", "e"], list("abcde"))
     return ax

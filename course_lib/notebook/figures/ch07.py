@@ -81,7 +81,7 @@ def lookup_weights(weights, letters, digits):
         alt="An 8 by 8 map: rows are the questions, the letters of the pairs from the last to the first; columns are "
         "the pairs. Each row has one dark cell, and together they form the diagonal from top right to bottom left.",
         caption="Does it look where it should? Each question has most of its weight on the pair that begins with its "
-        "letter: asked in reverse order, that is the other diagonal.",
+        "letter: they were asked in reverse order, so the dark cells form the other diagonal.",
     )
 
 
