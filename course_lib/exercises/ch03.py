@@ -7,7 +7,9 @@ for the usual mistakes and names the one it recognises. Notebook: 03.
 import numbers
 
 import torch
+from torch import nn
 
+from course_lib import rnn
 from course_lib.exercises import (
     Written,
     Wrong,
@@ -18,6 +20,7 @@ from course_lib.exercises import (
     expect_tensor,
     expect_type,
 )
+from course_lib.exercises.ready_made import called
 
 
 def _pair(got, names):
@@ -29,6 +32,14 @@ def _pair(got, names):
 
 def _draw(generator, *shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _own_loop(student, given):
+    """Refuse a right answer whose steps are taken by torch's layers and cells, or by the library's."""
+    ready = [rnn, nn.RNN, nn.RNNCell]
+    torchs = ("rnn_tanh", "rnn_tanh_cell", "rnn_relu", "rnn_relu_cell")
+    if name := called(student, [(given, {})], ready, torchs):
+        raise Wrong(f"the result is right, but your code calls `{name}`: write the loop over the steps yourself")
 
 
 def _loop(x, h, weight_ih, weight_hh, bias, step=None, output=lambda h, z: h):
@@ -83,6 +94,7 @@ def rnn_forward(student):
             raise Wrong(f"the values are right, the gradients of {name} are not: a state is detached on the way")
     shorter, _ = _pair(student(x[:, :2], *arguments[1:]), "output, h_n")
     expect_tensor(shorter, (B, 2, D), name="with T = 2, output")
+    _own_loop(student, arguments)
 
 
 def _diagnose_loop(got, x, h, weight_ih, weight_hh, bias):
@@ -476,7 +488,7 @@ def summaries(student):
         (
             torch.cat([end[:, :D], output[:, -1, D:]], 1),
             "the forward half is right; the backward half is read at the last column, where it has read one token of "
-            "the longest rows and nothing but padding of the others",
+            "the longest rows; in the others that column is padding",
         ),
         (
             torch.cat([output[rows, lengths % T, :D], first[:, D:]], 1),
@@ -588,6 +600,7 @@ def two_directions(student):
     found = slopes(output, summary)
     if not all(a is not None and close(a, b) for a, b in zip(found, wanted, strict=True)):
         raise Wrong("the values are right, but the gradients are not: a part of the computation is cut off")
+    _own_loop(student, (x.clone(), lengths.clone(), ahead, behind))
 
 
 def _diagnose_directions(got, want, x, lengths, ahead, behind):

@@ -7,10 +7,11 @@ different mistakes the same diagnosis.
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from course_lib.exercises import ch03
 from course_lib.recurrent_models import LanguageModel
-from course_lib.rnn import RNN
+from course_lib.rnn import RNN, rnn_step
 from tests.helpers.solutions import solution, verdict
 
 NAMES = ("rnn_forward", "quotation_weights", "stack_sizes", "summaries", "continue_text", "two_directions")
@@ -163,6 +164,31 @@ def half_cut(x, lengths, forward_weights, backward_weights):
     return two_ways()(x, lengths, forward_weights, tuple(w.detach() for w in backward_weights))
 
 
+def torchs_layer(x, h, weight_ih, weight_hh, bias):
+    """Right values and gradients, from torch's layer, whose parameters are replaced for the call."""
+    layer = torch.nn.RNN(x.shape[2], h.shape[1], batch_first=True).double()
+    weights = {"weight_ih_l0": weight_ih, "weight_hh_l0": weight_hh, "bias_ih_l0": bias, "bias_hh_l0": 0 * bias}
+    output, h_n = torch.func.functional_call(layer, weights, (x, h[None]))
+    return output, h_n[0]
+
+
+def librarys_loop(x, h, weight_ih, weight_hh, bias):
+    """Right values and gradients, from the step of the library."""
+    return elman(lambda x, h, h_0, w, u, b: (rnn_step(x @ w.T + b, h, u), None))(x, h, weight_ih, weight_hh, bias)
+
+
+def packed_by_torch(x, lengths, forward_weights, backward_weights):
+    """Right values and gradients, from torch's bidirectional layer over packed rows."""
+    layer = torch.nn.RNN(x.shape[2], len(forward_weights[2]), batch_first=True, bidirectional=True).double()
+    weights = {}
+    for end, (w, u, b) in (("", forward_weights), ("_reverse", backward_weights)):
+        weights |= {f"weight_ih_l0{end}": w, f"weight_hh_l0{end}": u, f"bias_ih_l0{end}": b, f"bias_hh_l0{end}": 0 * b}
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    output, h_n = torch.func.functional_call(layer, weights, (packed,))
+    output, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
+    return output, torch.cat([h_n[0], h_n[1]], 1)
+
+
 PLANTED = {
     "rnn_forward": [
         ("what goes back into the loop", elman(lambda *p: (right(*p)[1],) * 2, output=lambda h, z: torch.tanh(z))),
@@ -196,6 +222,8 @@ PLANTED = {
         ("output is a list", ends(lambda states, h, h_0: (states, h))),
         ("the first step is right, the second", elman(changed(lambda x, h, h_0, *w: right(x, h + h - h_0, 0, *w)[0]))),
         ("the first step is not", elman(changed(lambda *parts: -right(*parts)[0]))),
+        ("your code calls `RNN`", torchs_layer),
+        ("your code calls `rnn_step`", librarys_loop),
     ],
     "quotation_weights": [
         ("is 0 at every step", (*ZERO_BIT, 0)),
@@ -249,7 +277,7 @@ PLANTED = {
         ("has shape (4, 3)", lambda output, lengths: pick(own, start)(output, lengths)[:, :3]),
         ("is a list", lambda output, lengths: pick(own, start)(output, lengths).tolist()),
         ("each row's own last token", pick(lambda lengths, T: lengths // 2, start)),
-        ("read at the last column", pick(own, last)),
+        ("in the others that column is padding", pick(own, last)),
         ("the forward half is right; the backward half is not", pick(own, lambda lengths, T: lengths // 2)),
         ("take the sizes from output's shape", lambda output, n: halves_of(output[..., :5], output[..., 5:], n)),
         (
@@ -308,6 +336,7 @@ PLANTED = {
         ("output has shape", lambda *args: (two_ways()(*args)[0][:, 1:], two_ways()(*args)[1])),
         ("summary has shape", lambda *args: (two_ways()(*args)[0], two_ways()(*args)[1][None])),
         ("expected a tuple", lambda *args: two_ways()(*args)[0]),
+        ("your code calls `RNN`", packed_by_torch),
     ],
 }
 IDENTITY = {  # "returns its input"
