@@ -4,24 +4,27 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label, wir
 
 
 @diagram(
-    alt="Left: a green box, the step f, takes the input x_t from below and gives the output y_t on top; a loop leads "
-    "its state h_t back into it as h_(t-1). Right: the same in words, for a reader who keeps track of quotations.",
+    alt="Left: a green box, the step f, takes the input x_t from below; a loop leads its state h_t back into it as "
+    "h_(t-1). Above it a small box g makes the output y_t from the state. Right: the same in words, for a reader who "
+    "keeps track of quotations.",
     caption="One function, applied again and again: each turn reads one input and the state left by the turn "
     "before. Whatever the past contributes must pass through the state.",
 )
 def rnn_loop():
     """Draw the loop with a latent state, in symbols and for one example."""
-    ax = canvas(16, 6.6)
-    for x, below, inside, above in (
-        (4.0, r"$\mathbf{x}_t$", "$f$", r"$\mathbf{y}_t$"),
-        (11.6, "next character", "a quote mark?\nthen flip", "inside a quotation?"),
+    ax = canvas(16, 7.6)
+    for x, below, inside, read, above in (
+        (4.0, r"$\mathbf{x}_t$", "$f$", "$g$", r"$\mathbf{y}_t$"),
+        (11.6, "next character", "a quote mark?\nthen flip", "read it off", "inside a quotation?"),
     ):
         example = x > 8
         box(ax, x, 3.2, inside, kind="hidden", w=3.0 if example else 1.8, h=1.2, size=11)
         box(ax, x, 0.8, below, kind="input", w=3.0 if example else 1.5, h=0.75, size=11)
-        box(ax, x, 5.7, above, kind="output", w=3.7 if example else 1.5, h=0.75, size=11)
+        box(ax, x, 5.05, read, kind="output", w=2.2 if example else 0.9, h=0.65, size=10.5)
+        box(ax, x, 6.7, above, kind="output", w=3.7 if example else 1.5, h=0.75, size=11)
         arrow(ax, (x, 1.2), (x, 2.58))
-        arrow(ax, (x, 3.82), (x, 5.3))
+        arrow(ax, (x, 3.82), (x, 4.7))
+        arrow(ax, (x, 5.4), (x, 6.3))
         side = x + (1.5 if example else 0.9)
         _loop_back(ax, side, 3.2)
     label(ax, 6.05, 3.5, r"$\mathbf{h}_t$, which is the next", kind="hidden", size=10.5, align="left")

@@ -116,7 +116,7 @@ def catching_up(names, binned, carried):
     ax = plots.axes(height=2.8)
     x = range(len(binned))
     xlabel = "characters read since the start of the piece"
-    plots.lines(ax, {"zeroed": (x, binned)}, xlabel, "bits per character", marker="o")
+    plots.lines(ax, {"from zeros": (x, binned)}, xlabel, "bits per character", {"from zeros": "zeroed"}, marker="o")
     plots.lines(ax, {"carried": (x, carried)}, xlabel, "bits per character", linestyle="--", direct=True)
     ax.set_xticks(x, names)
     show(
@@ -150,7 +150,7 @@ def gaps():
         "average at 0, 50 and 75 %, the RNN with filled values and mask at 25 %.",
         caption="Who copes with the holes? On average the linear autoregression on filled values, except at 25 %, "
         "where the RNN with filled values *and* mask is slightly ahead; but the draws differ more than these two. (At "
-        "0 % the three networks read the same values, two of them with a column that is always 1 besides; how they "
+        "0 % the three networks read the same values, two of them with an extra column that is always 1; how they "
         "differ is mostly chance. Lines: mean of three draws of the holes; "
         "bands: lowest to highest.)",
     )
