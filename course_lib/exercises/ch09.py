@@ -368,9 +368,14 @@ def encoder_block(student):
     if got[mask].isnan().any():
         raise Wrong("the result holds nan: a whole row of scores is minus infinity. Hide the padding keys, the last "
                     "axis of (B, H, T, T), and no query")  # fmt: skip
+    seeing_all = _block(x, None, p)
+    if close(got[mask], seeing_all[mask], precision(got, 1e-6)):
+        if close(got, seeing_all, precision(got, 1e-6)):
+            raise Wrong("real tokens attend to padding: `real` is not used. Padded keys, on the last axis of "
+                        "(B, H, T, T), must get scores of minus infinity")  # fmt: skip
+        raise Wrong("real tokens attend to padding: `real` changes only what padding itself gets. It hides padded "
+                    "queries; hide the padded keys, the last axis of (B, H, T, T)")  # fmt: skip
     wrong = {
-        "real tokens attend to padding: `real` is not used, or it hides padded queries in place of padded keys, the "
-        "last axis of (B, H, T, T)": _block(x, None, p),
         "this is Pre-LN: you normalise what a sublayer reads. Wanted is Post-LN: normalise the sum":
             _block(x, mask, p, add="pre"),
         "only what a sublayer gives is normalised; Post-LN normalises the sum: norm(x + attention)":
@@ -466,6 +471,20 @@ def _exchanged(student, mask, W_q, W_k, W_v):
     return close(got, _cross(memory @ W_q.T, x @ W_k.T, x @ W_v.T, mask))
 
 
+def _from_x(student, mask, W_q, W_k, W_v):
+    """Say so if keys or values alone come from x: code that runs only where T = S."""
+    x, memory = _random(2, 4, 5, seed=5), _random(2, 4, 5, seed=6)
+    try:
+        got = student(x, memory, mask, W_q, W_k, W_v)
+    except _StudentError:
+        return
+    q = x @ W_q.T
+    for part, keys, values in (("values", memory, x), ("keys", x, memory)):
+        if close(got, _cross(q, keys @ W_k.T, values @ W_v.T, mask), precision(got, 1e-6)):
+            raise Wrong(f"your code runs only where T = S, since its {part} come from x: {part} must come from the "
+                        "memory") from None  # fmt: skip
+
+
 @check(
     hints=(
         "Who asks, and who is asked? The result has one vector for each position of the one that asks.",
@@ -485,6 +504,7 @@ def cross_attention(student):
         if _exchanged(student, mask, W_q, W_k, W_v):
             raise Wrong("your code runs only where T = S, since the roles of x and memory are exchanged in it. The "
                         "decoder asks: queries come from x, keys and values from the memory") from None  # fmt: skip
+        _from_x(student, mask, W_q, W_k, W_v)
         raise
     if got.shape == memory.shape:
         raise Wrong("the result has one vector for each position of the memory, (B, S, D): the roles are exchanged. "

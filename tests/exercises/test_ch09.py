@@ -88,7 +88,8 @@ def block(
             keys = {"mask": mask, "all": mask | True, "padding": ~mask}.get(see, mask)
             if see == "causal":
                 scores = scores + torch.full((T, T), -math.inf).triu(1)
-            heads = scores.masked_fill(~keys[:, None, None], -math.inf).softmax(dim) @ v
+            hidden = ~keys[:, None, :, None] if see == "queries" else ~keys[:, None, None]
+            heads = scores.masked_fill(hidden, -math.inf).softmax(dim) @ v
             heads = heads.permute(0, 2, 3, 1) if merge == "interleaved" else heads.transpose(1, 2) if merge else heads
             heads = heads.reshape(B, T, D)
             return F.linear(heads, p["out_weight"], p["out_bias"]) if project else heads
@@ -412,6 +413,7 @@ PLANTED = {
         ("torch's own scaled_dot_product_attention", ready_attention),
         ("torch's own multi_head_attention_forward", torch_block),
         ("`real` is not used", block(see="all")),
+        ("hides padded queries", block(see="queries")),
         ("the wrong way round", lambda x, mask, p, H: torch.where(
             mask.all(1)[:, None, None], 0 * x, block(see="padding")(x, mask, p, H))),
         ("this is Pre-LN", block(form="pre")),
@@ -454,6 +456,8 @@ PLANTED = {
     "cross_attention": [
         ("runs only where T = S", exchanged),
         ("the roles are exchanged", cross(q="memory", k="x", v="x", see="all")),
+        ("its values come from x", cross(v="x")),
+        ("its keys come from x", cross(k="x")),
         ("this is self-attention", cross(k="x", v="x", see="all")),
         ("`real` is not used", cross(see="all")),
         ("the wrong way round", cross(see="padding")),

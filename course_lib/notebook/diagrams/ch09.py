@@ -454,33 +454,23 @@ def autoregressive_decoding():
 
 
 @diagram(
-    alt="Two panels. Left, training: the true words <sos> la kata vidis go into the decoder all at once, and the "
-    "outputs to be said are la kata vidis <eos>, each compared with the truth. Right, inference: <sos> goes in, the "
-    "output la is fed back as the next input by a dashed arrow, and so on.",
-    caption="Training knows the answer: the true words go in, shifted by one, and all positions are computed in one "
-    "pass; the causal mask keeps each from seeing the word it must say. At inference the model's own words go in, one "
-    "pass each.",
+    alt="Training: the true words <sos> la kata vidis go into the decoder all at once, and the outputs to be said are "
+    "la kata vidis <eos>, each compared with the truth.",
+    caption="In training the answer is known: the true words go in, shifted by one, and all positions are computed in "
+    "one pass; the causal mask keeps each from seeing the word it must say.",
 )
 def teacher_forcing():
-    """Draw what goes into the decoder in training and in use."""
-    ax = canvas(17.4, 6.2)
-    for left, title in ((0.5, "training: one pass"), (9.3, "inference: a pass for each word")):
-        x = [left + 0.9 + 1.85 * t for t in range(4)]
-        training = left < 5
-        label(ax, left + 3.7, 5.85, title, size=10.5, weight="bold")
-        box(ax, left + 3.7, 2.45, "decoder, causal mask", kind="weight", w=7.3, h=0.85, size=10)
-        for t in range(4):
-            first = not t or training
-            box(ax, x[t], 0.75, ["<sos>", *WORDS][t], kind="input" if first else "output", w=1.45, h=0.7, size=9.5)
-            arrow(ax, (x[t], 1.11), (x[t], 2.01))
-            arrow(ax, (x[t], 2.88), (x[t], 3.5))
-            box(ax, x[t], 3.86, WORDS[t], kind="output", w=1.45, h=0.7, size=9.5)
-            if training:
-                label(ax, x[t], 4.5, "≈", size=12)
-                label(ax, x[t], 5.0, WORDS[t], kind="attention", size=9.5)
-            elif t < 3:
-                middle = (x[t] + x[t + 1]) / 2
-                turns = [(x[t] + 0.73, 3.86), (middle, 3.86), (middle, 0.75), (x[t + 1] - 0.74, 0.75)]
-                wire(ax, turns, "output", dashed=True)
-    label(ax, 0.15, 5.0, "true", kind="attention", size=9.5, align="left")
+    """Draw what goes into the decoder in training."""
+    ax = canvas(12.6, 5.4)
+    x = [3.0 + 2.4 * t for t in range(4)]
+    box(ax, 6.6, 2.45, "decoder, causal mask", kind="weight", w=9.4, h=0.85, size=10)
+    for t in range(4):
+        box(ax, x[t], 0.75, ["<sos>", *WORDS][t], kind="input", w=1.6, h=0.7, size=9.5)
+        arrow(ax, (x[t], 1.11), (x[t], 2.01))
+        arrow(ax, (x[t], 2.88), (x[t], 3.5))
+        box(ax, x[t], 3.86, WORDS[t], kind="output", w=1.6, h=0.7, size=9.5)
+        label(ax, x[t], 4.5, "≈", size=12)
+        label(ax, x[t], 5.0, WORDS[t], kind="attention", size=9.5)
+    for y, said, kind in ((5.0, "true", "attention"), (3.86, "predicted", None), (0.75, "goes in", None)):
+        label(ax, 0.15, y, said, **({"kind": kind} if kind else {}), size=9.5, align="left")
     return ax

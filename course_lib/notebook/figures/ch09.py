@@ -117,7 +117,8 @@ def look_across(weights, source, target):
         "through and snow are darkest at hund, läuft, durch and schnee; the row of <sos> at hund too; the last two at "
         "<eos>.",
         caption="Where does the decoder look? Before *dog*, *runs*, *through* and *snow* mostly at the German word "
-        "that it is about to translate. Not always: before *a* it looks more at *hund* than at *ein*.",
+        "that it is about to translate. No training example says which word that is. (Not always: before *a* it looks "
+        "more at *hund* than at *ein*.)",
     )
 
 
@@ -194,11 +195,11 @@ def imdb(accuracy):
     percent = {name: [100 * value for value in values] for name, values in accuracy.items()}
     colors = {name: "Transformer" for name in percent}
     colors |= {"as it was": "gradient", "bag of words and pairs": "bag of words"}
-    ax = plots.dots(plots.axes(height=2.6), percent, "test accuracy (%), small dots: seeds", colors)
+    ax = plots.dots(plots.axes(height=2.9), percent, "test accuracy (%), small dots: seeds", colors)
     show(
         ax,
         alt="Test accuracy on IMDB, sorted: lowest the tutorial's Transformer as it was, then the one with all fixes, "
-        "then the two best Transformers from scratch, and highest the bag of words with pairs.",
+        "then the best Transformers from scratch, and highest the bag of words with pairs.",
         caption="What do the fixes buy on real reviews? They lift a model of the same size almost five points above "
         "the tutorial's (vermilion); longer reviews, word pairs and other settings add almost three. The bag of words "
         "with pairs (grey) is still ahead.",
