@@ -22,6 +22,8 @@ diagrams.show("full_transformer")
 
 # %% tags=["setup", "fold"]
 # @title Imports
+import inspect
+import linecache
 import math
 import warnings
 from collections import Counter
@@ -594,7 +596,7 @@ class PlainTransformer(nn.Module):
         return self.decoder(target_in, self.encoder(source, real), real)
 
 # %% [markdown]
-# From `Embedding` to here that is fewer than eighty lines, blank ones not counted. Every box of the first picture is there but the softmax: greedy search does not need it, and the loss will contain it. The translator of the first screen is the same model in the library's tested implementation. We borrow all its weights, and compare every logit for the 12 sentences.
+# From `Embedding` to here that is fewer than eighty lines, blank ones not counted (*Going deeper* prints them in one piece). Every box of the first picture is there but the softmax: greedy search does not need it, and the loss will contain it. The translator of the first screen is the same model in the library's tested implementation. We borrow all its weights, and compare every logit for the 12 sentences.
 
 # %%
 plain = PlainTransformer(len(german), len(english), D=128, H=4, F_=384, N=3)
@@ -1269,6 +1271,27 @@ except NotImplementedError:
 # ## Going deeper
 #
 # Nothing later in the course needs these parts; each answers one question.
+
+# %% [markdown] tags=["deeper"]
+# ### What does the model look like in one piece?
+#
+# The classes of sections 2 to 6, as their cells ran, ready to be copied into a file. (Besides torch they need `sinusoidal_table` of chapter 08.)
+
+# %% tags=["fold"]
+# @title The lines of the model
+CLASSES = (Embedding, Attention, FeedForward, EncoderBlock, Encoder, DecoderBlock, Decoder, PlainTransformer)
+
+
+def cell_of(class_):
+    """The cell in which a class was defined."""
+    method = next(value for value in vars(class_).values() if inspect.isfunction(value))
+    return "".join(linecache.getlines(method.__code__.co_filename)).strip()
+
+
+in_one_piece = "\n\n\n".join(map(cell_of, CLASSES))
+markdown(f"```python\nimport torch\nfrom torch import nn\n\nfrom course_lib.positional import sinusoidal_table\n\n\n{in_one_piece}\n```")
+lines_of_code = [line for line in in_one_piece.splitlines() if line.strip()]
+claim("The model has fewer than eighty lines, blank ones not counted.", 0 < len(lines_of_code) < 80, lines=len(lines_of_code))
 
 # %% [markdown] tags=["deeper"]
 # ### What can the translator lose, in numbers?
