@@ -36,8 +36,10 @@ def right_hide(ids, maskable, choose, fate, others, mask_id):
     for b, t in itertools.product(*map(range, ids.shape)):
         if not maskable[b, t] or choose[b, t].item() >= 0.15:
             targets[b][t] = -100
-        elif fate[b, t].item() < 0.9:
-            inputs[b][t] = mask_id if fate[b, t].item() < 0.8 else others[b, t].item()
+        elif fate[b, t].item() < 0.8:
+            inputs[b][t] = mask_id
+        elif fate[b, t].item() >= 0.9:
+            inputs[b][t] = others[b, t].item()
     return torch.tensor(inputs), torch.tensor(targets)
 
 

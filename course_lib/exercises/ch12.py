@@ -33,7 +33,7 @@ IGNORE, MASK = -100, 4
 
 
 def _masked(
-    ids, maskable, choose, fate, others, every=False, below=0.8, upto=0.9, swap=False, late=False, mask_id=MASK
+    ids, maskable, choose, fate, others, every=False, below=0.8, since=0.9, swap=False, early=False, mask_id=MASK
 ):
     """The reference with a loop, and the mistakes that change a bound."""
     inputs, targets = ids.clone(), torch.full_like(ids, IGNORE)
@@ -43,7 +43,7 @@ def _masked(
             targets[b, t] = ids[b, t]
             if fate[b, t] < below:
                 inputs[b, t] = others[b, t] if swap else mask_id
-            elif (fate[b, t] >= upto) if late else (fate[b, t] < upto):
+            elif (fate[b, t] < 0.9) if early else (fate[b, t] >= since):
                 inputs[b, t] = mask_id if swap else others[b, t]
     return inputs, targets
 
@@ -51,7 +51,7 @@ def _masked(
 @check(
     hints=(
         "First decide which positions are chosen, then what becomes of each; the targets need only the first.",
-        "chosen = maskable and choose < 0.15; of these: fate < 0.8 the mask, < 0.9 the other token, else unchanged",
+        "chosen = maskable and choose < 0.15; of these: fate < 0.8 the mask, >= 0.9 the other token, else unchanged",
         "torch.where(condition, a, b) twice for the inputs; ids.masked_fill(~chosen, -100) for the targets",
     )
 )
@@ -112,7 +112,7 @@ def _explain_hidden(inputs, targets, draws):
             ids.masked_fill(~(chosen & (fate < 0.8)), IGNORE)
         ),
         "a chosen token that stays as it is has no target; it must be predicted like the others": (
-            ids.masked_fill(~(chosen & (fate < 0.9)), IGNORE)
+            ids.masked_fill(~(chosen & ((fate < 0.8) | (fate >= 0.9))), IGNORE)
         ),
         "the targets outside the chosen positions are 0, which is a token; F.cross_entropy leaves out -100": (
             ids.masked_fill(~chosen, 0)
@@ -123,14 +123,20 @@ def _explain_hidden(inputs, targets, draws):
             raise Wrong(message)
     input_mistakes = {
         "all chosen tokens became the mask: 10 % should become another token, 10 % stay": _masked(*draws, below=1.1),
-        "no chosen token stays as it is: above 0.9 nothing changes": _masked(*draws, upto=1.1),
-        "no token becomes another one: between 0.8 and 0.9 stands the token of `others`": _masked(*draws, upto=0.8),
-        "masks and other tokens have changed places: below 0.8 the mask": _masked(*draws, swap=True),
-        "no chosen token became the mask: `fate < 0.9` holds for the masked ones too, so the tokens of `others` were "
-        "written over the masks; they belong where fate is at least 0.8 and below 0.9": _masked(*draws, below=0),
-        "the token of `others` stands above 0.9; here it stands between 0.8 and 0.9, and above nothing changes": (
-            _masked(*draws, late=True)
+        "no chosen token stays as it is: between 0.8 and 0.9 nothing changes, and yours has the token of `others`": (
+            _masked(*draws, since=0.8)
         ),
+        "no chosen token stays as it is: between 0.8 and 0.9 nothing changes, and yours has the mask": (
+            _masked(*draws, below=0.9)
+        ),
+        "no token becomes another one: from 0.9 on stands the token of `others`": _masked(*draws, since=1.1),
+        "masks and other tokens have changed places: below 0.8 the mask": _masked(*draws, swap=True),
+        "no chosen token became the mask: below 0.9 stand the tokens of `others`, over the masks too; they belong "
+        "where fate is at least 0.9": _masked(*draws, below=0, early=True),
+        "no chosen token became the mask: the tokens of `others` stand everywhere, written over the masks too; they "
+        "belong where fate is at least 0.9": _masked(*draws, below=0, since=0),
+        "the last two tenths have changed places: the token of `others` stands from 0.9 on, and between 0.8 and 0.9 "
+        "nothing changes": _masked(*draws, early=True),
     }
     for message, wrong in input_mistakes.items():
         if torch.equal(inputs, wrong[0]):
@@ -437,7 +443,7 @@ def _parameters(V, L, D, N, F, S=2, embeddings=True, norms=True, biases=True, po
 
 @check(
     hints=(
-        "Go through section 4's network: three tables and a norm; N times attention, feed-forward and two norms. Then "
+        "Go through section 2's network: three tables and a norm; N times attention, feed-forward and two norms. Then "
         "the pooler.",
         "tables (V + L + 2) D; attention 4 matrices D x D with biases; feed-forward D x F and F x D; a norm has 2 D",
         "a layer has 4 D (D + 1) + 2 D F + F + D + 4 D parameters; the pooler D (D + 1)",

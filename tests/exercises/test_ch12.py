@@ -25,29 +25,29 @@ SOLUTIONS = {
 # --- planted mistakes: {exercise: [(part of the message wanted, wrong answer), ...]} ---------
 
 
-def hidden(below=0.8, upto=0.9, everything=False, swap=False, targets=None):
+def hidden(below=0.8, since=0.9, everything=False, swap=False, targets=None):
     """Masking with mistakes to choose from."""
 
     def hide(ids, maskable, choose, fate, others, mask_id):
         chosen = (maskable | everything) & (choose < 0.15)
         first, second = (others, mask_id) if swap else (mask_id, others)
         inputs = torch.where(chosen & (fate < below), first, ids)
-        inputs = torch.where(chosen & (fate >= below) & (fate < upto), second, inputs)
+        inputs = torch.where(chosen & (fate >= below) & (fate >= since), second, inputs)
         wanted = ids.masked_fill(~chosen, -100)
         return inputs, wanted if targets is None else targets(ids, inputs, chosen, fate)
 
     return hide
 
 
-def late(ids, maskable, choose, fate, others, mask_id):
-    """The library's order: the random token above 0.9, not below."""
-    inputs, targets = hidden(upto=0.8)(ids, maskable, choose, fate, others, mask_id)
-    return torch.where((targets != -100) & (fate >= 0.9), others, inputs), targets
+def early(ids, maskable, choose, fate, others, mask_id):
+    """The last two tenths exchanged: the random token below 0.9, not from there on."""
+    inputs, targets = hidden(since=1.1)(ids, maskable, choose, fate, others, mask_id)
+    return torch.where((targets != -100) & (fate >= 0.8) & (fate < 0.9), others, inputs), targets
 
 
 def others_over_masks(ids, maskable, choose, fate, others, mask_id):
     """Two steps, of which the second holds for the masked tokens too."""
-    inputs, targets = hidden(upto=0.8)(ids, maskable, choose, fate, others, mask_id)
+    inputs, targets = hidden(since=1.1)(ids, maskable, choose, fate, others, mask_id)
     return torch.where((targets != -100) & (fate < 0.9), others, inputs), targets
 
 
@@ -162,17 +162,22 @@ PLANTED = {
     "hide": [
         ("not maskable", hidden(everything=True)),
         ("all chosen tokens became", hidden(below=1.1)),
-        ("no chosen token stays", hidden(upto=1.1)),
-        ("no token becomes another", hidden(upto=0.8)),
-        ("changed places", hidden(swap=True)),
+        ("yours has the token of `others`", hidden(since=0.8)),
+        ("yours has the mask", hidden(below=0.9)),
+        ("no token becomes another", hidden(since=1.1)),
+        ("masks and other tokens have changed places", hidden(swap=True)),
         ("targets are the ids everywhere", hidden(targets=lambda ids, inputs, chosen, fate: ids)),
         ("itself is to be predicted", hidden(targets=lambda ids, inputs, chosen, fate: inputs.where(chosen, -100))),
         ("only the masked positions", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(inputs == 4, -100))),
-        ("must be predicted like", hidden(targets=lambda ids, inputs, c, fate: ids.where(c & (fate < 0.9), -100))),
+        (
+            "must be predicted like",
+            hidden(targets=lambda ids, inputs, c, fate: ids.where(c & ((fate < 0.8) | (fate >= 0.9)), -100)),
+        ),
         ("are 0, which is a token", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(chosen, 0))),
         ("the targets are wrong", hidden(targets=lambda ids, inputs, chosen, fate: ids.where(chosen, 7))),
-        ("written over the masks", others_over_masks),
-        ("stands above 0.9", late),
+        ("below 0.9 stand the tokens of `others`", others_over_masks),
+        ("stand everywhere, written over the masks", hidden(below=0, since=0)),
+        ("have changed places: the token of `others`", early),
         ("use the id that was passed", lambda ids, m, c, f, others, mask_id: hidden()(ids, m, c, f, others, 4)),
         ("not at 0.15", lambda ids, m, c, f, *rest: hidden(below=0.8 + 1e-9)(ids, m, c, f, *rest)),
         ("the input is", hidden(below=0.5)),

@@ -1933,14 +1933,15 @@ import numpy as np
 def hide(ids, maskable, choose, fate, others, mask_id):
     ids, maskable, choose, fate, others = (given.numpy() for given in (ids, maskable, choose, fate, others))
     chosen = maskable & (choose < 0.15)
-    inputs = np.select([chosen & (fate < 0.8), chosen & (fate < 0.9)], [mask_id, others], ids)
+    inputs = np.select([chosen & (fate < 0.8), chosen & (fate >= 0.9)], [mask_id, others], ids)
     return inputs, np.where(chosen, ids, -100)
 '''),
     Right("ex12-1-hide", "walrus, list for tuple", '''\
 def hide(ids, maskable, choose, fate, others, mask_id):
     inputs, targets = ids.clone(), torch.full_like(ids, -100)
     targets = torch.where(chosen := maskable & (choose < 0.15), ids, targets)
-    inputs[chosen & (fate < 0.9)] = others[chosen & (fate < 0.9)]
+    inputs[chosen & (fate >= 0.8)] = others[chosen & (fate >= 0.8)]
+    inputs[chosen & (fate < 0.9)] = ids[chosen & (fate < 0.9)]
     inputs[chosen & (fate < 0.8)] = mask_id
     return [inputs, targets]
 '''),
@@ -1974,7 +1975,7 @@ def pretraining_step(network, optimizer, ids, real, choose, fate, others):
 ''', before=('''\
 def hide(ids, maskable, choose, fate, others, mask_id):
     chosen = maskable & (choose < 0.15)
-    inputs = torch.where(chosen & (fate < 0.9), others, ids)
+    inputs = torch.where(chosen & (fate >= 0.9), others, ids)
     inputs[chosen & (fate < 0.8)] = mask_id
     return inputs, ids.masked_fill(~chosen, -100)
 ''', '''\
@@ -1985,7 +1986,7 @@ def chosen_loss(logits, targets):
 def pretraining_step(network, optimizer, ids, real, choose, fate, others):
     inputs = ids.clone()
     if (chosen := (ids >= FIRST) & (choose < 0.15)).any():
-        inputs[chosen & (fate < 0.9)] = others[chosen & (fate < 0.9)]
+        inputs[chosen & (fate >= 0.9)] = others[chosen & (fate >= 0.9)]
         inputs[chosen & (fate < 0.8)] = MASK
     log_probs = network(inputs, real).log_softmax(dim=2)
     loss = -log_probs[chosen][torch.arange(chosen.sum()), ids[chosen]].mean()
@@ -1999,7 +2000,7 @@ def pretraining_step(network, optimizer, ids, real, choose, fate, others):
 def pretraining_step(network, optimizer, ids, real, choose, fate, others):
     network.zero_grad()
     chosen = real.logical_and(ids.ge(FIRST)).logical_and(choose.lt(0.15))
-    kept = torch.where(fate.ge(0.9), ids, others)
+    kept = torch.where(fate.ge(0.9), others, ids)
     inputs = torch.where(chosen, torch.where(fate.lt(0.8), torch.tensor(MASK), kept), ids)
     logits = network(inputs, real)
     wanted = F.one_hot(ids, logits.shape[-1]) * chosen[..., None]
