@@ -139,7 +139,6 @@ claim(
 # **Sections 6 to 10, for a second sitting,** do the same with real words and MiniLM, a published network.
 #
 # - The reading took 800 steps of its own. Section 5 gives the other network as many.
-# - Of the three seeds recorded, this one is the luckiest for the network from scratch.
 #
 # ### You will be able to
 #
@@ -208,19 +207,6 @@ things, good, bad = (
     for words_of_kind in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
 )
 at_thing, at_verb = plot_logits[0, chosen].softmax(dim=-1)
-TRIED = (
-    "the plot was not boring , it was wonderful .",
-    "the plot was boring , it was not wonderful .",
-    "critics called the plot wonderful , but i found it boring .",
-    "critics called the plot boring , but i found it lovely .",
-    "i found the plot lovely , although critics called it boring .",
-    "i expected the music to be poor , but it was superb .",
-)
-read_before = {tuple(row) for row in [*task.unlabelled, *(row for row, _ in hundred)]}
-claim(
-    "None of the six reviews tried in sections 1 to 5 is among the 3,608 or the hundred.",
-    not any((CLS, *text.numericalize(review.split(), vocab), SEP) in read_before for review in TRIED),
-)
 claim(
     "The verb is found; at the other mask it knows that a thing is wanted, but not which one.",
     vocab.itos[at_verb.argmax()] == "was" and at_thing[things].sum() > 0.95 and at_thing.max() < 0.4,
@@ -243,7 +229,13 @@ claim(
 # %% [markdown]
 # ## 2 · The network that guesses
 #
-# **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings. The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
+# **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings.
+
+# %%
+diagrams.show("plain_bert")
+
+# %% [markdown]
+# The block first: attention over both sides, then a feed-forward network, each added to its input and normalised (Post-LN). GELU is a smooth ReLU.
 
 # %%
 class Block(nn.Module):
@@ -337,35 +329,9 @@ gap = "i found the plot lovely , _ critics called it boring ."
 print(best_three(fill(plain, gap)[0]))
 
 # %% [markdown]
-# It knows nothing yet. What should it be asked, so that it learns?
+# It knows nothing yet. Keep the two networks apart: `small_bert`, the library's, has read. `plain`, yours, has not yet; after section 4 the two do about equally well at the gaps. What should `plain` be asked, so that it learns?
 #
 # - Two things of BERT are left out: its dropout, and a second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
-
-# %% tags=["fold"]
-# @title Checked: it is the library's network
-def parameters_of(network):
-    """All parameters but those of two layers of the library's class, for BERT's second task (Going deeper)."""
-    named = network.named_parameters()
-    return [p for name, p in named if not name.startswith(("bert.pooler", "pair"))]
-
-
-def copy_weights(source, target):
-    """Copy the parameters, which have the same order in both classes."""
-    with torch.no_grad():
-        for theirs, mine in zip(*map(parameters_of, (source, target)), strict=True):
-            mine.copy_(theirs)
-    return target
-
-
-ids_of_tests, real_in_tests = text.pad_batch([row for row, _ in task.test])
-with torch.no_grad():
-    plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(ids_of_tests, real_in_tests)
-    library_logits, _ = untrained(ids_of_tests, real_in_tests)
-claim(
-    "With the same weights your network and the library's give the same logits at all real tokens of 400 padded reviews.",
-    torch.allclose(library_logits[real_in_tests], plain_logits[real_in_tests], atol=1e-5),
-    largest_difference=(library_logits - plain_logits)[real_in_tests].abs().max(),
-)
 
 # %% [markdown]
 # ## 3 · How to hide
@@ -378,154 +344,35 @@ claim(
 # - **10 % become a random token:** a visible word may be wrong, so *every* word must be checked against its context.
 # - **10 % stay as they are:** the vector of a visible word must still say which word it is.
 #
-# The loss counts all of them, and the labels hold the old token in each case. These are the paper's reasons (appendix A.1).
+# The loss counts all of them, and the labels hold the old token in each case. The reasons for the three replacements are the paper's (appendix A.1).
 #
-# So a step of pre-training is: hide, predict, measure, improve. Section 4 runs it. To write it yourself first, do these three exercises, an hour in all.
-#
-# ### Exercise 12.1 · Hide
-#
-# Difficulty ●●○○○ · 20 minutes · needs section 3
-#
-# The draws are given, so that the result is determined.
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-1-hide", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def hide(ids, maskable, choose, fate, others, mask_id):
-    """Hide tokens for a masked language model.
-
-    Args:
-        ids: (B, T) int64 tokens.
-        maskable: (B, T) bool, True = may be chosen.
-        choose: (B, T) uniform in [0, 1): a maskable token is chosen where it is below 0.15.
-        fate: (B, T) uniform in [0, 1): below 0.8 the mask, below 0.9 the token of `others`, else unchanged.
-        others: (B, T) int64 random tokens.
-        mask_id: id of [MASK].
-
-    Returns:
-        inputs: (B, T) int64.
-        targets: (B, T) int64, -100 where not chosen.
-    """
-    ### BEGIN SOLUTION
-    chosen = maskable & (choose < 0.15)
-    inputs = torch.where(chosen & (fate < 0.8), mask_id, ids)
-    inputs = torch.where(chosen & (fate >= 0.8) & (fate < 0.9), others, inputs)
-    return inputs, torch.where(chosen, ids, -100)
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-1-hide-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch12.hide(hide)
-
-# %% [markdown]
-# ### Exercise 12.2 · Find the bug: a loss that is too good
-#
-# Difficulty ●●○○○ · 15 minutes · needs section 3
-#
-# After a hundred steps a colleague's loss is less than a third of yours. Measured by yours at the end of training, her network has learned less than yours. Find two mistakes, and write it right.
-#
-# ```python
-# def chosen_loss(logits, targets):  # (B, T, V), (B, T) with -100 where not chosen
-#     targets = targets.clamp(min=0)  # -100 is not a token
-#     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-#     return loss / targets.numel()
-# ```
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-2-blank-loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def chosen_loss(logits, targets):
-    """Mean cross-entropy over the chosen tokens.
-
-    Args:
-        logits: (B, T, V).
-        targets: (B, T) int64, -100 where not chosen; at least one position is chosen.
-
-    Returns:
-        scalar tensor, nats per chosen token.
-    """
-    ### BEGIN SOLUTION
-    chosen = targets != -100
-    log_probs = logits[chosen].log_softmax(-1)  # (n, V)
-    return -log_probs.gather(1, targets[chosen][:, None]).mean()
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-2-blank-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
-ch12.chosen_loss(chosen_loss)
-
-# %% [markdown]
-# ### Exercise 12.3 · Assemble: a step of pre-training
-#
-# Difficulty ●●●○○ · 25 minutes · needs exercises 12.1 and 12.2, and section 3
-#
-# You have a masking, a loss and a network. Section 4 shows a solution: write yours first. Put them together into one step of pre-training: hide, predict, measure, improve, with one plain `optimizer.step()`, no clipping. The draws are given again. You may call your `hide` and `chosen_loss`; do without the library's `mask_tokens` and its losses.
-#
-# When the check passes, run the folded cell after it, then `watch_it_fill(pretraining_step)` in a cell of your own. The loss falls, and the gap fills.
-
-# %% nbgrader={"grade": false, "grade_id": "ex12-3-pretraining-step", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def pretraining_step(network, optimizer, ids, real, choose, fate, others):
-    """One step of pre-training on one batch, with the usual shares.
-
-    Args:
-        network: called with inputs and real, both (B, T); returns logits (B, T, V).
-        optimizer: of its parameters; gradients of an earlier step may still be there.
-        ids: (B, T) int64 tokens; special tokens and padding have ids below FIRST = 5, [MASK] is MASK = 4.
-        real: (B, T) bool, True = a real token.
-        choose, fate: (B, T) uniform in [0, 1), as in `hide`.
-        others: (B, T) int64 random words.
-
-    Returns:
-        float, the loss before the step, in nats per chosen token.
-    """
-    ### BEGIN SOLUTION
-    chosen = real & (ids >= FIRST) & (choose < 0.15)
-    inputs = torch.where(chosen & (fate < 0.9), others, ids)
-    inputs = torch.where(chosen & (fate < 0.8), MASK, inputs)
-    loss = F.cross_entropy(network(inputs, real)[chosen], ids[chosen])
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
-    ### END SOLUTION
-
-# %% nbgrader={"grade": true, "grade_id": "ex12-3-pretraining-step-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
-ch12.pretraining_step(pretraining_step)
-
-# %% tags=["fold"]
-# @title watch_it_fill: pre-train with your function
-def watch_it_fill(step, steps=450):
-    """Pre-train the network of section 2 with a step of your own; three words for one gap as it learns."""
-    reader = copy_weights(untrained, MaskedLM(PlainBERT(V)))
-    draws, optimizer = torch.Generator().manual_seed(0), torch.optim.AdamW(reader.parameters(), 0.002)
-    done, nats = 0, []
-    while done < steps:
-        for ids, real, _ in text.batches(task.unlabelled, [0] * len(task.unlabelled), 32, generator=draws):
-            choose, fate = torch.rand(2, *ids.shape, generator=draws)
-            others = torch.randint(FIRST, V, ids.shape, generator=draws)
-            nats.append(float(step(reader, optimizer, ids, real, choose, fate, others)))
-            done += 1
-            if done % 150 == 0:
-                print(f"step {done}, loss {sum(nats[-50:]) / 50:.2f}:", best_three(fill(reader, gap)[0]))
-            if done == steps:
-                break
+# So a step of pre-training is: hide, predict, measure, improve.
 
 # %% [markdown]
 # ## 4 · The reading
 #
-# **How does the network learn to guess?** First hide. This is section 3 as the library writes it; the choice is drawn anew in each call, and `maskable` is True at real words alone:
+# **How does the network learn to guess?** First hide. This is section 3 as the library writes it. `fate` says what happens to a chosen token: below 0.8 it becomes the mask, from 0.9 on a random token, between the two it stays. The choice is drawn anew in each call, and `maskable` is True at real words alone:
 
 # %%
 show_source(mask_tokens)
 
 # %% [markdown]
-# `hide_in_tests` hides words of all 400 test reviews. The first of them, and its labels (a dot is -100):
+# `hide_words` calls it for our reviews, `hide_in_tests` for all 400 test reviews. The first of them, and its labels (a dot is -100):
 
 # %%
-test_ids, test_real = text.pad_batch([row for row, _ in task.test])
-maskable = test_real & (test_ids >= FIRST)  # real, and no special token
+def hide_words(ids, real, draws):  # (B, T) each, and a generator
+    maskable = real & (ids >= FIRST)  # real, and no special token
+    return mask_tokens(
+        ids, maskable, V, MASK, generator=draws, first_regular_id=FIRST
+    )
 
 
 def hide_in_tests(seed):
-    """Inputs and labels, with masks drawn from this seed."""
     draws = torch.Generator().manual_seed(seed)
-    return mask_tokens(test_ids, maskable, V, MASK, draws, first_regular_id=FIRST)
+    return hide_words(test_ids, test_real, draws)
 
 
+test_ids, test_real = text.pad_batch([row for row, _ in task.test])
 for name, row in zip(("input", "label"), hide_in_tests(seed=0), strict=True):
     print(f"{name:5}", " ".join("." if i == IGNORE else vocab.itos[i] for i in row[0]))
 
@@ -546,10 +393,38 @@ def adamw(network, rate, steps):
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
 
 # %% [markdown]
-# Each step takes a batch, hides words of it, predicts, and improves. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. The rate goes up to 0.003; gradients are clipped at 1. The start is the first page's: `copy_weights` takes the numbers of `untrained`. Every 200 of the 800 steps we look at the gap.
+# We start from the same random weights as on the first page, copied from `untrained`. Both classes have the same parameters in the same order; only the library's has two layers more, for BERT's second task, which `parameters_of` leaves out:
+
+# %%
+def parameters_of(network):
+    named = network.named_parameters()
+    return [p for name, p in named if not name.startswith(("bert.pooler", "pair"))]
+
+
+def copy_weights(source, target):
+    pairs = zip(parameters_of(source), parameters_of(target), strict=True)
+    with torch.no_grad():
+        for theirs, mine in pairs:
+            mine.copy_(theirs)
+    return target
+
+# %% tags=["fold"]
+# @title Checked: it is the library's network
+ids_of_tests, real_in_tests = text.pad_batch([row for row, _ in task.test])
+with torch.no_grad():
+    plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(ids_of_tests, real_in_tests)
+    library_logits, _ = untrained(ids_of_tests, real_in_tests)
+claim(
+    "With the same weights your network and the library's give the same logits at all real tokens of 400 padded reviews.",
+    torch.allclose(library_logits[real_in_tests], plain_logits[real_in_tests], atol=1e-5),
+    largest_difference=(library_logits - plain_logits)[real_in_tests].abs().max(),
+)
+
+# %% [markdown]
+# Each step takes a batch, hides words of it, predicts, and improves. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. The rate goes up to 0.003; gradients are clipped at 1. Every 200 of the 800 steps we print the mean of the last 50 losses, and look at the gap.
 
 # %% tags=["nbval-ignore-output"]
-plain = copy_weights(untrained, plain)  # the first page's random start
+plain = copy_weights(untrained, plain)
 losses = []
 draws = torch.Generator().manual_seed(0)
 stream = endless(task.unlabelled, [0] * len(task.unlabelled), 32, draws)
@@ -557,8 +432,7 @@ optimizer, schedule = adamw(plain, 0.003, steps=800)
 print("before training:", best_three(fill(plain, gap)[0]))
 for step in tqdm(range(1, 801), leave=False):
     ids, real, _ = next(stream)
-    regular = real & (ids >= FIRST)
-    inputs, targets = mask_tokens(ids, regular, V, MASK, draws, 0.15, FIRST)
+    inputs, targets = hide_words(ids, real, draws)
     loss = F.cross_entropy(plain(inputs, real).flatten(0, 1), targets.flatten())
     optimizer.zero_grad()
     loss.backward()
@@ -567,7 +441,8 @@ for step in tqdm(range(1, 801), leave=False):
     schedule.step()
     losses.append(loss.item())
     if step % 200 == 0:
-        print(f"step {step}, loss {loss:.2f}:", best_three(fill(plain, gap)[0]))
+        mean = sum(losses[-50:]) / 50
+        print(f"step {step}, loss {mean:.2f}:", best_three(fill(plain, gap)[0]))
 
 # %% [markdown]
 # At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
@@ -575,7 +450,7 @@ for step in tqdm(range(1, 801), leave=False):
 # **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review and computes the best guess.
 
 # %% tags=["fold"]
-# @title The three losses beside it
+# @title The perfect reader
 def perfect_reader(draws=2, seed=12345):
     """Its mean loss at the positions that `toys.masked_scores` chooses, what it expects by Bayes' rule, and at [MASK] alone.
 
@@ -611,19 +486,16 @@ def perfect_reader(draws=2, seed=12345):
 
 
 perfect, perfect_expects, perfect_at_mask = perfect_reader()
-times_seen = Counter(word for review in toys.review_text() for word in review.words)
-unigram = sum(c * math.log(times_seen.total() / c) for c in times_seen.values()) / times_seen.total()
-levels = {
-    "log V": math.log(V),
-    "unigram": unigram,
-    "perfect reader": perfect,
-}
-curve = [
-    {"step": step, "loss": sum(losses[step - 50 : step]) / 50}
-    for step in range(50, len(losses) + 1, 50)
-]
 
 # %%
+times_seen = Counter(word for review in toys.review_text() for word in review.words)
+probs_of_words = [n / times_seen.total() for n in times_seen.values()]
+unigram = -sum(p * math.log(p) for p in probs_of_words)
+levels = {"log V": math.log(V), "unigram": unigram, "perfect reader": perfect}
+curve = []
+for step in range(50, 801, 50):  # the mean of 50 steps each
+    curve.append({"step": step, "loss": sum(losses[step - 50 : step]) / 50})
+
 figures.loss_at_chosen(curve, levels)
 
 # %% tags=["fold"]
@@ -712,10 +584,15 @@ class Classifier(nn.Module):
 # Before and after the exchange:
 
 # %%
+diagrams.show("new_head")
+
+# %%
 for name, network in {"before": plain, "after": Classifier(plain.bert, 2)}.items():
     print(name, "->", tuple(network(first_ids, first_real).shape))
     for part, module in network.named_children():
         print(f"    {part:8}{number_of_parameters(module):7,} parameters")
+    for part, values in network.named_parameters(recurse=False):
+        print(f"    {part:8}{values.numel():7,} parameters")
 
 # %% [markdown]
 # All that is new is a layer of 130 random numbers.
@@ -770,18 +647,11 @@ claim(
     before=before,
     after=after,
 )
-labels_of_bag = defaultdict(list)
-for review in toys.review_text():
-    labels_of_bag[tuple(sorted(review.words))].append(review.label)
-claim(
-    "In this language every bag of words belongs to as many positive reviews as negative ones.",
-    all(2 * sum(labels_in_bag) == len(labels_in_bag) for labels_in_bag in labels_of_bag.values()),
-)
 
 # %% [markdown]
 # ### Your judge at work
 #
-# From a string to a verdict it is three steps: words to ids, ids to two logits, logits to two probabilities.
+# Getting from a string to a verdict takes three steps: words to ids, ids to two logits, logits to two probabilities.
 
 # %% tags=["nbval-ignore-output"]
 def to_ids(review):
@@ -804,6 +674,16 @@ for review in (
     "Critics called the plot wonderful, but I found it boring.",
 ):
     judge_review(review, judge, to_ids)
+
+# %% tags=["fold"]
+# @title Checked: the twins
+labels_of_bag = defaultdict(list)
+for review in toys.review_text():
+    labels_of_bag[tuple(sorted(review.words))].append(review.label)
+claim(
+    "In this language every bag of words belongs to as many positive reviews as negative ones.",
+    all(2 * sum(labels_in_bag) == len(labels_in_bag) for labels_in_bag in labels_of_bag.values()),
+)
 
 # %% [markdown]
 # The first two hold the same words and mean the opposite. In this language every review has such a twin, so a bag of words is no better than a coin. Your judge tells them apart.
@@ -829,10 +709,23 @@ def verdict_on(review, network):
         return network(ids, torch.ones_like(ids, dtype=torch.bool)).argmax(1).item()
 
 
+TRIED = (
+    "the plot was not boring , it was wonderful .",
+    "the plot was boring , it was not wonderful .",
+    "critics called the plot wonderful , but i found it boring .",
+    "critics called the plot boring , but i found it lovely .",
+    "i found the plot lovely , although critics called it boring .",
+    "i expected the music to be poor , but it was superb .",
+)
+read_before = {tuple(row) for row in [*task.unlabelled, *(row for row, _ in hundred)]}
 short_reviews = {TRIED[0]: 1, TRIED[1]: 0, TRIED[2]: 0, TRIED[-1]: 1}
 claim(
     "Your judge and the one from the file judge all four reviews right.",
     all(verdict_on(review, network) == label for review, label in short_reviews.items() for network in (judge, loaded)),
+)
+claim(
+    "None of the six reviews tried in sections 1 to 5 is among the 3,608 or the hundred.",
+    not any((CLS, *text.numericalize(review.split(), vocab), SEP) in read_before for review in TRIED),
 )
 
 # %% [markdown]
@@ -840,7 +733,7 @@ claim(
 #
 # ### Was it the reading that helped?
 #
-# On the first page one network had 800 steps more than the other. So the network from scratch now gets 950 steps on the labels, and the best of three rates. Three seeds, with 20, 50, 100 and 200 labels:
+# On the first page one network had 800 steps more than the other; and of the three seeds recorded, that one is the luckiest for the network from scratch. So this network now gets 950 steps on the labels, and the best of three rates. Three seeds, with 20, 50, 100 and 200 labels:
 
 # %% tags=["fold"]
 # @title With and without reading
@@ -891,21 +784,393 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the first page's seed, but is some 20 points behind in the two others. With 200 it does as well: 200 reviews, read again and again, probably hold the grammar of this small language. Where both end alike, reading still saved 800 steps on the task, and it is done once for all tasks.
+# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the first page's seed, but is some 20 points behind in the two others. With 200 it does as well. Where both end alike, reading still saved 800 steps on the task, and it is done once for all tasks.
 #
 # - In all, the network that read saw 28,000 reviews, the one with 950 steps 15,200: batches of reading are larger.
 # - The rates from scratch were chosen on 400 further labelled reviews; after reading the rate stays 0.001.
 # - The first page's 0.97 had other random numbers in its new layer.
-# - BERT's authors take the vector at `[CLS]` in place of the mean; next sentence prediction had trained it.
+# - In place of the mean BERT's authors take the vector at `[CLS]`, which next sentence prediction had trained.
 # - Two more ways, 150 steps from scratch and a frozen network, are in *Going deeper*.
 #
-# *You have a judge that works: a good place to stop.* Two exercises belong to this half: 12.4 prepares the next one, 12.5 looks back; together they take 55 minutes.
+# *You have a judge that works: a good place to stop.* Three exercises belong to this half, an hour in all. In them you rebuild section 4's step, without looking back.
+#
+# ### Exercise 12.1 · Hide
+#
+# Difficulty ●●○○○ · 20 minutes · needs section 3
+#
+# The draws are given, so that the result is determined.
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-1-hide", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def hide(ids, maskable, choose, fate, others, mask_id):
+    """Hide tokens for a masked language model.
+
+    Args:
+        ids: (B, T) int64 tokens.
+        maskable: (B, T) bool, True = may be chosen.
+        choose: (B, T) uniform in [0, 1): a maskable token is chosen where it is below 0.15.
+        fate: (B, T) uniform in [0, 1): below 0.8 the mask, from 0.9 on the token of `others`, else unchanged.
+        others: (B, T) int64 random tokens.
+        mask_id: id of [MASK].
+
+    Returns:
+        inputs: (B, T) int64.
+        targets: (B, T) int64, -100 where not chosen.
+    """
+    ### BEGIN SOLUTION
+    chosen = maskable & (choose < 0.15)
+    inputs = torch.where(chosen & (fate < 0.8), mask_id, ids)
+    inputs = torch.where(chosen & (fate >= 0.9), others, inputs)
+    return inputs, torch.where(chosen, ids, -100)
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-1-hide-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch12.hide(hide)
+
+# %% [markdown]
+# ### Exercise 12.2 · Find the bug: a loss that is too good
+#
+# Difficulty ●●○○○ · 15 minutes · needs section 3
+#
+# After a hundred steps a colleague's loss is less than a third of yours. Measured by yours at the end of training, her network has learned less than yours. Find two mistakes, and write it right.
+#
+# ```python
+# def chosen_loss(logits, targets):  # (B, T, V), (B, T) with -100 where not chosen
+#     targets = targets.clamp(min=0)  # -100 is not a token
+#     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+#     return loss / targets.numel()
+# ```
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-2-blank-loss", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def chosen_loss(logits, targets):
+    """Mean cross-entropy over the chosen tokens.
+
+    Args:
+        logits: (B, T, V).
+        targets: (B, T) int64, -100 where not chosen; at least one position is chosen.
+
+    Returns:
+        scalar tensor, nats per chosen token.
+    """
+    ### BEGIN SOLUTION
+    chosen = targets != -100
+    log_probs = logits[chosen].log_softmax(-1)  # (n, V)
+    return -log_probs.gather(1, targets[chosen][:, None]).mean()
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-2-blank-loss-check", "locked": true, "points": 2, "schema_version": 3, "solution": false, "task": false}
+ch12.chosen_loss(chosen_loss)
+
+# %% [markdown]
+# ### Exercise 12.3 · Assemble: a step of pre-training
+#
+# Difficulty ●●●○○ · 25 minutes · needs exercises 12.1 and 12.2, and section 4
+#
+# You have a masking, a loss and a network. Without looking back, rebuild the step: hide, predict, measure, improve, with one plain `optimizer.step()`, no clipping. The draws are given again. You may call your `hide` and `chosen_loss`; do without the library's `mask_tokens` and its losses.
+#
+# When the check passes, run the folded cell after it, then `watch_it_fill(pretraining_step)` in a cell of your own. The loss falls, and the gap fills.
+
+# %% nbgrader={"grade": false, "grade_id": "ex12-3-pretraining-step", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def pretraining_step(network, optimizer, ids, real, choose, fate, others):
+    """One step of pre-training on one batch, with the usual shares.
+
+    Args:
+        network: called with inputs and real, both (B, T); returns logits (B, T, V).
+        optimizer: of its parameters; gradients of an earlier step may still be there.
+        ids: (B, T) int64 tokens; special tokens and padding have ids below FIRST = 5, [MASK] is MASK = 4.
+        real: (B, T) bool, True = a real token.
+        choose, fate: (B, T) uniform in [0, 1), as in `hide`.
+        others: (B, T) int64 random words.
+
+    Returns:
+        float, the loss before the step, in nats per chosen token.
+    """
+    ### BEGIN SOLUTION
+    chosen = real & (ids >= FIRST) & (choose < 0.15)
+    inputs = torch.where(chosen & (fate >= 0.9), others, ids)
+    inputs = torch.where(chosen & (fate < 0.8), MASK, inputs)
+    loss = F.cross_entropy(network(inputs, real)[chosen], ids[chosen])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+    ### END SOLUTION
+
+# %% nbgrader={"grade": true, "grade_id": "ex12-3-pretraining-step-check", "locked": true, "points": 4, "schema_version": 3, "solution": false, "task": false}
+ch12.pretraining_step(pretraining_step)
+
+# %% tags=["fold"]
+# @title watch_it_fill: pre-train with your function
+def watch_it_fill(step, steps=450):
+    """Pre-train the network of section 2 with a step of your own; three words for one gap as it learns."""
+    reader = copy_weights(untrained, MaskedLM(PlainBERT(V)))
+    draws, optimizer = torch.Generator().manual_seed(0), torch.optim.AdamW(reader.parameters(), 0.002)
+    done, nats = 0, []
+    while done < steps:
+        for ids, real, _ in text.batches(task.unlabelled, [0] * len(task.unlabelled), 32, generator=draws):
+            choose, fate = torch.rand(2, *ids.shape, generator=draws)
+            others = torch.randint(FIRST, V, ids.shape, generator=draws)
+            nats.append(float(step(reader, optimizer, ids, real, choose, fate, others)))
+            done += 1
+            if done % 150 == 0:
+                print(f"step {done}, loss {sum(nats[-50:]) / 50:.2f}:", best_three(fill(reader, gap)[0]))
+            if done == steps:
+                break
+
+# %% [markdown]
+# ## 6 · Real words
+#
+# **What does your judge do with words that it does not know?** It judges this text, too, though it can read nothing of it but the full stop:
+
+# %% tags=["nbval-ignore-output"]
+print(*(vocab.itos[i] for i in to_ids("We left early.")))
+judge_review("We left early.", judge, to_ids)
+
+# %% [markdown]
+# Real words do not fit in a list of 40, and a longer list always lacks some. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut into **WordPieces**. A piece inside a word begins with `##`, and is a different entry from the same letters at a word's start. The tokenizer takes the longest known piece from the left, then the longest that continues it; if none fits, the whole word is `[UNK]`. With eleven pieces:
+
+# %%
+pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
+with tempfile.TemporaryDirectory() as folder:
+    Path(folder, "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    tokenizer = huggingface.tokenizer(folder)
+encoded = tokenizer.encode("Playing! unplayable playful")
+print("tokens", *encoded.tokens)
+print("ids   ", *encoded.ids)
+
+# %% tags=["fold"]
+# @title Checked: a word that no pieces make up
+claim(
+    "'playful' is unknown as a whole, though it begins with a known piece.",
+    encoded.tokens[-2] == "[UNK]",
+)
+
+# %% [markdown]
+# "Uncased" models lower-case the text and drop accents first. So `tokenizer.encode(string).ids` takes the place of `to_ids`. Who has read with such words?
+
+# %% [markdown]
+# ## 7 · A network that others have trained
+#
+# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2), of BERT's architecture, with six layers of width 384. It learned to imitate a larger network, and was then trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its pieces, and `model.safetensors`, a table of names and numbers.
+#
+# The rest is section 5 again. The strings become ids; of a long review the last 256 are kept. `BERT.from_pretrained` is the library's network: the parts of your `PlainBERT`, filled with the published numbers. `Classifier` puts a new layer on it. `fine_tune` trains everything, at a rate of 5e-5, one that BERT's authors recommend:
+
+# %%
+def make_film_judge(source, reviews):
+    tokenizer = huggingface.tokenizer(source)
+    tokenizer.enable_truncation(256, direction="left")  # keeps a review's end
+
+    def encode(review):
+        return tokenizer.encode(review.replace("<br />", " ")).ids
+
+    pairs = [(encode(review), label) for review, label in reviews]
+    set_seed(0)
+    film_judge = Classifier(BERT.from_pretrained(source), classes=2, D=384)
+    fine_tune(film_judge, pairs, steps=56, rate=5e-5)
+    return film_judge, encode
+
+# %% [markdown]
+# `reviews` is a list such as `[("What a film!", 1), ("Two hours lost.", 0)]`. Here it holds a hundred of IMDB's (chapter 02). Then come a hundred new ones, and five short reviews of our own, two of which you know. The cell trains for some two minutes if MiniLM and IMDB lie on this machine. Otherwise it prints what was recorded with seed 0, where 200 new reviews were judged:
+
+# %% tags=["nbval-ignore-output"]
+try:
+    source = minilm.find_minilm()  # minilm.MINILM fetches it, 91 MB
+    known, new = minilm.draw_reviews(seed=0, size=100, tested=100)
+    film_judge, encode = make_film_judge(source, list(zip(*known)))
+    new_pairs = [(encode(review), label) for review, label in zip(*new)]
+    print(f"new reviews {share_right(film_judge, new_pairs):.2f}")
+    for review in minilm.JUDGED:
+        judge_review(review, film_judge, encode)
+except DataError:
+    print("MiniLM or IMDB is not on this machine. Recorded, seed 0:")
+    record = ledger.load("minilm-judge")["runs"][0]["results"]["100 labels"]
+    print(f"new reviews {record['accuracy']:.2f}")
+    for review, p in zip(minilm.JUDGED, record["positive"]):
+        verdict = "positive" if p > 0.5 else "negative"
+        print(f"{verdict} {max(p, 1 - p):.2f}  {review}")
+
+# %% tags=["fold"]
+# @title Recorded: three judges of a hundred labels each
+recorded_judges = [run["results"]["100 labels"] for run in ledger.load("minilm-judge")["runs"]]
+says = list(zip(*(row["positive"] for row in recorded_judges), strict=True))  # a row for each of the five
+table(
+    ["review", "its label", *(f"seed {seed}" for seed in range(3))],
+    [
+        [review, "+" if label else "-", *(f"{'positive' if p > 0.5 else 'negative'} {max(p, 1 - p):.2f}" for p in row)]
+        for (review, label), row in zip(minilm.JUDGED.items(), says, strict=True)
+    ],
+)
+minilm_right = ledger.values("imdb-minilm", "100 labels", "accuracy")
+bag_right = ledger.values("minilm-bag", "words, 100 labels", "accuracy")
+claim(
+    "In three seeds MiniLM is right on 73 to 82 % of 2,000 new reviews of IMDB, the bag of words on 70 to 72 %, and MiniLM is ahead each time.",
+    len(minilm_right) == 3
+    and all(0.73 < m < 0.82 and 0.7 < b < 0.72 and m > b for m, b in zip(minilm_right, bag_right, strict=True)),
+    MiniLM=", ".join(f"{value:.2f}" for value in minilm_right),
+)
+claim(
+    "All three judge the plain praise right; all three read *not boring, it was wonderful* as a bad review, and its negative twin too.",
+    list(minilm.JUDGED) == recorded_judges[0]["texts"]
+    and len(recorded_judges) == 3
+    and all(p > 0.5 for p in says[2])
+    and all(p < 0.5 for p in says[0] + says[1]),
+)
+
+# %% [markdown]
+# A hundred labels make a judge of real reviews that is right on 0.74 to 0.81 of them, in three seeds; a bag of words gets 0.71. But look at the first of the five. Your judge of 40 words was sure of it, and right; all three film judges read it as a bad review. What is the reading worth here, and what do more labels bring?
+#
+# - MiniLM has dropout, so here `train()` and `eval()` in `fine_tune` matter.
+# - In the recorded runs attention has no dropout, to save time.
+# - Five short reviews are examples, no measurement.
+
+# %% [markdown]
+# ## 8 · Few labels, real reviews
+#
+# **What is reading worth in a real language?** Three networks learn from 100, 400 or 1,600 of IMDB's labelled reviews:
+#
+# - **from scratch**: a small encoder, two layers of width 128;
+# - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
+# - **MiniLM**, with a new layer on the mean.
+#
+# Beside them are chapter 02's bags of words. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. The points at the right have all 25,000 labels.
+
+# %% tags=["fold"]
+# @title Accuracy by the number of labels
+WAYS = {
+    "MiniLM": ("imdb-minilm", "{} labels"),
+    "our pre-training": ("imdb-bert-curves", "pre-trained, {} labels"),
+    "from scratch": ("imdb-bert-curves", "from scratch, {} labels"),
+    "bag of words": ("minilm-bag", "words, {} labels"),
+    "bag of words and pairs": ("minilm-bag", "words and pairs, {} labels"),
+}
+FEW = (100, 400, 1600)
+ALL = {  # with all 25,000 labels
+    "MiniLM": ("imdb-minilm-all", "25000 labels"),
+    "bag of words": ("imdb-bow", "unigrams, scaled"),
+    "bag of words and pairs": ("imdb-bow", "unigrams + bigrams, scaled"),
+}
+figures.imdb_by_labels(WAYS, FEW, ALL)
+
+# %% tags=["fold"]
+# @title The ledger: 100 to 25,000 labels
+def few(way, n):
+    """Accuracy with n labels: {seed: accuracy}."""
+    experiment, variant = WAYS[way]
+    seeds = [run["seed"] for run in ledger.load(experiment)["runs"]]
+    return dict(zip(seeds, ledger.values(experiment, variant.format(n), "accuracy"), strict=True))
+
+
+def mean_of(values):
+    """Their mean."""
+    return sum(values) / len(values)
+
+
+def leads(way, others, n):
+    """How far a way is ahead of the best of others, one number for each seed."""
+    return [value - max(few(other, n)[seed] for other in others) for seed, value in few(way, n).items()]
+
+
+with_all = {way: ledger.values(*where, "accuracy") for way, where in ALL.items()}
+table(
+    ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW), "25,000 labels"],
+    [
+        [way, *(mean_of(few(way, n).values()) for n in FEW), mean_of(with_all[way]) if way in with_all else "-"]
+        for way in WAYS
+    ],
+)
+small, bags = ("our pre-training", "from scratch"), ("bag of words", "bag of words and pairs")
+ahead = {n: mean_of(leads("MiniLM", bags, n)) for n in FEW}
+claim(
+    "On average over three seeds MiniLM is more than 4 points ahead of the better bag with 100 labels, more than 3 with 400, and within a point of it "
+    "with 1,600; with all labels each seed of MiniLM is more than a point ahead of each of either bag.",
+    ahead[100] > 0.04 and ahead[400] > 0.03 and abs(ahead[1600]) < 0.01 and min(with_all["MiniLM"]) > max(max(with_all[bag]) for bag in bags) + 0.01,
+    **{f"ahead with {n:,}": f"{100 * points:.1f} points" for n, points in ahead.items()},
+)
+gains = [mean_of(leads("our pre-training", ["from scratch"], n)) for n in FEW]
+claim(
+    "With each number of labels the pre-trained network is ahead of the same from scratch in every seed; with 100, 400 and 1,600 labels its mean gain is 5.8, 4.9 and 1.6 points.",
+    all(min(leads("our pre-training", ["from scratch"], n)) > 0 for n in FEW) and [round(100 * gain, 1) for gain in gains] == [5.8, 4.9, 1.6],
+)
+
+# %% [markdown]
+# First compare the two small networks: the same architecture, each with a rate fixed beforehand, and the same passes over the labels. In these runs the reading gained 5.8, 4.9 and 1.6 points.
+#
+# MiniLM, with far more training, is ahead of both bags with 100 labels, with 400 (by some 3.6 points) and with 25,000. With 1,600 a bag that read nothing beforehand comes within a point of it, on average; and the bag of words is better than our small encoder throughout. Most film reviews can probably be judged by words and pairs of words. On such a task try a bag first, then see what a well-read network adds.
+#
+# A network that has read can judge after a few labels. What can it do with none?
+#
+# - From scratch got no extra steps, so this does not show what longer training would do.
+# - MiniLM differs in more than reading: it is five times as large as our BERT.
+# - Our pre-training was done once; the three seeds are of fine-tuning.
+# - The bags read whole reviews, the networks only their ends. With all labels the bags keep a tenth back to choose by, all test reviews are judged, and MiniLM has other settings (*Going deeper*).
+
+# %% [markdown]
+# ## 9 · Search by meaning
+#
+# **Can a text be found that shares no word with the question?** MiniLM needs no label for this and no new layer. A text's vector is section 5's mean over its real tokens, brought to length 1; the notice with the nearest vector is shown. Here are four questions, written so that words mislead, and twelve notices:
+
+# %%
+print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
+
+# %%
+guess_3 = predict("how many of the four questions get the right text", ...)
+
+# %%
+cosines = minilm.search()  # (4, 12): by MiniLM
+notices, questions = minilm.tf_idf(minilm.DOCUMENTS, minilm.QUERIES)
+by_words = questions @ notices.T  # (4, 12): by the words in common
+
+# %% tags=["fold", "reveal"]
+# @title The nearest text for each question
+right_text = list(minilm.QUERIES.values())
+nearest = {"words": by_words.argmax(1).tolist(), "MiniLM": cosines.argmax(1).tolist()}
+found = {
+    way: sum(b == r for b, r in zip(best, right_text)) for way, best in nearest.items()
+}
+guess_3.compare(f"{found['MiniLM']} of 4; by the words in common {found['words']}")
+table(
+    ["question", "nearest by words in common", "nearest by MiniLM"],
+    [
+        [question, *(minilm.DOCUMENTS[i] for i in best)]
+        for question, *best in zip(minilm.QUERIES, nearest["words"], nearest["MiniLM"], strict=True)
+    ],
+)
+claim(
+    "MiniLM puts the right text first for all four questions, a count of shared words (tf-idf) for none.",
+    found["MiniLM"] == len(right_text) and found["words"] == 0,
+)
+
+# %% [markdown]
+# The dot product of two vectors of length 1 is the cosine of their angle, from -1 to 1, so a search through many texts is one product of matrices. All cosines of the four questions:
+
+# %%
+figures.search_by_meaning(cosines, minilm.DOCUMENTS, minilm.QUERIES)
+
+# %% tags=["fold"]
+# @title The right texts and the others
+is_right = F.one_hot(torch.tensor(right_text), cosines.shape[1]).bool()
+claim(
+    "Every right text has a cosine above 0.4, every other one below 0.35.",
+    cosines[is_right].min() > 0.4 and cosines[~is_right].max() < 0.35,
+    least_right=cosines[is_right].min(),
+    greatest_other=cosines[~is_right].max(),
+)
+
+# %% [markdown]
+# **Not every BERT can do this.** Guessing hidden words does not bring the means of related texts together: at judging how similar two sentences are, the mean of BERT-base's vectors did worse than a mean of fixed word vectors (Reimers and Gurevych 2019, table 1). So such a network is trained once more, on pairs of texts that belong together, such as a question and its answer: each query of a batch must choose its own text among all texts of the batch, by their cosines. These were MiniLM's billion pairs. (*Going deeper* has the loss.)
+#
+# So an encoder that has read judges with a new last layer, and finds texts after one more training.
+#
+# - Four questions prove little, and tf-idf is a weak baseline: three of its four matches share only words like *the* or *in*, and full stops.
+# - On large collections BM25, another weighted word count, is hard to beat (Thakur et al. 2021).
+# - An encoder is not made to *write*: it fills each gap by itself.
+#
+# Four exercises wait here, 95 minutes in all; 12.5 looks back at section 5.
 #
 # ### Exercise 12.4 · Greedy, longest first
 #
-# Difficulty ●●●○○ · 20 minutes · needs section 5
+# Difficulty ●●●○○ · 20 minutes · needs section 6
 #
-# Your judge knows 40 words. Published networks cut rare words into pieces that they know: first the **longest known piece from the left**, then the longest that continues it, until the end. A piece inside a word begins with `##`. If no piece fits, the whole word is `[UNK]`. With the pieces `play`, `un`, `##play` and `##able`, *unplayable* becomes `un ##play ##able`, and *playful* `[UNK]`.
+# Write section 6's rule: the longest known piece from the left, then the longest that continues it, with `##` before a piece inside a word; if none fits, `[UNK]` for the whole word.
 #
 # Write the loop yourself, without any library's tokenizer.
 
@@ -977,252 +1242,6 @@ print(f"new reviews {explored_right:.2f}")
 ch12.what_tuning_adds.compare(...)
 
 # %% [markdown]
-# ## 6 · Real words
-#
-# **What does your judge do with words that it does not know?** It judges this text, too, though it can read nothing of it but the full stop:
-
-# %% tags=["nbval-ignore-output"]
-print(*(vocab.itos[i] for i in to_ids("We left early.")))
-judge_review("We left early.", judge, to_ids)
-
-# %% [markdown]
-# Real words do not fit in a list of 40, and a longer list always lacks some. BERT's 30,522 tokens are words *and pieces of words*: frequent words are whole, rare ones are cut into **WordPieces**. A piece inside a word begins with `##`, and is a different entry from the same letters at a word's start. The tokenizer takes the longest known piece from the left, then the longest that continues it; if none fits, the whole word is `[UNK]`. With eleven pieces:
-
-# %%
-pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] play un ##play ##able ##ing !".split()
-with tempfile.TemporaryDirectory() as folder:
-    Path(folder, "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    tokenizer = huggingface.tokenizer(folder)
-encoded = tokenizer.encode("Playing! unplayable playful")
-print("tokens", *encoded.tokens)
-print("ids   ", *encoded.ids)
-
-# %% tags=["fold"]
-# @title Checked: a word that no pieces make up
-claim(
-    "'playful' is unknown as a whole, though it begins with a known piece.",
-    encoded.tokens[-2] == "[UNK]",
-)
-
-# %% [markdown]
-# "Uncased" models lower-case the text and drop accents first. So `tokenizer.encode(string).ids` takes the place of `to_ids`. Who has read with such words?
-
-# %% [markdown]
-# ## 7 · A network that others have trained
-#
-# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2), of BERT's architecture, with six layers of width 384. It learned to imitate a larger network, and was then trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its pieces, and `model.safetensors`, a table of names and numbers.
-#
-# From there on all is section 5. The strings become ids; of a long review the last 256 are kept. `Classifier` puts a new layer on the network that has read. `fine_tune` trains everything, at a rate of 5e-5, one that BERT's authors recommend:
-
-# %%
-def make_film_judge(source, reviews):
-    tokenizer = huggingface.tokenizer(source)
-    tokenizer.enable_truncation(256, direction="left")  # keeps a review's end
-
-    def encode(review):
-        return tokenizer.encode(review.replace("<br />", " ")).ids
-
-    pairs = [(encode(review), label) for review, label in reviews]
-    set_seed(0)
-    film_judge = Classifier(BERT.from_pretrained(source), classes=2, D=384)
-    fine_tune(film_judge, pairs, steps=56, rate=5e-5)
-    return film_judge, encode
-
-# %% [markdown]
-# `reviews` is a list such as `[("What a film!", 1), ("Two hours lost.", 0)]`. Here it holds a hundred of IMDB's (chapter 02). Then come a hundred new ones, and five short reviews of our own, two of which you know. The cell trains for some two minutes if MiniLM and IMDB lie on this machine:
-
-# %% tags=["nbval-ignore-output"]
-try:
-    source = minilm.find_minilm()  # minilm.MINILM fetches it, 91 MB
-    known, new = minilm.draw_reviews(seed=0, size=100, tested=100)
-    film_judge, encode = make_film_judge(source, list(zip(*known)))
-    new_pairs = [(encode(review), label) for review, label in zip(*new)]
-    print(f"new reviews {share_right(film_judge, new_pairs):.2f}")
-    for review in minilm.JUDGED:
-        judge_review(review, film_judge, encode)
-except DataError:
-    print("not run: not on this machine; the recorded runs are below")
-
-# %% tags=["fold"]
-# @title Recorded: three judges of a hundred labels each
-recorded_judges = [run["results"]["100 labels"] for run in ledger.load("minilm-judge")["runs"]]
-says = list(zip(*(row["positive"] for row in recorded_judges), strict=True))  # a row for each of the five
-table(
-    ["review", "its label", *(f"seed {seed}" for seed in range(3))],
-    [
-        [review, "+" if label else "-", *(f"{'positive' if p > 0.5 else 'negative'} {max(p, 1 - p):.2f}" for p in row)]
-        for (review, label), row in zip(minilm.JUDGED.items(), says, strict=True)
-    ],
-)
-minilm_right = ledger.values("imdb-minilm", "100 labels", "accuracy")
-bag_right = ledger.values("minilm-bag", "words, 100 labels", "accuracy")
-claim(
-    "In three seeds MiniLM is right on 73 to 82 % of 2,000 new reviews of IMDB, the bag of words on 70 to 72 %, and MiniLM is ahead each time.",
-    len(minilm_right) == 3
-    and all(0.73 < m < 0.82 and 0.7 < b < 0.72 and m > b for m, b in zip(minilm_right, bag_right, strict=True)),
-    MiniLM=", ".join(f"{value:.2f}" for value in minilm_right),
-)
-claim(
-    "All three find the plain praise and the twin that blames; all three take *not boring, it was wonderful* for blame.",
-    list(minilm.JUDGED) == recorded_judges[0]["texts"]
-    and len(recorded_judges) == 3
-    and all(p > 0.5 for p in says[2])
-    and all(p < 0.5 for p in says[0] + says[1]),
-)
-
-# %% [markdown]
-# A hundred labels make a judge of real reviews that is right on 0.74 to 0.81 of them, in three seeds; a bag of words gets 0.71. But look at the first of the five. Your judge of 40 words was sure of it, and right; all three film judges call it negative. What is the reading worth here, and what do more labels bring?
-#
-# - MiniLM has dropout, so here `train()` and `eval()` in `fine_tune` matter.
-# - In the recorded runs attention has no dropout, to save time.
-# - Five short reviews are examples, no measurement.
-
-# %% [markdown]
-# ## 8 · Few labels, real reviews
-#
-# **What is reading worth in a real language?** Three networks learn from 100, 400 or 1,600 of IMDB's labelled reviews:
-#
-# - **from scratch**: a small encoder, two layers of width 128;
-# - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
-# - **MiniLM**, with a new layer on the mean.
-#
-# Beside them are chapter 02's bags of words. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. The points at the right have all 25,000 labels.
-
-# %% tags=["fold"]
-# @title Which runs the figure shows
-WAYS = {
-    "MiniLM": ("imdb-minilm", "{} labels"),
-    "our pre-training": ("imdb-bert-curves", "pre-trained, {} labels"),
-    "from scratch": ("imdb-bert-curves", "from scratch, {} labels"),
-    "bag of words": ("minilm-bag", "words, {} labels"),
-    "bag of words and pairs": ("minilm-bag", "words and pairs, {} labels"),
-}
-FEW = (100, 400, 1600)
-ALL = {  # with all 25,000 labels
-    "MiniLM": ("imdb-minilm-all", "25000 labels"),
-    "bag of words": ("imdb-bow", "unigrams, scaled"),
-    "bag of words and pairs": ("imdb-bow", "unigrams + bigrams, scaled"),
-}
-
-# %%
-figures.imdb_by_labels(WAYS, FEW, ALL)
-
-# %% tags=["fold"]
-# @title The ledger: 100 to 25,000 labels
-def few(way, n):
-    """Accuracy with n labels: {seed: accuracy}."""
-    experiment, variant = WAYS[way]
-    seeds = [run["seed"] for run in ledger.load(experiment)["runs"]]
-    return dict(zip(seeds, ledger.values(experiment, variant.format(n), "accuracy"), strict=True))
-
-
-def mean_of(values):
-    """Their mean."""
-    return sum(values) / len(values)
-
-
-def leads(way, others, n):
-    """How far a way is ahead of the best of others, one number for each seed."""
-    return [value - max(few(other, n)[seed] for other in others) for seed, value in few(way, n).items()]
-
-
-with_all = {way: ledger.values(*where, "accuracy") for way, where in ALL.items()}
-table(
-    ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW), "25,000 labels"],
-    [
-        [way, *(mean_of(few(way, n).values()) for n in FEW), mean_of(with_all[way]) if way in with_all else "-"]
-        for way in WAYS
-    ],
-)
-small, bags = ("our pre-training", "from scratch"), ("bag of words", "bag of words and pairs")
-ahead = {n: mean_of(leads("MiniLM", bags, n)) for n in FEW}
-claim(
-    "On average over three seeds MiniLM is more than 4 points ahead of the better bag with 100 labels, more than 3 with 400, and within a point of it "
-    "with 1,600; with all labels each seed of MiniLM is more than a point ahead of each of either bag.",
-    ahead[100] > 0.04 and ahead[400] > 0.03 and abs(ahead[1600]) < 0.01 and min(with_all["MiniLM"]) > max(max(with_all[bag]) for bag in bags) + 0.01,
-    **{f"ahead with {n:,}": f"{100 * points:.1f} points" for n, points in ahead.items()},
-)
-gains = [mean_of(leads("our pre-training", ["from scratch"], n)) for n in FEW]
-claim(
-    "With each number of labels the pre-trained network is ahead of the same from scratch in every seed; reading is worth most where labels are few: on average more than 4 points with the fewest, less than 4 with the most.",
-    all(min(leads("our pre-training", ["from scratch"], n)) > 0 for n in FEW) and gains[0] > 0.04 > gains[-1],
-    **{f"gain with {n}": f"{100 * gain:.1f} points" for n, gain in zip(FEW, gains, strict=True)},
-)
-
-# %% [markdown]
-# For a clean answer compare the two small networks, which differ in nothing but the reading. It is worth most where labels are few, and little with 1,600.
-#
-# MiniLM, with far more training, is ahead of both bags with 100 labels, with 400 (by some 3.6 points) and with 25,000. With 1,600 a bag that read nothing beforehand does as well, on average; and the bag of words is better than our small encoder throughout. Most film reviews can probably be judged by words and pairs of words. On such a task try a bag first, then see what a well-read network adds.
-#
-# A network that has read can judge after a few labels. What can it do with none?
-#
-# - MiniLM differs in more than reading: it is five times as large as our BERT.
-# - Our pre-training was done once; the three seeds are of fine-tuning.
-# - The bags read whole reviews, the networks only their ends. With all labels the bags keep a tenth back to choose by, all test reviews are judged, and MiniLM has other settings (*Going deeper*).
-
-# %% [markdown]
-# ## 9 · Search by meaning
-#
-# **Can a text be found that shares no word with the question?** MiniLM needs no label for this and no new layer. A text's vector is section 5's mean over its real tokens, brought to length 1; the notice with the nearest vector is shown. Here are four questions, written so that words mislead, and twelve notices:
-
-# %%
-print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
-
-# %%
-guess_3 = predict("how many of the four questions get the right text", ...)
-
-# %%
-cosines = minilm.search()  # (4, 12): by MiniLM
-notices, questions = minilm.tf_idf(minilm.DOCUMENTS, minilm.QUERIES)
-by_words = questions @ notices.T  # (4, 12): by the words in common
-
-# %% tags=["fold", "reveal"]
-# @title The nearest text for each question
-right_text = list(minilm.QUERIES.values())
-nearest = {"words": by_words.argmax(1).tolist(), "MiniLM": cosines.argmax(1).tolist()}
-found = {
-    way: sum(b == r for b, r in zip(best, right_text)) for way, best in nearest.items()
-}
-guess_3.compare(f"{found['MiniLM']} of 4; by the words in common {found['words']}")
-table(
-    ["question", "nearest by words in common", "nearest by MiniLM"],
-    [
-        [question, *(minilm.DOCUMENTS[i] for i in best)]
-        for question, *best in zip(minilm.QUERIES, nearest["words"], nearest["MiniLM"], strict=True)
-    ],
-)
-claim(
-    "MiniLM puts the right text first for all four questions, a count of shared words (tf-idf) for none.",
-    found["MiniLM"] == len(right_text) and found["words"] == 0,
-)
-
-# %% [markdown]
-# The dot product of two vectors of length 1 is the cosine of their angle, from -1 to 1, so a search through many texts is one product of matrices. All cosines of the four questions:
-
-# %%
-figures.search_by_meaning(cosines, minilm.DOCUMENTS, minilm.QUERIES)
-
-# %% tags=["fold"]
-# @title The right texts and the others
-is_right = F.one_hot(torch.tensor(right_text), cosines.shape[1]).bool()
-claim(
-    "Every right text has a cosine above 0.4, every other one below 0.35.",
-    cosines[is_right].min() > 0.4 and cosines[~is_right].max() < 0.35,
-    least_right=cosines[is_right].min(),
-    greatest_other=cosines[~is_right].max(),
-)
-
-# %% [markdown]
-# **Not every BERT can do this.** Guessing hidden words does not bring the means of related texts together: at judging how similar two sentences are, the mean of BERT-base's vectors did worse than a mean of fixed word vectors (Reimers and Gurevych 2019, table 1). So such a network is trained once more, on pairs of texts that belong together, such as a question and its answer: each query of a batch must choose its own text among all texts of the batch, by their cosines. These were MiniLM's billion pairs. (*Going deeper* has the loss.)
-#
-# So an encoder that has read judges with a new last layer, and finds texts after one more training.
-#
-# - Four questions prove little, and the count is a weak rival: three of its four matches share only words like *the* or *in*, and full stops.
-# - On large collections BM25, another weighted word count, is hard to beat (Thakur et al. 2021).
-# - An encoder is not made to *write*: it fills each gap by itself.
-#
-# Two exercises belong to this half, 40 minutes.
-#
 # ### Exercise 12.6 · Count
 #
 # Difficulty ●●●○○ · 25 minutes · needs section 2, chapter 10
@@ -1305,10 +1324,12 @@ ch12.similarities(similarities)
 # **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
 
 # %%
-wasted = {}
-for name, where in {"wrong": torch.ones_like(test_real), "fixed": maskable}.items():
+wasted, words_only = {}, test_real & (test_ids >= FIRST)
+for name, where in {"wrong": torch.ones_like(test_real), "fixed": words_only}.items():
     draws = torch.Generator().manual_seed(1)
-    _, targets = mask_tokens(test_ids, where, V, MASK, draws)
+    _, targets = mask_tokens(
+        test_ids, where, V, MASK, generator=draws, first_regular_id=FIRST
+    )
     wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
     print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
 
@@ -1394,9 +1415,9 @@ claim(
 # ## Summary
 #
 # 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone; the choice is drawn anew for each batch, as in RoBERTa.
-# 2. A network that sees the next word need only copy it; so BERT hides words, and looks both ways in every layer. Its input is a sum of token, position and segment.
+# 2. A network that sees the next word need only copy it; so, to look both ways in every layer, BERT hides words. Its input is a sum of token, position and segment.
 # 3. Fine-tuning exchanges the last layer and trains everything, gently. In the toy, with 200 labels and the same 950 steps in all, a network from scratch did as well; with 100 it did so in one seed of three.
-# 4. Published networks read WordPieces. On real reviews one with far more training led; with 1,600 labels a bag of words and pairs came close.
+# 4. Published networks read WordPieces. On real reviews one with far more training led; with 1,600 labels a bag of words and pairs came within a point of it, on average.
 # 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts and, trained once more on pairs, finds them by meaning; it is not made to write them.
 #
 # ## Where next
@@ -1825,7 +1846,7 @@ counted = Counter()
 for seed in range(100):
     shown, targets = hide_in_tests(seed)
     in_loss, replaced = targets != IGNORE, shown != test_ids
-    counted["tokens"] += maskable.sum().item()
+    counted["tokens"] += words_only.sum().item()
     counted["chosen"] += in_loss.sum().item()
     counted["`[MASK]`"] += (shown == MASK).sum().item()
     counted["another token"] += (in_loss & replaced & (shown != MASK)).sum().item()
@@ -1849,7 +1870,7 @@ claim(
 # %% tags=["fold"]
 # @title Words ever chosen, after 40 epochs
 drawn = torch.stack([hide_in_tests(seed=100 + epoch)[1] != IGNORE for epoch in range(40)])  # (40, R, T)
-ever = {n: (drawn[:n].any(0).sum() / maskable.sum()).item() for n in (1, 10, 40)}
+ever = {n: (drawn[:n].any(0).sum() / words_only.sum()).item() for n in (1, 10, 40)}
 table(
     ["different maskings", "words ever chosen", "expected"],
     [[n, f"{share:.1%}", f"{1 - 0.85**n:.1%}"] for n, share in ever.items()],
@@ -1887,11 +1908,11 @@ claim(
 
 # %%
 shown, targets = hide_in_tests(seed=2)
-often = torch.bincount(test_ids[maskable], minlength=V) + 1e-3
+often = torch.bincount(test_ids[words_only], minlength=V) + 1e-3
 copying = 0.99 * F.one_hot(shown, V) + 0.01 / V  # (B, T, V) probabilities
 answers = torch.where((shown == MASK)[..., None], often / often.sum(), copying)
 each = -answers.gather(2, test_ids[..., None]).log()[..., 0]  # (B, T) nats
-everywhere, at_chosen = each[maskable].mean(), each[targets != IGNORE].mean()
+everywhere, at_chosen = each[words_only].mean(), each[targets != IGNORE].mean()
 print(f"wrong: {everywhere:.2f} nats, fixed: {at_chosen:.2f} nats per chosen token")
 
 # %% tags=["fold"]
@@ -1975,7 +1996,7 @@ claim(
 # @title Frozen features, with more labels too
 with_600 = toys.frozen_accuracy(plain_as_library.bert, task.labelled, task.test)
 claim(
-    "A linear layer on the frozen network is more than 20 points behind fine-tuning with 200 labels, on average; on your network, frozen, even 600 labels do not bring two thirds.",
+    "A linear layer on the frozen network is more than 20 points behind fine-tuning with 200 labels, on average; on your network, frozen, even 600 labels do not reach two thirds.",
     recorded("frozen", 200, FOUR_WAYS) < recorded("pre-trained", 200) - 0.2 and with_600 < 2 / 3,
     with_600_labels=with_600,
 )
@@ -2020,12 +2041,12 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### How does our network of section 8 differ from BERT?
 #
-# *The masks:* only the 8,000 most frequent words can be chosen, each with probability 0.25, the very frequent ones with less; no NSP. *The input:* whole words, 30,000 of them, in windows of 128 without `[CLS]`. *The network:* Pre-LN, ALiBi (chapter 08) beside the learned positions, larger initial weights, no dropout in pre-training. *Fine-tuning:* the mean of all vectors instead of `[CLS]`, the last 128 words of a review, a fifth of them masked at random. MiniLM reads the last 256 WordPieces, masks none, trains for 8, 4 and 2 epochs (ours for 10, 6 and 3) at a rate that the paper recommends, 5e-5, and uses no attention dropout, which halves its time on a processor. With all labels it reads the last 512 in three epochs, in batches of 32 instead of 16, on an H100. Rates and epochs were set beforehand. (The paper: batches of 16 or 32, rates of 2e-5 to 5e-5, 2 to 4 epochs.) The bags read whole reviews. With few labels they choose their penalty by cross-validation on the labelled reviews; of all 25,000 they keep a tenth back for that.
+# *The masks:* only the 8,000 most frequent words can be chosen, each with probability 0.25, the very frequent ones with less; no NSP. *The input:* whole words, 30,000 of them, in windows of 128 without `[CLS]`. *The network:* Pre-LN, ALiBi (chapter 08) beside the learned positions, larger initial weights, no dropout in pre-training. *Fine-tuning:* the mean of all vectors instead of `[CLS]`, the last 128 words of a review, a fifth of them masked at random. MiniLM reads the last 256 WordPieces, masks none, trains for 8, 4 and 2 epochs (ours for 10, 6 and 3, at a rate of 0.0005 after reading and of 0.0015 from scratch) at a rate that the paper recommends, 5e-5, and uses no attention dropout, which halves its time on a processor. With all labels it reads the last 512 in three epochs, in batches of 32 instead of 16, on an H100. Rates and epochs were set beforehand. (The paper: batches of 16 or 32, rates of 2e-5 to 5e-5, 2 to 4 epochs.) The bags read whole reviews. With few labels they choose their penalty by cross-validation on the labelled reviews; of all 25,000 they keep a tenth back for that.
 
 # %% [markdown] tags=["deeper"]
 # ### What was our own pre-training worth?
 #
-# Section 8 has the gain of the small network with few labels. How does that compare with more labels, and with the others?
+# Section 8 has the gain of the small network with few labels, at equal passes over them; longer training from scratch was not tried. How does that compare with more labels, and with the others?
 
 # %% tags=["fold"]
 # @title The small network beside the others
@@ -2039,7 +2060,7 @@ claim(
 )
 
 # %% [markdown]
-# Does it still help with *all* labels? There a larger network was tried, on an H100: six layers of width 256. In each of three seeds it read the reviews' 20 million words eight times, then made three passes over the labelled ones. The same network from scratch made eight. Sizes, rates and passes were set beforehand, and none was tuned for either. Beside them are chapter 09's Transformers, smaller, from scratch, and chosen for this task; chapter 02's bag; and MiniLM, which learned from all 25,000 labelled reviews, while the others kept a tenth back for validation.
+# Does it still help with *all* labels? There a larger network was tried, on an H100: six layers of width 256. In each of three seeds it read the reviews' 20 million words eight times, then made three passes over the labelled ones. The same network from scratch made eight. Sizes, rates and passes were set beforehand, and none was tuned for either. Beside them are chapter 09's Transformers, smaller, from scratch, and chosen for this task; chapter 02's bag; and MiniLM. MiniLM and one run of chapter 09's network, marked *all labels*, learned from all 25,000 labelled reviews; the others kept a tenth back for validation.
 
 # %% tags=["fold"]
 # @title The ledger: IMDB's test reviews, all labels
@@ -2047,6 +2068,7 @@ SOURCES = {
     "from scratch": ("imdb-bert-gpu", "from scratch"),
     "chapter 09, words": ("imdb-best", "words"),
     "chapter 09, words and pairs": ("imdb-best", "words and pairs"),
+    "chapter 09, words and pairs, all labels": ("imdb-best-all", "words and pairs"),
     "pre-trained": ("imdb-bert-gpu", "pre-trained"),
     "bag of words and pairs": ("imdb-bow", "unigrams + bigrams, scaled"),
     "MiniLM": ("imdb-minilm-all", "25000 labels"),

@@ -1,6 +1,6 @@
-"""Diagrams of chapter 12: what ELMo, GPT and BERT let each token see, and what BERT reads and must answer."""
+"""Diagrams of chapter 12: what ELMo, GPT and BERT let each token see, BERT's parts, and the exchange of its head."""
 
-from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, label, wire
+from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, label, operation, wire
 
 WORDS = ("the", "plot", "was", "dull")
 
@@ -157,4 +157,91 @@ def mlm_nsp():
     box(ax, 8.4, 7.0, "which word was here?", kind="output", w=4.4, h=0.95, size=9.5)
     label(ax, 2.45, 7.85, "next sentence prediction", size=9.5, weight="bold")
     label(ax, 8.4, 7.85, "masked language model", size=9.5, weight="bold")
+    return ax
+
+
+@diagram(
+    alt="From bottom to top. The ids, (B, T), the positions and the segments choose rows of three tables: token E (V, "
+    "D), position P (L, D), segment S (2, D). The rows are added and go through a LayerNorm: (B, T, D). A frame, N "
+    "times: attend, added to its input, norm1; think, added to its input, norm2; still (B, T, D). On top the head: "
+    "prepare, then the product with E, transposed, plus a bias: logits (B, T, V). A line leads from the token table to "
+    "this product: it is the same table.",
+    caption="What happens to the ids? Three tables give each position a vector, the blocks let the positions read each "
+    "other, and the head compares each vector with the token table again. Every part keeps its name in the code.",
+)
+def plain_bert():
+    """Draw tables, norm, blocks and head, from bottom to top, with the shapes at the right."""
+    ax = canvas(16, 11)
+    middle, shapes = 6.6, 13.2
+    tables = (
+        (3.0, "ids", "token", "E: (V, D)", "hidden"),
+        (6.6, "0 to T - 1", "position", "P: (L, D)", "position"),
+        (10.2, "0 or 1", "segment", "S: (2, D)", "attention"),
+    )
+    for x, given, name, size, kind in tables:
+        box(ax, x, 0.6, given, "input", w=2.4, h=0.66, size=9.5)
+        wire(ax, [(x, 0.93), (x, 1.5)])
+        box(ax, x, 1.9, f"{name}   {size}", kind, w=3.3, h=0.7, size=9.5)
+        if x != middle:
+            wire(ax, [(x, 2.25), (x, 2.75), (middle + (0.3 if x > middle else -0.3), 2.75)])
+    wire(ax, [(middle, 2.25), (middle, 2.48)], head=False)
+    operation(ax, middle, 2.75, "+")
+    wire(ax, [(middle, 3.02), (middle, 3.3)])
+    box(ax, middle, 3.6, "norm", "Add & Norm", w=3.3, h=0.6)
+    frame(ax, 3.0, 4.3, 7.2, 3.9)
+    label(ax, 9.75, 4.65, "N blocks", size=9.5, align="right")
+    for low, part, norm in ((4.6, "attend", "norm1"), (6.45, "think", "norm2")):
+        wire(ax, [(middle, low - 0.7), (middle, low + 0.2)])
+        box(ax, middle, low + 0.5, part, "self-attention" if part == "attend" else "feed-forward", w=3.3, h=0.6)
+        wire(ax, [(middle, low - 0.1), (4.1, low - 0.1), (4.1, low + 1.2), (4.95, low + 1.2)])
+        label(ax, 3.8, low + 0.55, "+", size=12)
+        wire(ax, [(middle, low + 0.8), (middle, low + 0.92)], head=False)
+        box(ax, middle, low + 1.2, norm, "Add & Norm", w=3.3, h=0.5)
+    wire(ax, [(middle, 7.9), (middle, 8.5)])
+    box(ax, middle, 8.8, "prepare", "projections", w=3.3, h=0.6)
+    wire(ax, [(middle, 9.1), (middle, 9.4)])
+    box(ax, middle, 9.7, r"$\cdot\; E^\top$ + bias", "output", w=3.3, h=0.6)
+    wire(ax, [(middle, 10.0), (middle, 10.4)])
+    label(ax, middle, 10.65, "logits", size=10.5)
+    wire(ax, [(1.35, 1.9), (0.9, 1.9), (0.9, 9.7), (4.95, 9.7)], "hidden", dashed=True)
+    label(ax, 1.15, 9.2, "the same table", "hidden", size=9, align="left")
+    for y, shape in ((0.6, "(B, T)"), (3.6, "(B, T, D)"), (7.65, "(B, T, D)"), (10.65, "(B, T, V)")):
+        label(ax, shapes, y, shape, size=10)
+    for y, part in ((2.3, "what is read"), (6.2, "who looks at whom"), (9.25, "the head")):
+        label(ax, shapes, y, part, "muted", size=9)
+    return ax
+
+
+@diagram(
+    alt="Two towers over the same network, bert. Left, before: the ids go into bert; each of its vectors, (B, T, D), "
+    "goes into the head, prepare and the token table: (B, T, V), a word for each token. Right, after: a copy of bert; "
+    "the mean of its vectors over the real tokens, (B, D), goes into output, a new layer: (B, 2), negative or "
+    "positive.",
+    caption="What is exchanged? The head alone. Below it the network is the same, with all that it has learned.",
+)
+def new_head():
+    """Draw the network with the head of the masked language model, and with the judge's."""
+    ax, left, right = canvas(16, 7.2), 3.4, 11.2
+    for x, title in ((left, "before: plain"), (right, "after: the judge")):
+        label(ax, x, 6.8, title, size=11.5, weight="bold")
+        label(ax, x, 0.45, "ids  (B, T)", size=10)
+        wire(ax, [(x, 0.75), (x, 1.25)])
+        box(ax, x, 1.7, "bert", "BERT", w=5.6, h=0.9, size=12)
+        for t in range(5):
+            wire(ax, [(x + 1.1 * (t - 2), 2.15), (x + 1.1 * (t - 2), 2.95)])
+        label(ax, x + 3.7, 2.55, "(B, T, D)", size=9.5)
+    wire(ax, [(6.2, 1.7), (8.4, 1.7)], "BERT", lw=4)
+    label(ax, 7.3, 1.25, "copied", "BERT", size=9.5)
+    box(ax, left, 3.4, r"prepare, $\cdot\; E^\top$ + bias", "projections", w=5.6, h=0.9, size=10.5)
+    for t in range(5):
+        wire(ax, [(left + 1.1 * (t - 2), 3.85), (left + 1.1 * (t - 2), 4.75)], "output")
+    label(ax, left + 3.7, 4.3, "(B, T, V)", size=9.5)
+    box(ax, left, 5.15, "a word for each token", "output", w=5.6, h=0.75, size=10.5)
+    box(ax, right, 3.3, "mean over the real tokens", "hidden", w=5.6, h=0.7, size=10.5)
+    wire(ax, [(right, 3.65), (right, 4.1)])
+    label(ax, right + 1.2, 3.87, "(B, D)", size=9.5)
+    box(ax, right, 4.45, "output: new, random", "projections", w=4.0, h=0.7, size=10.5)
+    wire(ax, [(right, 4.8), (right, 5.35)], "output")
+    label(ax, right + 1.2, 5.07, "(B, 2)", size=9.5)
+    box(ax, right, 5.75, "negative or positive", "output", w=4.0, h=0.75, size=10.5)
     return ax
