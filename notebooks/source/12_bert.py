@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 250
+#     minutes: 260
 #     needs: "chapters 07 to 09; 11 helps"
 # ---
 
@@ -2060,7 +2060,7 @@ claim(
 )
 
 # %% [markdown]
-# Does it still help with *all* labels? There a larger network was tried, on an H100: six layers of width 256. In each of three seeds it read the reviews' 20 million words eight times, then made three passes over the labelled ones. The same network from scratch made eight. Sizes, rates and passes were set beforehand, and none was tuned for either. Beside them are chapter 09's Transformers, smaller, from scratch, and chosen for this task; chapter 02's bag; and MiniLM. MiniLM and one run of chapter 09's network, marked *all labels*, learned from all 25,000 labelled reviews; the others kept a tenth back for validation.
+# Does it still help with *all* labels? There a larger network was tried, on an H100: six layers of width 256. In each of three seeds it read the reviews' 20 million words eight times, then made three passes over the labelled ones. The same network from scratch made eight. Sizes, rates and passes were set beforehand, and none was tuned for either. Beside them are chapter 09's Transformers, smaller, from scratch, and chosen for this task; chapter 02's bag; and MiniLM. MiniLM and the network of chapter 09 marked *all labels* learned from all 25,000 labelled reviews; the others kept a tenth back for validation.
 
 # %% tags=["fold"]
 # @title The ledger: IMDB's test reviews, all labels
