@@ -363,7 +363,7 @@ how_to_draw = Written(
     ),
     good_answer=(
         "(a) Greedy decoding is a calculation: once the context that decides comes again, so does all that follows it, "
-        "for ever. (A turn of the loop need not become likelier; the printed numbers show it.) At 0.3 a "
+        "for ever. (A turn of the loop need not become likelier: see the loop in Going deeper.) At 0.3 a "
         "ratio of 3 becomes 3^(1/0.3), about 39, but one of 1.5 only about 4: a loop passes its steps again and again, "
         "and one other choice, at a step where two are nearly as likely, is enough to leave it. "
         "(b) Where the model is sure, one or two tokens hold more than 0.9 and would have been drawn anyway; where it "
