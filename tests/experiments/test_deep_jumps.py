@@ -1,0 +1,26 @@
+"""Chapter 11's jumps of the learning rate in miniature."""
+
+import json
+
+from course_lib.experiments import deep_jumps
+
+SMALL = {"layers": 1, "steps": 4, "every": 2}
+
+
+def test_each_row_has_its_plan():
+    """Fails if a row is missing, or is trained with another plan than that of its name."""
+    found = deep_jumps.deep_jumps(0, high_first=(1, 4), low_first=(1,), rises=(2,), **SMALL)
+    json.dumps(found, allow_nan=False)
+    names = ["high first, 1 steps", "high first, 4 steps", "low first, 1 steps", "rise, 2 steps"]
+    assert list(found["results"]) == list(found["history"]) == names
+    for name, rates in zip(
+        names, ([0.01, *[0.001] * 3], [0.01] * 4, [0.001, *[0.01] * 3], [0.005, *[0.01] * 3]), strict=True
+    ):
+        assert deep_jumps.train(rates, 0, layers=1, every=2) == (found["results"][name], found["history"][name])
+    assert len({row["loss"] for row in found["results"].values()}) == 4
+
+
+def test_a_rate_of_zero_changes_nothing():
+    """Fails if the gradient is compared with another model's or batch's."""
+    row, _ = deep_jumps.train([0.0] * 4, 0, layers=2, every=2)
+    assert row["gradient"] == 1
