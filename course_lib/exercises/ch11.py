@@ -131,6 +131,7 @@ def layer_norm_backward(student):
         "the second projection uses x - mean; it needs the normalised x, which is divided by sigma": (
             _backward(x, gradient, normalised=0)
         ),
+        "the result is multiplied by sigma: divide by sigma, do not multiply": _backward(x, gradient, size=-1),
         "the result is divided by the variance; it should be divided by sigma, its root": (
             _backward(x, gradient, size=2)
         ),

@@ -331,6 +331,7 @@ PLANTED = {
         ("what points along the normalised x is added", backward(along=-1)),
         ("it needs the normalised x", backward(plain=True)),
         ("it should be divided by sigma, its root", backward(size=2)),
+        ("divide by sigma, do not multiply", backward(size=-1)),
         ("the root is missing", backward(variance=True)),
         ("in place of the two means", backward(mean=6, along=6)),
         ("as in the first projection", backward(along=6)),

@@ -40,10 +40,10 @@ def hook_losses(losses, blind):
     show(
         ax,
         alt="Three loss curves over 120 steps, all of 12 layers. Unchanged: it stays on the dashed line at ln 16. With "
-        "a tenth of the rate and with a warm-up it falls to a little above 2; with the warm-up it stalls for a while "
-        "around step 60.",
+        "a tenth of the rate and with a warm-up it falls to a little above 2; with the warm-up it rises again for a "
+        "while around step 60.",
         caption="Does a warm-up get the 12 layers going? Yes, and so does a tenth of the rate. Dashed: a blind guess "
-        "among 16 letters. With the warm-up the loss stalls as the rate approaches its full value (step 60).",
+        "among 16 letters. With the warm-up the loss rises again as the rate nears its full value (step 60).",
     )
 
 
