@@ -364,6 +364,7 @@ print([round(w, 4) for w in weights.tolist()])
 # In the first step "usually" means one gradient: $\hat m = g$, $\hat v = g^2$, and the step is $\eta\, g / |g| = \pm\eta$, *however small $g$ is*, as long as it is well above $\epsilon$ ($10^{-8}$ in torch). Adam in five lines, beside torch's, for three steps:
 
 # %%
+torch.manual_seed(0)
 by_torch = nn.Parameter(torch.zeros(4))
 optimizer = torch.optim.Adam([by_torch], lr=0.01)
 w = m = v = torch.zeros(4)
@@ -544,7 +545,7 @@ claim(
 #
 # After these 120 steps the lower rate is at least as far, and the warm-up's curve rises again as its rate nears the full value. But a low rate stays low to the end; a warm-up is low only at the start. So it pays where it lets you train at a rate that you could not have without it. That is a question for several rates (section 7).
 #
-# How long should it be? The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000. Ours take more, because the training runs are short.
+# How long should it be? The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000. Ours take a larger share, because the trainings are short.
 
 # %% [markdown]
 # ## 5 · What a norm does to a gradient
@@ -829,7 +830,7 @@ claim(
 # And on a real text? A 12-layer model of Shakespeare's characters fails in the same way, at a rate chosen for that, and a warm-up, RAdam or Pre-LN saves each of three seeds (*Going deeper*).
 
 # %% [markdown]
-# **A good place to stop.** The story is complete: several steps in a row at a high rate break Post-LN; a warm-up raises the rate gradually; Pre-LN survives such steps; and in the grid a lower rate, 0.0025, would have rescued it too. Exercises 11.1 to 11.5 take about two hours. They stand after section 11; do them now or at the end. First come the rest of the recipe and the loop that holds it all (sections 8 and 9).
+# **A good place to stop.** The story is complete: several steps in a row at a high rate break Post-LN; a warm-up raises the rate gradually; Pre-LN survives such steps; and in the grid a lower rate, 0.0025, would have rescued it too. Exercises 11.1 to 11.5 take about two hours. They stand together after section 11, with 11.6 and 11.7. Next come the rest of the recipe and the loop that holds it all (sections 8 and 9).
 
 # %% [markdown]
 # ## 8 · Three parts for a long training
@@ -1155,7 +1156,7 @@ ch11.layer_norm_backward(layer_norm_backward)
 # %% [markdown]
 # ### Exercise 11.2 · RAdam by hand
 #
-# Difficulty ●●●○○ · 20 minutes · needs section 4
+# Difficulty ●●●○○ · 20 minutes · needs section 6
 #
 # RAdam in three steps:
 #
