@@ -64,9 +64,9 @@ def train(rates, seed, layers=12, every=10):
     for rate in rates:
         optimizer.param_groups[0]["lr"] = rate
         loss = loss_on(model, examples(draws))
-        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
         losses.append(loss.item())
     with torch.no_grad():
         outputs = model[:2](fixed[0])  # (B, T, D)

@@ -224,11 +224,11 @@ class RNNLayer(nn.Module):
     def forward(self, x, h=None):  # (B, T, I), (B, D)
         if h is None:
             h = torch.zeros(len(x), len(self.b))
-        states = []
-        for t in range(x.shape[1]):
-            h = torch.tanh(x[:, t] @ self.W_ih.T + h @ self.W_hh.T + self.b)
-            states.append(h)
-        return torch.stack(states, dim=1), h  # (B, T, D), (B, D)
+        outputs = []
+        for x_t in x.unbind(1):  # (B, I), one step after the other
+            h = torch.tanh(x_t @ self.W_ih.T + h @ self.W_hh.T + self.b)
+            outputs.append(h)
+        return torch.stack(outputs, 1), h  # (B, T, D), (B, D)
 
 
 # %%

@@ -263,7 +263,7 @@ print("bank after savings: water, money", found[1, 2])
 # %% [markdown]
 # ## 3 · Why divide by the root?
 #
-# With $K = 2$ it only made the weights a little more even. But in large models queries and keys often have 64 or 128 numbers, and before training these are random. Let them be independent, with mean 0 and variance 1. Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ adds up $K$ of them: its variance is $K$, its standard deviation $\sqrt K$. So wide vectors have large scores, by chance alone, and the softmax turns differences of scores into ratios of weights. With 32 random keys, equal weights would be 0.03 each. How large is the largest at a very large width, $K = 1024$?
+# With $K = 2$ it only made the weights a little more even. But in large models queries and keys often have 64 or 128 numbers, and before training these are random. Suppose that their numbers are independent, with mean 0 and variance 1. (`nn.Linear` starts with a smaller variance, so its scores are smaller; they grow with the width in the same way.) Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ adds up $K$ of them: its variance is $K$, its standard deviation $\sqrt K$. So wide vectors have large scores, by chance alone, and the softmax turns differences of scores into ratios of weights. With 32 random keys, equal weights would be 0.03 each. How large is the largest at a very large width, $K = 1024$?
 
 # %%
 guess_weight = predict("the largest of 32 weights at width 1024, without root", ...)
@@ -312,7 +312,7 @@ for divide_by in (1, math.sqrt(1024)):
     print(f"divided by {divide_by:2.0f}: length of the gradient {gradient.norm():.1e}")
 
 # %% [markdown]
-# That was one query, drawn once. Here are 500 at each width, in three seeds; watch the median.
+# That was one query, and an extreme draw. Here are 500 at each width, in three seeds; watch the median.
 
 # %%
 figures.query_gradients()
@@ -340,7 +340,7 @@ claim(
 )
 
 # %% [markdown]
-# At 1024 without the root, the median gradient is almost nothing. Up to 64 it is even *larger* without the root; what grows first is the fraction of saturated queries. Divided by $\sqrt K$, a typical gradient has about the same length at every width. So the division keeps the gradients of random queries alive. In training a model may then make its scores as large as it likes.
+# At 1024 without the root, the median gradient is almost nothing. Up to 64 it is even *larger* without the root; what grows first is the fraction of saturated queries. Divided by $\sqrt K$, a typical gradient has about the same length at every width. So the division keeps the typical gradient of random queries alive. In training a model may then make its scores as large as it likes.
 #
 # Every word still looks at all others. May it?
 
@@ -405,7 +405,7 @@ for name, each in {"masked": both, "no mask": None}.items():
     print(f"{name}: real words unchanged:   ", torch.equal(old[1, :2], new[1, :2]))
 
 # %% [markdown]
-# A mask hides exactly what it should. So far a sentence looks at itself. Can one text look at another, as a translation looks at its source? Then queries come from `x`, but keys and values from the other text, which we call `memory`. $T$ queries meet $S$ keys, and usually $T \ne S$.
+# Nothing that the mask hides has leaked. So far a sentence looks at itself. Can one text look at another, as a translation looks at its source? Then queries come from `x`, but keys and values from the other text, which we call `memory`. $T$ queries meet $S$ keys, and usually $T \ne S$.
 
 # %%
 class PlainAttention(nn.Module):
@@ -850,7 +850,7 @@ for sentence in task.test_sentences[:4]:
 # | the words above, with their tickets | 3, the ticket of *cat* |
 # | the same with *wide* in place of *tired* | 11, the ticket of *bridge* |
 #
-# The only way to know that number is to look there. The loss is the cross-entropy between the logits at *it* and the wanted ticket; other positions have no loss. Tickets are drawn anew in every batch, and the nouns of a test sentence never stood together in training. One batch:
+# Guessing from the words alone is right once in 16. The loss is the cross-entropy between the logits at *it* and the wanted ticket; other positions have no loss. Tickets are drawn anew in every batch, and the nouns of a test sentence never stood together in training. One batch:
 
 # %%
 batches = coreference.ticket_batches(task.train, 64, torch.Generator().manual_seed(1))
@@ -945,7 +945,7 @@ claim(
 )
 
 # %% [markdown]
-# In both twins *it* reads the right noun. Why did that need two layers? *It* is always the same word, so in one layer its query would be the same in every sentence. With one head the ratio of the two nouns' weights would then be the same in both twins, and the same noun would win.
+# In both twins *it* reads the right noun. Why would one layer with one head not do? *It* is always the same word, so in one layer its query would be the same in every sentence. With one head the ratio of the two nouns' weights would then be the same in both twins, and the same noun would win.
 #
 # But look at the two rows of `gather` in the upper half: there, in our run, *it* hardly looked at *tired*, the very word that decides! Does a weight show what the model needs?
 #

@@ -505,7 +505,7 @@ y_out = decoder_block(y, memory, past, real[:, None, None])
 print("y", tuple(y.shape), "-> y_out", tuple(y_out.shape))
 
 # %% [markdown]
-# What does it look at across? This map is from the trained translator's last block. Each row shows where it looks to predict the *next* word:
+# What does it look at across? This map is from the trained translator's last block. Each row belongs to a word that was read, and shows where the block looks while it computes the prediction after that word:
 
 # %%
 with torch.no_grad(), record_attention(model) as maps:  # by layer

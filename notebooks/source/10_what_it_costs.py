@@ -364,7 +364,7 @@ claim(
 )
 
 # %% [markdown]
-# It does, even without a mask. The mask widens the gap, and about half of that is the math path's own doing: it computes all pairs and then hides half of them, which takes it over half as long again. The kernel skips the blocks that are hidden, and takes about a third less time.
+# The kernel saves time too, even without a mask. The mask widens the gap, and about half of that is the plain path's own doing: it computes all pairs and then hides half of them, in two further passes over the T × T scores. That adds more than half to its time. The kernel skips the blocks that are hidden, and takes about a third less time.
 #
 # So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none. One can only give something up. In a **window** each word looks at r words, itself the last: words with words then take $4TrD$ FLOPs, but news moves only r − 1 places a layer, as in a convolution. More such patterns, and when the kernel's saving fails: *Going deeper*.
 #

@@ -14,7 +14,7 @@
 #
 # A small Transformer of 2 layers learns within seconds to write 8 letters backwards. You would like a better one, so you make it deeper: 12 layers. Nothing else changes, neither the data nor the optimizer nor the learning rate. **How low will its loss be?**
 #
-# *In a hurry? Go to <a href="#the-recipe">the recipe</a>: one training loop with all parts, and then a table of what to use when.*
+# *In a hurry? Go to section 9, *the recipe*: one training loop with all parts, and then a table of what to use when.*
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -988,7 +988,7 @@ claim(
 )
 
 # %% [markdown]
-# The library's `decay_groups(model, 0.1)` makes the same list. Decaying embeddings is a choice: this rule includes them, though their rare rows get many decays and few gradients. <a id="the-recipe" name="the-recipe"></a>
+# The library's `decay_groups(model, 0.1)` makes the same list. Decaying embeddings is a choice: this rule includes them, though their rare rows get many decays and few gradients.
 
 # %% [markdown]
 # ## 9 · The recipe: one loop with all parts

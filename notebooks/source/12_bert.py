@@ -696,6 +696,7 @@ with tempfile.TemporaryDirectory() as folder:  # take a folder that stays
     torch.save(judge.state_dict(), path)
     loaded = Classifier(PlainBERT(V), classes=2)
     loaded.load_state_dict(torch.load(path))
+    loaded.eval()  # a new network is in training mode
 
 print(*sorted(vocab.itos[FIRST:]))
 judge_review("I expected the music to be poor, but it was superb.", loaded, to_ids)
@@ -784,7 +785,7 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the first page's seed, but is some 20 points behind in the two others. With 200 it does as well. Where both end alike, reading still saved 800 steps on the task, and it is done once for all tasks.
+# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the first page's seed, but is some 20 points behind in the two others. With 200 it does as well. There the steps from scratch were as many as reading and task took together; whether fewer would do, these runs do not say. Reading is done once, for all tasks.
 #
 # - In all, the network that read saw 28,000 reviews, the one with 950 steps 15,200: batches of reading are larger.
 # - The rates from scratch were chosen on 400 further labelled reviews; after reading the rate stays 0.001.

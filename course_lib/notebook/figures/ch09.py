@@ -116,9 +116,9 @@ def look_across(weights, source, target):
         alt="Cross-attention of one translation, seven English rows by eight German tokens. The rows before dog, runs, "
         "through and snow are darkest at hund, läuft, durch and schnee; the row of <sos> at hund too; the last two at "
         "<eos>.",
-        caption="Where does the decoder look? Before *dog*, *runs*, *through* and *snow* mostly at the German word "
-        "that it is about to translate. No training example says which word that is. (Not always: before *a* it looks "
-        "more at *hund* than at *ein*.)",
+        caption="Where does the decoder look? In this block, before *dog*, *runs*, *through* and *snow*, mostly at "
+        "the German word for what comes next. No training example says which word that is. (Not always: before *a* it "
+        "looks more at *hund* than at *ein*.)",
     )
 
 
