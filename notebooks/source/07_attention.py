@@ -1776,14 +1776,17 @@ change_of = {
 }
 table(
     ["adjective", "weight", "right with it hidden", "change of the log-probability"],
-    [[word, row["weight"], row["right_without"], change_of[word]] for word, row in by_adjective.items()],
+    [
+        [word, f"{row['weight']:.2f}", f"{row['right_without']:.2f}", f"{change_of[word]:+.1f}"]
+        for word, row in by_adjective.items()
+    ],
 )
 claim(
     "In our run, of the adjectives with a weight above 0.8, hiding one changes the log-probability by less than 0.01, and hiding another lowers it by more than 5.",
     min(abs(change_of[word]) for word, row in by_adjective.items() if row["weight"] > 0.8) < 0.01
     and min(change_of[word] for word, row in by_adjective.items() if row["weight"] > 0.8) < -5,
-    small=change_of["small"],
-    wide=change_of["wide"],
+    small=f"{change_of['small']:.1f}",
+    wide=f"{change_of['wide']:.1f}",
 )
 
 # %% [markdown]
