@@ -591,7 +591,9 @@ def _classifier_mistakes(weights, ids, lengths, real):
         "you read the state one step too late: a row with n words ends at column n - 1, counted from 0": read(
             h[rows, lengths.clamp(max=ids.shape[1] - 1)]
         ),
-        "you read the first step's state": read(h[:, 0]),
+        "you read the first step's state; if your loop ends after one step, compare it with section 3's lines": read(
+            h[:, 0]
+        ),
         "you read the memory c: what the rest of the network sees is h": read(c[rows, lengths - 1]),
         "two things: you read the memory c in place of h, and at the last column, not at each row's own end": read(
             c[:, -1]
@@ -630,6 +632,11 @@ def _classifier_mistakes(weights, ids, lengths, real):
         "these are probabilities: return logits, the loss applies the softmax": right.softmax(1),
         "these are log-probabilities: return logits, the loss applies the softmax": right.log_softmax(1),
         "the output layer's bias is not added": right - weights["output.bias"],
+        "the logits pass through a ReLU: return them as they are, negative ones too": right.relu(),
+        "the logits pass through a leaky ReLU: return them as they are": torch.where(right > 0, right, 0.01 * right),
+        "the logits lose their signs: return them as they are, negative ones too": right.abs(),
+        "the logits pass through a sigmoid: return them as they are": right.sigmoid(),
+        "the logits pass through a tanh: return them as they are": right.tanh(),
     }
     return right, wrong
 
@@ -652,7 +659,7 @@ def review_classifier(student):
     _expect_parameters(model, V, inputs, D, C)
     model.double()
     embedding, gates, gate_bias, output, output_bias = _draw(
-        (V, inputs), (4 * D, inputs + D), (4 * D,), (C, D), (C,), seed=7
+        (V, inputs), (4 * D, inputs + D), (4 * D,), (C, D), (C,), seed=10
     )
     weights = {"embedding.weight": embedding, "gates.weight": gates, "gates.bias": gate_bias}
     weights |= {"output.weight": output, "output.bias": output_bias}
@@ -662,6 +669,8 @@ def review_classifier(student):
     real = torch.arange(6) < lengths[:, None]
     ids = ids.masked_fill(~real, 1)
     right, wrong = _classifier_mistakes(weights, ids, lengths, real)
+    assert (right > 0).any(), "a ReLU on the logits, or abs, would pass"
+    assert (right < 0).any(), "a ReLU on the logits, or abs, would pass"
     forward = guarded(model)
     got = expect_tensor(forward(ids, lengths), shape=(4, C), name="what forward returns")
     if not close(forward(ids, lengths), got):
@@ -690,8 +699,8 @@ def review_classifier(student):
                 "which `lengths` tells"
             )
         raise Wrong(
-            "the logits are not right. Take one row without padding, print x, i, f, g, o, c and h after the first "
-            "step, and compare with section 2's lines"
+            "the logits are not right. Take one row without padding, print x, i, f, g, o, c and h after each "
+            "step, and compare with section 3's lines"
         )
     padded = torch.cat([ids, ids.new_full((4, 2), 4)], 1)
     if not close(forward(padded, lengths), right):
