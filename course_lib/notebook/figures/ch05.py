@@ -11,19 +11,20 @@ from course_lib.notebook.display import show
 
 def two_ways():
     """The puzzle of the first screen, and the two ways in which a state can cross it."""
-    ax = canvas(14, 5.2)
-    shown = [*range(7), None, 29, 30, 31]  # steps that are drawn; None is the gap
+    ax = canvas(14.6, 5.2)
+    shown = [*range(7), None, *range(29, 33)]  # steps that are drawn; None is the gap
     places = [1.9 + 1.04 * k for k in range(len(shown))]
     label(ax, 0.1, 4.95, "33 tokens", align="left", weight="bold", size=10.5)
     label(ax, 0.1, 3.35, "plain RNN: made anew at every step", align="left", weight="bold", size=10.5)
     label(ax, 0.1, 1.75, "LSTM: kept, and added to", align="left", weight="bold", size=10.5)
-    tokens = iter("dbeacebcda")
+    tokens = iter("dbeacebcda?")
     for k, (step, x) in enumerate(zip(shown, places, strict=True)):
         if step is None:
             for y in (4.2, 2.6):
                 label(ax, x, y, "· · ·", size=13)
             continue
-        box(ax, x, 4.2, next(tokens), kind="output" if step == 0 else "plain", w=0.72, h=0.62, size=11)
+        kind = {0: "output", 32: "input"}.get(step, "plain")
+        box(ax, x, 4.2, next(tokens), kind=kind, w=0.72, h=0.62, size=11)
         if step:
             box(ax, x, 2.6, "tanh", kind="weight", w=0.78, h=0.55, size=8.5)
         if 0 < k and shown[k - 1] is not None:
@@ -32,12 +33,11 @@ def two_ways():
             label(ax, x - 0.16, 0.98, "×", size=13, background=True)
             label(ax, x + 0.16, 0.98, "+", size=15, background=True)
             arrow(ax, (x, 0.35), (x, 0.72), kind="muted")
-    box(ax, 13.34, 4.2, "?", kind="input", w=0.72, h=0.62, size=12)
     box(ax, places[0], 2.6, "d", kind="output", w=0.72, h=0.55, size=10)
     box(ax, places[0], 0.98, "d", kind="output", w=0.72, h=0.55, size=10)
-    arrow(ax, (places[-1] + 0.4, 2.6), (13.3, 2.6))
-    ax.plot([places[0] + 0.36, 12.9], [0.98, 0.98], color=plots.color("cell state"), lw=3, zorder=0.5)
-    arrow(ax, (12.8, 0.98), (13.3, 0.98), kind="cell state")
+    arrow(ax, (places[-1] + 0.4, 2.6), (14.4, 2.6))
+    ax.plot([places[0] + 0.36, 14.0], [0.98, 0.98], color=plots.color("cell state"), lw=3, zorder=0.5)
+    arrow(ax, (13.9, 0.98), (14.4, 0.98), kind="cell state")
     show(
         ax,
         alt="A row of 33 tokens, the first one marked d, the last a question mark. Below, the plain RNN's state passes "
