@@ -331,7 +331,7 @@ def multi_head():
         wire(ax, [(4.3, y), (7.5, y)], kind)
         label(ax, 5.9, y + 0.34, f"(B, H, {length}, K)", kind=kind, size=9.5)
         label(ax, 5.9, y - 0.3, "cut into heads", size=9)
-    label(ax, 9.2, 4.9, "in each of H heads", size=9.5, weight="bold")
+    label(ax, 9.2, 4.9, "each of H heads", size=9.5, weight="bold")
     label(ax, 9.2, 4.05, r"$w = \mathrm{softmax}\left(\frac{qk^\top}{\sqrt{K}}\right)$", size=10.5)
     label(ax, 9.2, 3.3, "(B, H, T, S)", kind="attention weight", size=9.5)
     label(ax, 9.2, 2.25, r"$w\, v$", size=11.5)
@@ -367,7 +367,7 @@ def _matrix(ax, x, y, visible, title, rows, columns):
 
 
 @diagram(
-    alt="Three matrices, rows are queries, columns keys, filled cells may be attended to. None: all filled. "
+    alt="Three matrices, rows are queries, columns keys, filled cells may be attended to. No mask: all filled. "
     "Causal: the lower triangle with its diagonal. Padding: all but the last two columns.",
     caption="A mask says who may look at whom: rows are queries, columns keys, blue means *may attend*. A padding "
     "mask hides columns, a causal mask hides what comes later.",
@@ -377,7 +377,7 @@ def masks():
     ax = canvas(11.0, 4.9)
     five, padded = list("abcde"), ["a", "b", "c", "·", "·"]
     drawn = (
-        (0.75, [[1] * 5] * 5, "none", five),
+        (0.75, [[1] * 5] * 5, "no mask", five),
         (4.3, [[j <= i for j in range(5)] for i in range(5)], "causal", five),
         (7.85, [[1, 1, 1, 0, 0]] * 5, "padding (·)", padded),
     )
