@@ -138,7 +138,7 @@ claim(
 #
 # **Sections 6 to 10, for a second sitting,** do the same with real words and MiniLM, a published network.
 #
-# - The reading took 800 steps of its own. Section 5 gives the other network as many.
+# *The reading took 800 steps of its own. Section 5 gives the other network as many.*
 #
 # ### You will be able to
 #
@@ -165,7 +165,7 @@ print("tokens", *(vocab.itos[i] for i in plot_ids[0]))
 print("ids   ", tuple(plot_ids.shape), plot_ids[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Hide two words.** In the input the tokens 2 and 8 become `[MASK]`. These are the **chosen positions**, the only ones where a prediction counts. The labels hold the old token there, and -100 everywhere else, which a loss in torch leaves out.
+# **Hide two words.** In the input the tokens 2 and 8, counted from 0, become `[MASK]`. These are the **chosen positions**, the only ones where a prediction counts. The labels hold the old token there, and -100 everywhere else, which a loss in torch leaves out.
 
 # %%
 chosen = [2, 8]
@@ -188,7 +188,7 @@ for t in chosen:
     print(f"token {t}:", ", ".join(best))
 
 # %% [markdown]
-# At token 8 there is no doubt. At token 2 a *thing* is wanted, but which one? In the grammar of these reviews nothing says, and its eight things share the probability.
+# At token 8 there is no doubt. Token 2 must be a *thing*, but which one? In the grammar of these reviews nothing says, and its eight things share the probability.
 #
 # **The loss** is the negative log-probability of the old token, averaged over the chosen positions alone. The other ten positions show their own answer, so they prove nothing.
 
