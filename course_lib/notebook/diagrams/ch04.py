@@ -62,7 +62,7 @@ def bptt_graph():
     caption=(
         "A gradient that goes back k steps is multiplied by k Jacobians, one for each step. Here it is the gradient of "
         "$L_6$, the loss of step 6 alone. "
-        "Truncation (below) cuts the backward arrow between two windows; the forward arrow, with the numbers of the "
+        "The cut (below) stops the backward arrow between two windows; the forward arrow, with the numbers of the "
         "state, crosses."
     ),
 )
