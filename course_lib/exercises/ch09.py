@@ -691,7 +691,7 @@ which_style = Written(
         "review add to the rows of the others?",
         "(a) A text that is complete: the encoder. One that is still being written: the decoder. One sequence in, "
         "another out: both stacks, or a decoder with a prefix. (b) Think of CLS at the front, and of a word that a "
-        "later word corrects. (c) The second of the four tests in section 8.",
+        "later word corrects. (c) The second of the four tests in section 10.",
         "(a) Pool where one vector for the whole text is asked for; where a label for each token is asked for, do not. "
         "(b) The first position of a causal model sees itself alone. (c) Add columns of padding. Two parts of the "
         "model look across all T positions.",

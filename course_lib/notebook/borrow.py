@@ -19,10 +19,12 @@ def matching(theirs, ours):
             yield theirs.in_proj_bias.chunk(3)[i], linear.bias
         yield from _linear(theirs.out_proj, ours.out)
     elif hasattr(ours, "think"):  # a block
-        yield from matching(theirs.self_attn, ours.attend)
-        if hasattr(ours, "ask"):
-            yield from matching(theirs.multihead_attn, ours.ask)
+        if hasattr(ours, "look_across"):  # the decoder's
+            yield from matching(theirs.self_attn, ours.look_back)
+            yield from matching(theirs.multihead_attn, ours.look_across)
             yield from _linear(theirs.norm3, ours.norm3)
+        else:
+            yield from matching(theirs.self_attn, ours.attend)
         for one, other in ((theirs.linear1, ours.think[0]), (theirs.linear2, ours.think[2])):
             yield from _linear(one, other)
         for one, other in ((theirs.norm1, ours.norm1), (theirs.norm2, ours.norm2)):

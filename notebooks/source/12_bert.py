@@ -58,7 +58,6 @@ from course_lib.notebook import (
     diagrams,
     ledger,
     predict,
-    show_source,
     table,
 )
 from course_lib.notebook.figures import ch12 as figures
@@ -69,7 +68,7 @@ from course_lib.utils import huggingface, number_of_parameters
 set_seed(0)
 
 # %% [markdown]
-# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks, 4,608 in all. They are the example of sections 1 to 5. The network, **the small BERT**, is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
+# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks. There are 4,608: 3,608 to read, 400 new ones to be judged, and 600 with labels, of which the network gets a hundred. They are the example of sections 1 to 5. The network, **the small BERT**, is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
 
 # %%
 task = toys.review_task(seed=0)
@@ -165,15 +164,16 @@ print("tokens", *(vocab.itos[i] for i in plot_ids[0]))
 print("ids   ", tuple(plot_ids.shape), plot_ids[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Hide two words.** In the input the tokens 2 and 8, counted from 0, become `[MASK]`. These are the **chosen positions**, the only ones where a prediction counts. The labels hold the old token there, and -100 everywhere else, which a loss in torch leaves out.
+# **Hide two words.** In the input the tokens 2 and 8, counted from 0, become `[MASK]`. These are the **chosen positions**, the only ones where a prediction counts. The **targets** hold the old token there, and -100 everywhere else, which a loss in torch leaves out.
 
 # %%
 chosen = [2, 8]
-masked_ids, labels = plot_ids.clone(), torch.full_like(plot_ids, -100)
-labels[0, chosen] = plot_ids[0, chosen]
+masked_ids = plot_ids.clone()
 masked_ids[0, chosen] = MASK
-print("inputs", *(vocab.itos[i] for i in masked_ids[0]))
-print("labels", labels[0].tolist())  # (B, T)
+old_words = torch.full_like(plot_ids, -100)  # the targets
+old_words[0, chosen] = plot_ids[0, chosen]
+print("inputs ", *(vocab.itos[i] for i in masked_ids[0]))
+print("targets", old_words[0].tolist())  # (B, T)
 
 # %% [markdown]
 # **Predict.** The small BERT reads the input. It returns logits for *every* position, V = 45 numbers each, though only two positions count.
@@ -196,7 +196,7 @@ for t in chosen:
 for name, reader in {"pre-trained": small_bert, "untrained": untrained}.items():
     with torch.no_grad():
         log_probs = reader(masked_ids)[0].log_softmax(dim=-1)  # (B, T, V)
-    nats = [-log_probs[0, t, labels[0, t]].item() for t in chosen]
+    nats = [-log_probs[0, t, old_words[0, t]].item() for t in chosen]
     print(f"{name:11} {nats[0]:.2f} and {nats[1]:.2f}: mean {sum(nats) / 2:.2f} nats")
 print(f"guessing blindly: ln V = {math.log(V):.2f} nats")
 
@@ -243,7 +243,8 @@ class Block(nn.Module):
         super().__init__()
         self.attend = MultiHeadAttention(D, H)  # chapter 07
         self.think = nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
-        self.norm1, self.norm2 = (nn.LayerNorm(D, eps=1e-12) for _ in range(2))
+        self.norm1 = nn.LayerNorm(D, eps=1e-12)  # the paper's eps
+        self.norm2 = nn.LayerNorm(D, eps=1e-12)
 
     def forward(self, x, mask):  # (B, T, D), (B, 1, 1, T): True = a real token
         x = self.norm1(x + self.attend(x, mask=mask))  # no causal mask: both sides
@@ -261,12 +262,12 @@ class PlainBERT(nn.Module):
         self.token = nn.Embedding(V, D)  # E
         self.position = nn.Embedding(L, D)  # P
         self.segment = nn.Embedding(2, D)  # S
-        self.norm = nn.LayerNorm(D, eps=1e-12)  # the paper's eps
+        self.norm = nn.LayerNorm(D, eps=1e-12)
         self.blocks = nn.ModuleList(Block(D, H) for _ in range(N))
 
     def forward(self, ids, real, segments=None):  # (B, T) each
         segments = torch.zeros_like(ids) if segments is None else segments
-        positions = torch.arange(ids.shape[1])  # (T,)
+        positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
         x = self.token(ids) + self.position(positions) + self.segment(segments)
         x = self.norm(x)  # (B, T, D)
         for block in self.blocks:
@@ -274,7 +275,7 @@ class PlainBERT(nn.Module):
         return x  # (B, T, D)
 
 # %% [markdown]
-# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. `MaskedLM` keeps the encoder that it is given as it is. A *new* network goes through `init_small` and starts with small numbers, as in the paper; with torch's usual tables the logits would be huge.
+# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. A new network goes through `init_small`, which gives its tables and matrices small numbers, as in the paper; with torch's usual tables the logits would be huge.
 
 # %%
 class MaskedLM(nn.Module):
@@ -293,7 +294,7 @@ class MaskedLM(nn.Module):
 
 def init_small(network):
     for parameter in network.parameters():
-        if parameter.ndim == 2:
+        if parameter.ndim == 2:  # tables and matrices, no biases
             nn.init.normal_(parameter, std=0.02)
     return network
 
@@ -301,6 +302,7 @@ def init_small(network):
 # What comes out, for the masked sentence of section 1:
 
 # %%
+set_seed(0)
 plain = init_small(MaskedLM(PlainBERT(V)))
 all_real = torch.ones_like(masked_ids, dtype=torch.bool)
 print("ids       ", tuple(masked_ids.shape))
@@ -329,7 +331,7 @@ gap = "i found the plot lovely , _ critics called it boring ."
 print(best_three(fill(plain, gap)[0]))
 
 # %% [markdown]
-# It knows nothing yet. Keep the two networks apart: `small_bert`, the library's, has read. `plain`, yours, has not yet; after section 4 the two do about equally well at the gaps. What should `plain` be asked, so that it learns?
+# It knows nothing yet. Keep the two networks apart: `small_bert`, the library's, has read; `plain`, yours, will read in section 4. What should it be asked, so that it learns?
 #
 # - Two things of BERT are left out: its dropout, and a second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
 
@@ -344,44 +346,46 @@ print(best_three(fill(plain, gap)[0]))
 # - **10 % become a random token:** a visible word may be wrong, so *every* word must be checked against its context.
 # - **10 % stay as they are:** the vector of a visible word must still say which word it is.
 #
-# The loss counts all of them, and the labels hold the old token in each case. The reasons for the three replacements are the paper's (appendix A.1).
+# The loss counts all of them: the targets hold the old token in each case. In code `fate`, a random number from 0 to 1, decides: below 0.8 the mask, from 0.9 on a random word, between the two no change. Special tokens and padding are never chosen:
+
+# %%
+def hide_words(ids, real, draws):  # (B, T) each, and a generator
+    maskable = real & (ids >= FIRST)  # FIRST: the id of the first word
+    chosen = maskable & (torch.rand(ids.shape, generator=draws) < 0.15)
+    fate = torch.rand(ids.shape, generator=draws)
+    random_words = torch.randint(FIRST, V, ids.shape, generator=draws)
+    inputs = ids.clone()
+    inputs[chosen & (fate < 0.8)] = MASK
+    replaced = chosen & (fate >= 0.9)
+    inputs[replaced] = random_words[replaced]
+    targets = ids.masked_fill(~chosen, -100)
+    return inputs, targets  # (B, T) each
+
+# %% [markdown]
+# Our sentence, hidden three times. Each call chooses anew, so in later passes over the text other words are asked for. (A dot is -100.)
+
+# %%
+draws = torch.Generator().manual_seed(8)  # a seed that shows all three
+for _ in range(3):
+    inputs, targets = hide_words(plot_ids, all_real, draws)
+    print("inputs ", *(vocab.itos[i] for i in inputs[0]))
+    print("targets", *("." if i == -100 else vocab.itos[i] for i in targets[0]))
+
+# %% [markdown]
+# In the third call all three happen: *not* became `[MASK]`, *wonderful* became *would*, and *the* stays, though it is asked for.
 #
 # So a step of pre-training is: hide, predict, measure, improve.
+#
+# - The reasons for the three replacements are the paper's (appendix A.1). 15 % is no law: for models of BERT-large's size Wettig et al. (2023) found 40 % better.
 
 # %% [markdown]
 # ## 4 · The reading
 #
-# **How does the network learn to guess?** First hide. This is section 3 as the library writes it. `fate` says what happens to a chosen token: below 0.8 it becomes the mask, from 0.9 on a random token, between the two it stays. The choice is drawn anew in each call, and `maskable` is True at real words alone:
-
-# %%
-show_source(mask_tokens)
-
-# %% [markdown]
-# `hide_words` calls it for our reviews, `hide_in_tests` for all 400 test reviews. The first of them, and its labels (a dot is -100):
-
-# %%
-def hide_words(ids, real, draws):  # (B, T) each, and a generator
-    maskable = real & (ids >= FIRST)  # real, and no special token
-    return mask_tokens(
-        ids, maskable, V, MASK, generator=draws, first_regular_id=FIRST
-    )
-
-
-def hide_in_tests(seed):
-    draws = torch.Generator().manual_seed(seed)
-    return hide_words(test_ids, test_real, draws)
-
-
-test_ids, test_real = text.pad_batch([row for row, _ in task.test])
-for name, row in zip(("input", "label"), hide_in_tests(seed=0), strict=True):
-    print(f"{name:5}", " ".join("." if i == IGNORE else vocab.itos[i] for i in row[0]))
-
-# %% [markdown]
-# **Pre-training** is now an ordinary loop. It needs batches without end, pass after pass over the reviews. And it needs AdamW with a rate that rises for a tenth of the steps and then falls to 0 (chapter 11):
+# **How does the network learn to guess?** By an ordinary loop. Two helpers come first. `endless` gives batches without end, pass after pass over the reviews. `adamw` gives AdamW a rate that rises for a tenth of the steps and then falls to 0 (chapter 11):
 
 # %%
 def endless(rows, labels, size, draws):
-    while True:  # each pass in a new order
+    while True:  # one pass after another, each in a new order
         yield from text.batches(rows, labels, size, generator=draws)
 
 
@@ -393,43 +397,16 @@ def adamw(network, rate, steps):
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
 
 # %% [markdown]
-# We start from the same random weights as on the first page, copied from `untrained`. Both classes have the same parameters in the same order; only the library's has two layers more, for BERT's second task, which `parameters_of` leaves out:
-
-# %%
-def parameters_of(network):
-    named = network.named_parameters()
-    return [p for name, p in named if not name.startswith(("bert.pooler", "pair"))]
-
-
-def copy_weights(source, target):
-    pairs = zip(parameters_of(source), parameters_of(target), strict=True)
-    with torch.no_grad():
-        for theirs, mine in pairs:
-            mine.copy_(theirs)
-    return target
-
-# %% tags=["fold"]
-# @title Checked: it is the library's network
-ids_of_tests, real_in_tests = text.pad_batch([row for row, _ in task.test])
-with torch.no_grad():
-    plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(ids_of_tests, real_in_tests)
-    library_logits, _ = untrained(ids_of_tests, real_in_tests)
-claim(
-    "With the same weights your network and the library's give the same logits at all real tokens of 400 padded reviews.",
-    torch.allclose(library_logits[real_in_tests], plain_logits[real_in_tests], atol=1e-5),
-    largest_difference=(library_logits - plain_logits)[real_in_tests].abs().max(),
-)
-
-# %% [markdown]
-# Each step takes a batch, hides words of it, predicts, and improves. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. The rate goes up to 0.003; gradients are clipped at 1. Every 200 of the 800 steps we print the mean of the last 50 losses, and look at the gap.
+# Each step takes a batch, hides words of it, predicts, and improves. `F.cross_entropy` leaves out every target that is -100. The rate goes up to 0.003; gradients are clipped at 1. Every 200 of the 800 steps we print the mean of the last 50 losses, and look at the gap.
 
 # %% tags=["nbval-ignore-output"]
-plain = copy_weights(untrained, plain)
-losses = []
+set_seed(0)
+plain = init_small(MaskedLM(PlainBERT(V)))  # section 2's
+no_labels = [0] * len(task.unlabelled)  # `endless` wants some; nobody reads them
 draws = torch.Generator().manual_seed(0)
-stream = endless(task.unlabelled, [0] * len(task.unlabelled), 32, draws)
+stream = endless(task.unlabelled, no_labels, 32, draws)
 optimizer, schedule = adamw(plain, 0.003, steps=800)
-print("before training:", best_three(fill(plain, gap)[0]))
+losses = []
 for step in tqdm(range(1, 801), leave=False):
     ids, real, _ = next(stream)
     inputs, targets = hide_words(ids, real, draws)
@@ -448,6 +425,44 @@ for step in tqdm(range(1, 801), leave=False):
 # At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
 #
 # **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review and computes the best guess.
+
+# %% tags=["fold"]
+# @title Checked: your lines and the library's
+def parameters_of(network):
+    """All but those of BERT's second task, which your network leaves out; the rest stand in the same order."""
+    return [p for name, p in network.named_parameters() if not name.startswith(("bert.pooler", "pair"))]
+
+
+def copy_weights(source, target):
+    """The target, with the source's numbers in it."""
+    with torch.no_grad():
+        for theirs, mine in zip(parameters_of(source), parameters_of(target), strict=True):
+            mine.copy_(theirs)
+    return target
+
+
+test_ids, test_real = text.pad_batch([row for row, _ in task.test])
+words_only = test_real & (test_ids >= FIRST)
+
+
+def hide_in_tests(seed):
+    """Hide words of the 400 test reviews."""
+    return hide_words(test_ids, test_real, torch.Generator().manual_seed(seed))
+
+
+with torch.no_grad():
+    plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(test_ids, test_real)
+    library_logits, _ = untrained(test_ids, test_real)
+claim(
+    "With the same weights your network and the library's give the same logits at all real tokens of 400 padded reviews.",
+    torch.allclose(library_logits[test_real], plain_logits[test_real], atol=1e-5),
+    largest_difference=(library_logits - plain_logits)[test_real].abs().max(),
+)
+by_library = mask_tokens(test_ids, words_only, V, MASK, generator=torch.Generator().manual_seed(0), first_regular_id=FIRST)
+claim(
+    "With the same draws `hide_words` hides the same words of the 400 reviews as the library's `mask_tokens`.",
+    all(torch.equal(mine, theirs) for mine, theirs in zip(hide_in_tests(0), by_library, strict=True)),
+)
 
 # %% tags=["fold"]
 # @title The perfect reader
@@ -519,7 +534,7 @@ claim(
 )
 
 # %% [markdown]
-# The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41: where several words fit, nobody can know. So `plain` is the small BERT, now in your own lines.
+# The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41: where several words fit, nobody can know. So your own lines have made a small BERT.
 #
 # **What has it learned?** A harder gap: *the plot was not ___ , it was wonderful .* In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
 
@@ -557,16 +572,30 @@ claim(
 # %%
 review_rows, review_labels = zip(*hundred)
 print(sum(review_labels), "of", len(hundred), "are positive")
-batch = text.batches(review_rows, review_labels, 16, bucket=False, shuffle=False)
-first_ids, first_real, first_labels = next(batch)
+batches = text.batches(review_rows, review_labels, 16, bucket=False, shuffle=False)
+first_ids, first_real, first_labels = next(batches)
 print("ids   ", tuple(first_ids.shape), *(vocab.itos[i] for i in first_ids[0]))
 print("real  ", tuple(first_real.shape), first_real[0].int().tolist())
 print("labels", tuple(first_labels.shape), first_labels.tolist())
 
 # %% [markdown]
-# **The network that has read** is `plain`. Its head gives V numbers for *every token*: that was for guessing words.
-#
-# **A new last layer** takes the head's place, and gives two numbers for the *whole review*. So it needs one vector for the review: the mean over the real tokens.
+# **The network that has read** is `plain`. Its encoder gives each *token* a vector, and a verdict needs one for the *whole review*: we take the mean over the real tokens. A new layer turns it into two numbers, for negative and for positive. Line by line:
+
+# %% tags=["nbval-ignore-output"]
+set_seed(0)
+new_layer = nn.Linear(64, 2)  # random
+with torch.no_grad():
+    x = plain.bert(first_ids, first_real)  # (B, T, D)
+    total = (x * first_real[..., None]).sum(dim=1)  # (B, D), nothing from padding
+    mean = total / first_real.sum(dim=1, keepdim=True)  # (B, D)
+    logits = new_layer(mean)  # (B, 2)
+print("vectors", tuple(x.shape))
+print("mean   ", tuple(mean.shape))
+print("logits ", tuple(logits.shape), [round(z, 2) for z in logits[0].tolist()])
+print("verdict", logits[0].argmax().item(), "label", first_labels[0].item())
+
+# %% [markdown]
+# The verdict is the larger of the two. It means nothing yet, since the layer is random. As one module:
 
 # %%
 class Classifier(nn.Module):
@@ -581,23 +610,20 @@ class Classifier(nn.Module):
         return self.output(mean)  # (B, classes)
 
 # %% [markdown]
-# Before and after the exchange:
+# So the head that guessed words goes, and a new one comes:
 
 # %%
 diagrams.show("new_head")
 
 # %%
-for name, network in {"before": plain, "after": Classifier(plain.bert, 2)}.items():
-    print(name, "->", tuple(network(first_ids, first_real).shape))
-    for part, module in network.named_children():
-        print(f"    {part:8}{number_of_parameters(module):7,} parameters")
-    for part, values in network.named_parameters(recurse=False):
-        print(f"    {part:8}{values.numel():7,} parameters")
+judge = Classifier(plain.bert, classes=2)
+print("before", tuple(plain(first_ids, first_real).shape))
+print("after ", tuple(judge(first_ids, first_real).shape))
+print("kept  ", number_of_parameters(judge.bert), "parameters")
+print("new   ", number_of_parameters(judge.output))
 
 # %% [markdown]
-# All that is new is a layer of 130 random numbers.
-#
-# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, with a loss over two classes in place of V. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`plain` has none.)
+# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, without hiding, and with the reviews' labels as targets. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`plain` has none.)
 
 # %%
 def fine_tune(judge, pairs, steps, rate):
@@ -605,8 +631,9 @@ def fine_tune(judge, pairs, steps, rate):
     draws = torch.Generator().manual_seed(0)
     stream = endless(rows, labels, 16, draws)
     optimizer, schedule = adamw(judge, rate, steps)
+    losses = []
     judge.train()
-    for _ in tqdm(range(steps), leave=False):
+    for step in tqdm(range(1, steps + 1), leave=False):
         ids, real, wanted = next(stream)
         loss = F.cross_entropy(judge(ids, real), wanted)
         optimizer.zero_grad()
@@ -614,10 +641,13 @@ def fine_tune(judge, pairs, steps, rate):
         nn.utils.clip_grad_norm_(judge.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+        losses.append(loss.item())
+        if step % 50 == 0:
+            print(f"step {step}, loss {sum(losses[-50:]) / 50:.2f}")
     judge.eval()
 
 # %% [markdown]
-# **Judging** takes the larger of the two numbers. `share_right` says how often that is the label:
+# `share_right` says how often the larger number is the label:
 
 # %%
 def share_right(judge, pairs):
@@ -628,7 +658,7 @@ def share_right(judge, pairs):
     return (said == torch.tensor(wanted)).float().mean().item()
 
 # %% [markdown]
-# Before training the new layer should be no better than a coin. Then come 150 steps, as on the first page, at a rate that rises to 0.001 and falls to 0:
+# Before training the judge should be no better than a coin. Then come 150 steps, as on the first page, at a rate that rises to 0.001 and falls to 0:
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -649,6 +679,8 @@ claim(
 )
 
 # %% [markdown]
+# A hundred labels have made a judge that is nearly always right. How nearly is luck of the start: the first page's judge, with other random numbers in its new layer, got 0.97.
+#
 # ### Your judge at work
 #
 # Getting from a string to a verdict takes three steps: words to ids, ids to two logits, logits to two probabilities.
@@ -785,13 +817,12 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the first page's seed, but is some 20 points behind in the two others. With 200 it does as well. There the steps from scratch were as many as reading and task took together; whether fewer would do, these runs do not say. Reading is done once, for all tasks.
+# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the first page's seed, but is some 20 points behind in the two others. With 200 it does as well, and even 300 steps take it above 0.95. But reading is done once, for all tasks.
 #
 # - In all, the network that read saw 28,000 reviews, the one with 950 steps 15,200: batches of reading are larger.
 # - The rates from scratch were chosen on 400 further labelled reviews; after reading the rate stays 0.001.
-# - The first page's 0.97 had other random numbers in its new layer.
 # - In place of the mean BERT's authors take the vector at `[CLS]`, which next sentence prediction had trained.
-# - Two more ways, 150 steps from scratch and a frozen network, are in *Going deeper*.
+# - 150 and 300 steps from scratch, and a frozen network, are tried in *Going deeper*.
 #
 # *You have a judge that works: a good place to stop.* Three exercises belong to this half, an hour in all. In them you rebuild section 4's step, without looking back.
 #
@@ -970,7 +1001,7 @@ def make_film_judge(source, reviews):
     return film_judge, encode
 
 # %% [markdown]
-# `reviews` is a list such as `[("What a film!", 1), ("Two hours lost.", 0)]`. Here it holds a hundred of IMDB's (chapter 02). Then come a hundred new ones, and five short reviews of our own, two of which you know. The cell trains for some two minutes if MiniLM and IMDB lie on this machine. Otherwise it prints what was recorded with seed 0, where 200 new reviews were judged:
+# `reviews` is a list such as `[("What a film!", 1), ("Two hours lost.", 0)]`. Here it holds a hundred of IMDB's (chapter 02). Then come a hundred new ones, and five short reviews of our own, two of which you know. The cell trains for some two minutes if MiniLM and IMDB lie on this machine. Otherwise it says what is missing, and prints what was recorded with seed 0, where 200 new reviews were judged:
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -981,8 +1012,8 @@ try:
     print(f"new reviews {share_right(film_judge, new_pairs):.2f}")
     for review in minilm.JUDGED:
         judge_review(review, film_judge, encode)
-except DataError:
-    print("MiniLM or IMDB is not on this machine. Recorded, seed 0:")
+except DataError as error:
+    print(str(error).replace(str(Path.home()), "~"), "\n\nRecorded, seed 0:")
     record = ledger.load("minilm-judge")["runs"][0]["results"]["100 labels"]
     print(f"new reviews {record['accuracy']:.2f}")
     for review, p in zip(minilm.JUDGED, record["positive"]):
@@ -1099,7 +1130,7 @@ claim(
 #
 # A network that has read can judge after a few labels. What can it do with none?
 #
-# - From scratch got no extra steps, so this does not show what longer training would do.
+# - The two rates were 0.0015 from scratch and 0.0005 after reading. From scratch got no extra steps, so this does not show what longer training would do.
 # - MiniLM differs in more than reading: it is five times as large as our BERT.
 # - Our pre-training was done once; the three seeds are of fine-tuning.
 # - The bags read whole reviews, the networks only their ends. With all labels the bags keep a tenth back to choose by, all test reviews are judged, and MiniLM has other settings (*Going deeper*).
@@ -1116,7 +1147,7 @@ print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
 guess_3 = predict("how many of the four questions get the right text", ...)
 
 # %%
-cosines = minilm.search()  # (4, 12): by MiniLM
+cosines = minilm.search()  # (4, 12): by MiniLM, or recorded where it is missing
 notices, questions = minilm.tf_idf(minilm.DOCUMENTS, minilm.QUERIES)
 by_words = questions @ notices.T  # (4, 12): by the words in common
 
@@ -1322,10 +1353,12 @@ ch12.similarities(similarities)
 #
 # **Which mistakes leave everything running?** The first three raise no error, and all shapes fit. They are shown with your judge of section 5.
 #
-# **1 · Masks on special tokens and padding.** With `maskable` True everywhere the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
+# **1 · Masks on special tokens and padding.** The library's `mask_tokens` is told what may be chosen. If that is everything, the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
 
 # %%
-wasted, words_only = {}, test_real & (test_ids >= FIRST)
+test_ids, test_real = text.pad_batch([row for row, _ in task.test])
+words_only = test_real & (test_ids >= FIRST)
+wasted = {}
 for name, where in {"wrong": torch.ones_like(test_real), "fixed": words_only}.items():
     draws = torch.Generator().manual_seed(1)
     _, targets = mask_tokens(
@@ -1433,6 +1466,7 @@ claim(
 # - W. L. Taylor, *"Cloze procedure": a new tool for measuring readability*, Journalism Quarterly 30, 1953.
 # - Y. Wu et al., *Google's neural machine translation system*, 2016, arXiv:1609.08144: section 4.1 (WordPiece).
 # - Y. Liu et al., *RoBERTa: a robustly optimized BERT pretraining approach*, 2019, arXiv:1907.11692: section 4 (dynamic masking, NSP, data).
+# - A. Wettig, T. Gao, Z. Zhong, D. Chen, *Should you mask 15% in masked language modeling?*, EACL 2023, arXiv:2202.08005.
 # - V. Sanh, L. Debut, J. Chaumond, T. Wolf, *DistilBERT, a distilled version of BERT*, 2019, arXiv:1910.01108: tables 1 and 3.
 # - Z. Lan et al., *ALBERT: a lite BERT*, ICLR 2020, arXiv:1909.11942: section 3.1. K. Clark et al., *ELECTRA*, ICLR 2020, arXiv:2003.10555: section 2.
 # - J. Hewitt, P. Liang, *Designing and interpreting probes with control tasks*, EMNLP 2019, arXiv:1909.03368: section 2. I. Tenney, D. Das, E. Pavlick, *BERT rediscovers the classical NLP pipeline*, ACL 2019, arXiv:1905.05950.
@@ -1988,6 +2022,29 @@ claim(
         for n in (50, 100, 200)
         for ours, theirs in zip(by_seed("pre-trained", n), by_seed("from scratch, 150 steps", n, FOUR_WAYS), strict=True)
     ),
+)
+
+# %% [markdown]
+# With 200 labels the network from scratch needs more than 150 steps, but far fewer than 950:
+
+# %% tags=["fold"]
+# @title From scratch: 300 steps, 200 labels
+def from_scratch_300(seed):
+    """Accuracy at 0.001 or 0.003, whichever does better on 400 labelled reviews that it does not learn from."""
+    other = toys.review_task(seed)
+    torch.manual_seed(seed)
+    start, tried = toys.small_bert(other).bert, []
+    for rate in (0.001, 0.003):
+        tuned = toys.finetune(start, other.labelled[:200], steps=300, learning_rate=rate, seed=seed)
+        tried.append((toys.accuracy(tuned, other.labelled[200:]), toys.accuracy(tuned, other.test)))
+    return max(tried)[1]
+
+
+after_300 = [from_scratch_300(seed) for seed in range(3)]
+claim(
+    "After 300 steps on 200 labels the network from scratch is right on more than 95 % of the new reviews in each of three seeds.",
+    min(after_300) > 0.95,
+    **{"seed by seed": ", ".join(f"{value:.3f}" for value in after_300)},
 )
 
 # %% [markdown]
