@@ -5,14 +5,14 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 210
+#     minutes: 200
 #     needs: chapters 04, 07 and 09
 # ---
 
 # %% [markdown]
 # # 10 · What it costs
 #
-# Three layers read the same text, all with vectors of $D = 512$ numbers: a recurrent layer (RNN), a convolution of kernel 3 (CNN), and *real attention*: chapter 07's multi-head self-attention, with 8 heads and all its learned matrices. The text is first a sentence of 20 words, then an article of 2,000.
+# Three layers read the same text, all with vectors of $D = 512$ numbers: a recurrent layer (RNN), a convolution of kernel 3 (CNN), and chapter 07's multi-head self-attention, with 8 heads and all its learned matrices. The text is first a sentence of 20 words, then an article of 2,000.
 # A **FLOP** is a floating-point operation: one multiplication or one addition. **Which layer needs the fewest FLOPs for the sentence?**
 
 # %% tags=["fold"]
@@ -55,16 +55,16 @@ guess_1 = predict("the layer with the fewest FLOPs for 20 words", ...)
 layers = {
     "RNN": RNN(512, 512),
     "CNN": CausalCNN(512, 3),
-    "real attention": MultiHeadAttention(512, 8),
+    "attention": MultiHeadAttention(512, 8),
 }
-sentence, article = torch.randn(1, 20, 512), torch.randn(1, 2000, 512)
+sentence, articles = torch.randn(1, 20, 512), torch.randn(2, 2000, 512)
 opening = []  # layer, parameters, FLOPs of both texts, numbers saved for the article
 for name, each in layers.items():
     how = {"backend": "loop"} if name == "RNN" else {}
     with attention_backend("math"):  # plain products: fused kernels cannot be counted
         short = measure.count_operations(each, sentence, **how)
-        long = measure.count_operations(each, article, **how)
-        saved = measure.count_activations(each, article, **how)
+        long = measure.count_operations(each, articles[:1], **how)
+        saved = measure.count_activations(each, articles, **how) // 2  # for each of two
     opening.append([name, number_of_parameters(each), short, long, saved])
 
 # %% tags=["fold", "reveal"]
@@ -73,18 +73,18 @@ guess_1.compare(min(opening, key=lambda row: row[2])[0])
 table(["layer", "parameters", "FLOPs, 20 words", "FLOPs, 2,000 words", "numbers saved for the backward pass, 2,000 words"], opening)
 rnn_row, cnn_row, attention_row = opening
 claim(
-    "The RNN needs the fewest FLOPs, for the sentence and for the article; real attention needs about twice as many, and then about six times as many.",
+    "The RNN needs the fewest FLOPs, for the sentence and for the article; attention needs about twice as many, and then about six times as many.",
     all(rnn_row[i] < min(cnn_row[i], attention_row[i]) for i in (2, 3))
     and round(attention_row[2] / rnn_row[2]) == 2
     and round(attention_row[3] / rnn_row[3]) == 6,
 )
 claim(
-    "For the article real attention saves more than 30 times as many numbers as it has parameters, and 18 times as many as the RNN saves.",
+    "For the article attention saves more than 30 times as many numbers as it has parameters, and 18 times as many as the RNN saves.",
     attention_row[4] > 30 * attention_row[1] and attention_row[4] > 18 * rnn_row[4],
 )
 
 # %% [markdown]
-# If you guessed attention, you are in good company: *Attention Is All You Need* calls it faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. Yet here it takes twice the RNN's FLOPs. And for the article it saves 38 million numbers, none of them a parameter. Why?
+# If you guessed attention, you are in good company: *Attention Is All You Need* calls it faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. Yet here it takes twice the RNN's FLOPs. And for the article it saves 37 million numbers, none of them a parameter. Why?
 #
 # If you have only an hour, read sections 1, 2 and 4, and do exercises 10.1 and 10.2, which wait at the first pause.
 #
@@ -97,23 +97,21 @@ claim(
 # 5. decide, with numbers, when an RNN is still the better choice (10.6).
 
 # %% [markdown]
-# ## 1 · The whole answer in ten minutes
+# ## 1 · Three layers, three questions
 #
-# All three layers let T words, vectors of D numbers, learn about one another. Attention comes in two kinds. In **bare attention** words meet words, and nothing is learned: the picture draws it. **Real attention**, chapter 07's multi-head layer, adds four *learned* D × D matrices: the bill counts it.
-#
-# Three questions compare the layers:
+# All three layers take T words, vectors of D numbers, and let them learn about one another. Three questions compare them:
 #
 # - **Work:** how many FLOPs? In a matrix product they come in pairs, a multiplication and an addition.
 # - **Waiting:** how many matrix products must come one after the other, on however many processors?
-# - **Distance:** through how many matrix products does the news of the first word reach the last output? Each product is a chance for the news, or for its gradient on the way back, to fade. The picture shows the distance in red.
+# - **Distance:** through how many matrix products does the news of the first word reach the last output? Each product is a chance for the news, or for its gradient on the way back, to fade. The opening's picture shows this way in red.
 #
 # **RNN: a note goes down a row of people.** Each person reads it, adds something and hands it on. Each step multiplies the word by one D × D matrix and the state by another: $2 \cdot 2D^2$ FLOPs, so $4TD^2$ for T steps. That is little, but everyone waits for the person before, and the first person's news passes through all T hands.
 #
 # **CNN: everyone hears a few neighbours, all at the same time.** A kernel of k places multiplies each word and the k − 1 before it by a D × D matrix each: $2kTD^2$. Nobody waits for anyone in the same round (layer). But news moves only k − 1 places a round, so it takes $L = (T - 1) / (k - 1)$ rounds, rounded up, until the last person has heard of the first.
 #
-# **Bare attention: everyone hears everyone, all at the same time.** Each of the T · T pairs meets twice, for a score and in a weighted mean, with D multiplications and D additions each time: $4T^2D$. Nobody waits for a neighbour, and all news comes first hand. But T people hold T · T conversations.
+# **Attention: everyone hears everyone, all at the same time.** Each of the T · T pairs meets twice, for a score and in a weighted mean, with D multiplications and D additions each time: $4T^2D$. We call this the **quadratic part**. Nobody waits for a neighbour, and all news comes first hand. But T people hold T · T conversations.
 #
-# **Real attention: the same, and everyone learns what to ask and to say.** Learned matrices make queries, keys and values of the words, and a fourth makes the output: $8TD^2$ FLOPs more. News passes three products: value, weighted mean, output. The wait is four: query, score, weighted mean, output.
+# An attention layer that is nothing but its quadratic part has no parameters: call it **bare attention**. **Real attention**, the opening's multi-head layer, also learns what to ask and to say. Its **projections**, four learned D × D matrices, make queries, keys, values and the output, for $8TD^2$ FLOPs more. News then passes three products: value, weighted mean, output. The wait is four: query, score, weighted mean, output.
 
 # %%
 diagrams.show("two_kinds_of_matrices")
@@ -124,49 +122,42 @@ diagrams.show("two_kinds_of_matrices")
 # | | work (FLOPs) | waiting (products in a row) | distance (products) |
 # |---|---|---|---|
 # | RNN | $4TD^2$ | T | T |
-# | CNN, a stack that sees all T | $L \cdot 2kTD^2$ | L | L |
+# | CNN, a stack of L layers that sees all T | $L \cdot 2kTD^2$ | L | L |
 # | bare attention | $4T^2D$ | 2 | 1 |
 # | real attention | $8TD^2 + 4T^2D$ | 4 | 3 |
 #
-# For the seven words of the picture the distance is 7 in the RNN, 3 in the stack, 1 in bare attention and 3 in real attention. Of all these, only attention, bare or real, sees all T words with a short wait *and* over a short distance; **the price is $T^2$**. The stack of convolutions pays $T^2$ as well: its L layers grow with T.
+# Only attention, bare or real, sees all T words with a short wait *and* over a short distance; **the price is $T^2$**. The stack of convolutions pays $T^2$ as well, since its L layers grow with T.
 #
 # ### Back to the puzzle
 #
-# By the table, bare attention would win the sentence: $4T^2D$ is far less than $4TD^2$ when T = 20 and D = 512. These two rows are the ones that *Attention Is All You Need* compares. But the opening counted real attention, and its four learned matrices alone are twice the RNN's two. In millions of FLOPs:
+# Put D = 512 into the formulas. In millions of FLOPs:
 #
 # | | 20 words | 2,000 words |
 # |---|---|---|
-# | RNN: two learned matrices | 21.0 | 2,097 |
-# | CNN, one layer: three learned matrices | 31.5 | 3,146 |
-# | CNN, a stack that sees all: 10 layers, 1,000 layers | 314.6 | 3,145,728 |
-# | real attention: its four learned matrices | 41.9 | 4,194 |
-# | real attention: words with words | 0.8 | 8,192 |
+# | RNN: two learned matrices, $4TD^2$ | 21.0 | 2,097 |
+# | CNN, one layer: three learned matrices, $6TD^2$ | 31.5 | 3,146 |
+# | real attention: projections, $8TD^2$ | 41.9 | 4,194 |
+# | real attention: quadratic part, $4T^2D$ | 0.8 | 8,192 |
 #
-# For the sentence, words with words cost almost nothing, and real attention loses because of its learned matrices. For the article, words with words are most of the work. Yet a stack of plain convolutions that sees as much needs 250 times the work of real attention. With dilated kernels, which leave gaps, seven layers are enough: *Going deeper*.
+# For the sentence the quadratic part is almost nothing. Alone, as bare attention, it would win easily, and this is what *Attention Is All You Need* compares. The opening's layer loses because of its projections: four learned matrices against the RNN's two. For the article the quadratic part is most of the work.
 #
-# **And the memory?** Each of the 8 heads has a weight for each pair of words: 8 · 2,000 · 2,000 = 32 million numbers, most of the 38 million. What fills the memory is neither what the layer has learned nor the words, but *who looks at whom*.
+# **And the memory?** Each of the 8 heads has a weight for each pair of words: 8 · 2,000 · 2,000 = 32 million numbers, most of the 37 million. What fills the memory is neither what the layer has learned nor the words, but *who looks at whom*.
+#
+# One layer of convolutions sees only three words. A stack that sees the whole article needs 1,000 layers and 250 times the work of real attention; with dilated kernels, which leave gaps, seven layers are enough (*Going deeper*).
 
 # %% tags=["fold"]
-# @title The two tables beside the opening's counts
+# @title The table beside the opening's counts
 T_and_FLOPs = [(20, [row[2] for row in opening]), (2000, [row[3] for row in opening])]
 claim(
-    "Two, three and four learned matrices, and real attention's words with words, make up the opening's FLOPs to the last digit.",
+    "Two, three and four learned matrices, and real attention's quadratic part, make up the opening's FLOPs to the last digit.",
     all(
         found == [2 * 2 * T * 512**2, 2 * 3 * T * 512**2, 2 * (4 * T * 512**2 + 2 * T**2 * 512)]
         for T, found in T_and_FLOPs
     ),
 )
-stack_short = measure.count_operations(CausalCNN(512, 3, 10), sentence)
-claim(
-    "To see all words the stack needs 10 layers for the sentence and 1,000 for the article, and each adds the FLOPs of one: for the article, over 250 times those of real attention.",
-    stack_short == 10 * cnn_row[2] == 2 * 157_286_400
-    and 1000 * cnn_row[3] == 2 * 1_572_864_000_000
-    and 1000 * cnn_row[3] > 250 * attention_row[3]
-    and [formulas.layers_to_cover(T, 3) for T in (20, 2000)] == [10, 1000],
-)
 
 # %% [markdown]
-# That is the chapter in short; now one question at a time.
+# That is the chapter in short. Now we check it, one question at a time, beginning with the work.
 #
 # **Letters.** `B` sequences of `T` words (`S` if keys come from elsewhere), width `D`, `H` heads of width `K = D / H`, feed-forward width `F`, `N` layers, kernel `k`.
 
@@ -179,14 +170,17 @@ claim(
 # %%
 def product_by_hand(name, left, right):
     """left @ right, every multiplication printed, every FLOP counted."""
-    result, work = torch.zeros(len(left), right.shape[1]), 0
-    for i in range(len(left)):
-        for j in range(right.shape[1]):
-            pairs = list(zip(left[i].tolist(), right[:, j].tolist()))
-            result[i, j] = sum(a * b for a, b in pairs)
-            work += 2 * len(pairs)  # FLOPs
-            terms = " + ".join(f"{a:.3g} · {b:.3g}" for a, b in pairs)
-            print(f"{name}[{i}, {j}] = {terms} = {result[i, j]:.2f}")
+    result = torch.zeros(left.shape[0], right.shape[1])
+    work = 0  # FLOPs
+    for i in range(left.shape[0]):  # rows
+        for j in range(right.shape[1]):  # columns
+            terms = []
+            for n in range(right.shape[0]):  # inner
+                a, b = left[i, n], right[n, j]
+                result[i, j] += a * b
+                work += 2  # a multiplication and an addition
+                terms.append(f"{a:.3g} · {b:.3g}")
+            print(f"{name}[{i}, {j}] = {' + '.join(terms)} = {result[i, j]:.2f}")
     print(f"{tuple(left.shape)} @ {tuple(right.shape)}: {work} FLOPs")
     return result
 
@@ -221,52 +215,51 @@ for t in range(3):
 #
 # $$ \text{FLOPs of } (\text{rows} \times \text{inner}) \text{ times } (\text{inner} \times \text{columns}) \;=\; 2 \cdot \text{rows} \cdot \text{inner} \cdot \text{columns}. $$
 #
-# Added biases, scaling, softmax and norms are left out: at real widths they are few beside the products. torch's `FlopCounterMode` watches a layer while it runs and applies the same rule. `math` and `loop` make torch do every product separately, so that the counter sees them. It should find 72 and 48:
+# By this rule the four projections of real attention, (T, D) times (D, D) each, add $8TD^2 = 96$ FLOPs, which makes 168. Added biases, scaling, softmax and norms are left out: at real widths they are few beside the products.
+#
+# torch's `FlopCounterMode` watches a layer while it runs and applies the same rule. `math` and `loop` make torch do every product separately, so that the counter sees them. It should find 72, 48 and 168:
 
 # %%
-with FlopCounterMode(display=False) as attention_counter:
+with FlopCounterMode(display=False) as bare_counter:
     attention(x, x, x, backend="math")  # plain products
 with FlopCounterMode(display=False) as rnn_counter:
     RNN(2, 2)(x.unsqueeze(0), backend="loop")
-print("bare attention:", attention_counter.get_total_flops())
-print("RNN:", rnn_counter.get_total_flops())
+with FlopCounterMode(display=False) as real_counter, attention_backend("math"):
+    MultiHeadAttention(2, 1)(x.unsqueeze(0))  # one head
+print("bare attention:", bare_counter.get_total_flops())
+print("RNN:           ", rnn_counter.get_total_flops())
+print("real attention:", real_counter.get_total_flops())
 
 # %% [markdown]
-# Now real attention, with four heads. Four heads of width D / 4 cost what one of width D does, so for words with words we may count one. What grows with the text, and what does not?
+# It does. More heads change nothing: four heads of width D / 4 cost what one of width D does. Here is a layer with four heads, by torch's counter. Which of its numbers grow with the text?
 
-# %%
+# %% tags=["fold"]
+# @title Parameters and FLOPs by length (D = 64, four heads)
 layer_64, by_length = MultiHeadAttention(64, 4), []
 for T in (16, 64, 256):
     inputs = torch.randn(1, T, 64)
     with attention_backend("math"):
         all_flops = measure.count_operations(layer_64, inputs)  # by FlopCounterMode
         bare_flops = measure.count_operations(lambda x: attention(x, x, x), inputs)
-    by_length.append([T, number_of_parameters(layer_64), all_flops, bare_flops])
-
-# %% tags=["fold"]
-# @title Parameters and FLOPs by length
-table(["T", "parameters", "FLOPs, real attention", "of which words with words"], by_length)
+    by_length.append([T, number_of_parameters(layer_64), all_flops - bare_flops, bare_flops])
+table(["T", "parameters", "FLOPs of the projections", "FLOPs of the quadratic part"], by_length)
 claim(
-    "The parameters do not depend on T: $4 D^2$ weights and $4 D$ biases at every length.",
-    all(row[1] == 4 * 64**2 + 4 * 64 for row in by_length),
-)
-claim(
-    "Scores and weighted mean take exactly $4 T^2 D$ FLOPs, by torch's counter.",
-    all(words_with_words == 4 * T**2 * 64 for T, _, _, words_with_words in by_length),
+    "$4 D^2$ weights and $4 D$ biases at every length; by torch's counter the projections take exactly $8 T D^2$ FLOPs, the quadratic part exactly $4 T^2 D$.",
+    all(row[1:] == [4 * 64**2 + 4 * 64, 8 * row[0] * 64**2, 4 * row[0] ** 2 * 64] for row in by_length),
 )
 
 # %% [markdown]
-# So $T^2D$ is never a number of parameters: it counts FLOPs. The width sets the size of the learned matrices, the text that of the computed ones. But what is computed must also be kept: what does that cost?
+# The projections grow like T, the quadratic part like $T^2$, the parameters not at all. The width sets the size of the learned matrices, the text that of the computed ones. But what is computed must also be kept: what does that cost?
 
 # %% [markdown]
 # ## 3 · Memory: what must be kept
 #
-# The opening's bill has the answer: 38 million numbers, saved for the article. Which numbers are they? The backward pass uses numbers from the forward pass, and these must be kept until then: the **saved activations**. Ask of each operation what its gradient needs.
+# For the article, the opening's layer saves 37 million numbers. Which are they? The backward pass uses numbers from the forward pass, and these must be kept until then: the **saved activations**. Ask of each operation what its gradient needs.
 #
 # - The gradient of a product $AB$ with respect to A contains B, and the other way round: it keeps **both factors**.
 # - The slope of a softmax is made of its weights (chapter 07, section 3): it keeps **its result**.
 #
-# Line by line, for real attention with one head, again with T = 3 and D = 2:
+# Line by line, for real attention with one head, on the same three words:
 
 # %%
 torch.manual_seed(0)
@@ -290,11 +283,17 @@ by_rule = 5 * T * D + T * T
 print(measure.count_activations(one_head, x), "=", by_rule, "+", 4 * W_q.numel())
 
 # %% [markdown]
-# With H heads there are H matrices of T × T, so a layer keeps $5TD + HT^2$ numbers for each sequence. For the article, $5TD$ is 5 million and $HT^2$ is 32 million of the 38. At 4 bytes each, that is **128 MB of attention weights**, for one layer and one article.
+# With H heads there are H matrices of T × T, so a layer keeps $5TD + HT^2$ numbers for each sequence. For the article, $5TD$ is 5 million and $HT^2$ is 32 million: there are the 37 million. At 4 bytes each, that is **128 MB of attention weights**, for one layer and one article.
 #
-# Must they be kept? No. The backward pass can compute them again, block by block, from queries, keys and the sum that normalises each softmax. *FlashAttention* does this, and never writes a whole T × T matrix to memory. It is a *fused kernel*: one compiled routine in place of several products. In torch such kernels stand behind `scaled_dot_product_attention`, our backend `"sdpa"`; `"math"` means plain products.
+# Must they be kept? No. The backward pass can compute them again, block by block, from queries, keys and, for each row of each head, the one number that normalises its softmax. *FlashAttention* does this, and never writes a whole T × T matrix to memory. It is a *fused kernel*: one compiled routine in place of several products. In torch such kernels stand behind `scaled_dot_product_attention`, our backend `"sdpa"`; `"math"` means plain products. For the article:
 
 # %%
+T, D, H = 2000, 512, 8
+print(f"math: {5 * T * D + H * T * T:10,} numbers")
+print(f"sdpa: {5 * T * D + H * T:10,} numbers")
+
+# %% tags=["fold"]
+# @title The same by the recorder
 kept = {}  # T: saved activations on the math path, and by the kernel
 four_heads_64 = MultiHeadAttention(64, 4)
 for T in (64, 256, 1024):
@@ -304,29 +303,28 @@ for T in (64, 256, 1024):
             batch = torch.randn(2, T, 64)
             counts.append(measure.count_activations(four_heads_64, batch))
     kept[T] = counts
-
-# %% tags=["fold"]
-# @title Saved activations
 table(
-    ["T", "saved, math", "saved, sdpa", "ratio"],
+    ["B = 2, H = 4, D = 64: T", "saved, math", "saved, sdpa", "ratio"],
     [[T, plain, fused, plain / fused] for T, (plain, fused) in kept.items()],
 )
 expected = {
     T: [formulas.multi_head_cost(2, T, 64, 4, backend=backend).activations for backend in ("math", "sdpa")] for T in kept
 }
 claim(
-    "Apart from the $5 B T D$ numbers that both keep: $B H T^2$ on the math path, $B H T$ on the other, as the formulas say, to the last number.",
-    kept == expected and all(plain - fused == 2 * 4 * T * (T - 1) for T, (plain, fused) in kept.items()),
+    "Apart from the $5 B T D$ numbers that both keep: $B H T^2$ on the math path, $B H T$ on the other, to the last number. So with the opening's 37 million, for each of two articles in a batch.",
+    kept == expected
+    and all([plain, fused] == [2 * (5 * T * 64 + 4 * T * n) for n in (T, 1)] for T, (plain, fused) in kept.items())
+    and attention_row[4] == 5 * 2000 * 512 + 8 * 2000**2,
 )
 
 # %% [markdown]
-# The **peak** is higher than what is kept, since the backward pass adds the gradients of weights and scores. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask, and below them a second record, with the mask and without:
+# The **peak** is higher than what is kept, since the backward pass adds the gradients of weights and scores. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask:
 
 # %%
 figures.time_and_memory("attention-time")
 
 # %% tags=["fold"]
-# @title At T = 2048, with the causal mask and without
+# @title At T = 2048
 faster = ledger.values("attention-time", "at the longest", "math_over_sdpa")
 math_peak, sdpa_peak = (
     [run[-1] for run in ledger.values("attention-time", backend, "peak_mb")] for backend in ("math", "sdpa")
@@ -337,113 +335,78 @@ claim(
     peak_math=f"{max(math_peak):.0f} MB",
     peak_sdpa=f"{max(sdpa_peak):.0f} MB",
 )
-masked, unmasked = (
-    {what: ledger.values("attention-mask-time", mask, what) for what in ("math", "sdpa", "math_over_sdpa")}
-    for mask in ("causal", "not causal")
-)
-table(
-    ["seconds of a training step, mean of three runs", "math", "sdpa", "math / sdpa"],
-    [
-        [name, *(f"{sum(runs) / 3:.2f}" for runs in each.values())]
-        for name, each in {"with the mask": masked, "without": unmasked}.items()
-    ],
-)
-slowed, skipped = (
-    [a / b for a, b in zip(masked[backend], unmasked[backend], strict=True)] for backend in ("math", "sdpa")
-)
-claim(
-    "The second record, in every run: with the mask sdpa is more than 4 times as fast as math, without it between 1.5 and 3 times. The mask makes math take 1.5 to 1.7 times as long; sdpa without it takes 1.5 to 1.7 times as long as with it.",
-    min(masked["math_over_sdpa"]) > 4
-    and 1.5 < min(unmasked["math_over_sdpa"])
-    and max(unmasked["math_over_sdpa"]) < 3
-    and all(1.5 < math_with < 1.7 and 1.5 < 1 / sdpa_with < 1.7 for math_with, sdpa_with in zip(slowed, skipped, strict=True)),
-    with_mask=masked["math_over_sdpa"],
-    without=unmasked["math_over_sdpa"],
-    math_with_over_without=slowed,
-    sdpa_with_over_without=skipped,
-)
 
 # %% [markdown]
-# The kernel saves time too, even without a mask. The mask widens the gap, and about half of that is the plain path's own doing: it computes all pairs and then hides half of them, in two further passes over the T × T scores. That adds more than half to its time. The kernel skips the blocks that are hidden, and takes about a third less time.
+# The kernel saves time too. So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none; one can only give something up. In a **window** each word looks at r words, itself the last: then the quadratic part takes only $4TrD$ FLOPs, but news moves r − 1 places a layer, as in a convolution.
 #
-# So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none. One can only give something up. In a **window** each word looks at r words, itself the last: words with words then take $4TrD$ FLOPs, but news moves only r − 1 places a layer, as in a convolution. More such patterns, and when the kernel's saving fails: *Going deeper*.
-#
-# When does the square begin to hurt?
+# How much of the kernel's lead is the mask's, when its saving fails, and what other patterns there are: *Going deeper*. But when does the square begin to hurt?
 
 # %% [markdown]
 # ## 4 · When does the square matter?
 #
-# For short texts $T^2$ is nothing, for long ones everything. Where is the border? Vaswani et al. (section 4) compare $T^2D$ with $TD^2$, and conclude that attention is faster below T = D. That is bare attention. In real attention the learned matrices undo this advantage over a plain RNN, as you have seen. But an LSTM does four times the RNN's work (chapter 05). Here are section 1's formulas at D = 128, and the LSTM's. Beyond which T does real attention need more FLOPs than an LSTM?
-
-# %%
-flops = {  # of one sequence of T words
-    "bare attention": lambda T, D=128: 4 * T**2 * D,
-    "RNN": lambda T, D=128: 4 * T * D**2,
-    "real attention": lambda T, D=128: 8 * T * D**2 + 4 * T**2 * D,
-    "LSTM": lambda T, D=128: 16 * T * D**2,
-}
+# For the sentence $T^2$ was nothing, for the article it was most of the work. Where is the border? Vaswani et al. (section 4) compare $T^2D$ with $TD^2$, and conclude that attention is faster below T = D. That is bare attention. Real attention has more FLOPs than a plain RNN at every T. But an LSTM does four times the RNN's work (chapter 05): $16TD^2$. Take D = 512. Beyond which T does real attention need more FLOPs than an LSTM?
 
 # %%
 guess_2 = predict("the first T where real attention has more FLOPs than the LSTM", ...)
 
 # %% tags=["fold", "reveal"]
-# @title Millions of FLOPs at seven lengths (D = 128)
-every = range(1, 20 * 128 + 1)
+# @title Millions of FLOPs at six lengths (D = 512)
+flops = {  # of one sequence of T words
+    "bare attention": lambda T, D=512: 4 * T**2 * D,
+    "RNN": lambda T, D=512: 4 * T * D**2,
+    "real attention": lambda T, D=512: 8 * T * D**2 + 4 * T**2 * D,
+    "LSTM": lambda T, D=512: 16 * T * D**2,
+}
+every = range(1, 8 * 512 + 1)
 guess_2.compare(next(T for T in every if flops["real attention"](T) > flops["LSTM"](T)))
 table(
     ["T", *flops],
-    [[T, *(round(count(T) / 1e6, 1) for count in flops.values())] for T in (16, 64, 128, 192, 256, 512, 1024)],
+    [[T, *(round(count(T) / 1e6, 1) for count in flops.values())] for T in (20, 256, 512, 1024, 2000, 4096)],
 )
 flops_at = {name: [count(T) for T in every] for name, count in flops.items()}
 of_library = {
-    "bare attention": lambda T: formulas.attention_cost(1, T, 128),
-    "RNN": lambda T: formulas.rnn_cost(1, T, 128),
-    "real attention": lambda T: formulas.multi_head_cost(1, T, 128, 4),
-    "LSTM": lambda T: formulas.lstm_cost(1, T, 128),
+    "bare attention": lambda T: formulas.attention_cost(1, T, 512),
+    "RNN": lambda T: formulas.rnn_cost(1, T, 512),
+    "real attention": lambda T: formulas.multi_head_cost(1, T, 512, 8),
+    "LSTM": lambda T: formulas.lstm_cost(1, T, 512),
 }
 claim(
-    "Bare attention has fewer FLOPs than the RNN below T = D, as many at T = D, more above.",
-    all((a > b) == (T > 128) for T, a, b in zip(every, flops_at["bare attention"], flops_at["RNN"], strict=True))
-    and flops["bare attention"](128) == flops["RNN"](128)
-    and all(count(T) == of_library[name](T).operations for name, count in flops.items() for T in every),
-)
-claim(
-    "Real attention has more FLOPs than the RNN at every T, and more than the LSTM above T = 2 D.",
-    all(a > b for a, b in zip(flops_at["real attention"], flops_at["RNN"], strict=True))
-    and all((a > b) == (T > 2 * 128) for T, a, b in zip(every, flops_at["real attention"], flops_at["LSTM"], strict=True)),
+    "Bare attention has more FLOPs than the RNN above T = D and as many at T = D; real attention more than the RNN at every T, and more than the LSTM above T = 2 D.",
+    all((a > b) == (T > 512) for T, a, b in zip(every, flops_at["bare attention"], flops_at["RNN"], strict=True))
+    and flops["bare attention"](512) == flops["RNN"](512)
+    and all(count(T) == of_library[name](T).operations for name, count in flops.items() for T in every)
+    and all(a > b for a, b in zip(flops_at["real attention"], flops_at["RNN"], strict=True))
+    and all((a > b) == (T > 2 * 512) for T, a, b in zip(every, flops_at["real attention"], flops_at["LSTM"], strict=True)),
 )
 
 # %% [markdown]
-# So T = D belongs to bare attention. Real attention has four learned matrices, the LSTM eight; the difference pays for words with words up to T = 2D. A whole encoder layer has a feed-forward network as well, two matrices of D × F with F = 4D, which take $16TD^2$ FLOPs. So there the square begins to matter only later:
+# Real attention has four learned matrices, the LSTM eight; the difference pays for the quadratic part up to T = 2D. A whole encoder layer has a feed-forward network as well, two matrices of D × F with F = 4D, which take $16TD^2$ FLOPs. So there the square begins to matter only later:
 #
-# $$ \text{FLOPs} = \underbrace{8TD^2}_{\text{learned matrices}} + \underbrace{4T^2D}_{\text{words with words}} + \underbrace{16TD^2}_{\text{feed-forward}} $$
+# $$ \text{FLOPs} = \underbrace{8TD^2}_{\text{projections}} + \underbrace{4T^2D}_{\text{quadratic part}} + \underbrace{16TD^2}_{\text{feed-forward}} $$
 #
-# The share of words with words, the quadratic part, follows when both are divided by $4TD$:
-#
-# $$ \text{quadratic share} = \frac{4T^2D}{24TD^2 + 4T^2D} = \frac{T}{6D + T} $$
+# Divide the quadratic part by the sum, and both by $4TD$, and its share is $T / (6D + T)$: less than one per cent for the sentence, 39 per cent for the article. The same in code:
 
 # %%
-D, quadratic = 256, {}  # T: share of words with words in an encoder layer's FLOPs
+D, quadratic = 512, {}  # T: the quadratic part's share of an encoder layer's FLOPs
 for T in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192):
-    words_with_words = 4 * T**2 * D
-    all_the_rest = 8 * T * D**2 + 16 * T * D**2
-    quadratic[T] = words_with_words / (words_with_words + all_the_rest)
-figures.operation_shares(quadratic, D=256)
+    projections = 8 * T * D**2
+    quadratic_part = 4 * T**2 * D
+    feed_forward = 16 * T * D**2
+    quadratic[T] = quadratic_part / (projections + quadratic_part + feed_forward)
+figures.operation_shares(quadratic, D=512)
 
 # %% tags=["fold"]
 # @title The shares at T = D, 4D and 6D
 by_formula = {
-    T: formulas.attention_cost(1, T, 256).operations / formulas.encoder_layer_cost(1, T, 256, 8, 1024).operations
+    T: formulas.attention_cost(1, T, 512).operations / formulas.encoder_layer_cost(1, T, 512, 8, 2048).operations
     for T in quadratic
 }
 claim(
-    "At T = D the quadratic part is one seventh of the layer.",
-    abs(quadratic[256] - 1 / 7) < 1e-12 and all(abs(quadratic[T] - by_formula[T]) < 1e-12 for T in quadratic),
-)
-claim(
-    "Words with words take as many FLOPs as the feed-forward network at T = 4D, and half of the layer at T = 6D.",
-    formulas.attention_cost(1, 1024, 256).operations == formulas.feed_forward_cost(1, 1024, 256, 1024).operations
-    and 2 * formulas.attention_cost(1, 1536, 256).operations == formulas.encoder_layer_cost(1, 1536, 256, 8, 1024).operations,
+    "The quadratic part is one seventh of the layer at T = D, as much as the feed-forward network at T = 4D, and half of the layer at T = 6D.",
+    abs(quadratic[512] - 1 / 7) < 1e-12
+    and all(abs(quadratic[T] - by_formula[T]) < 1e-12 for T in quadratic)
+    and formulas.attention_cost(1, 2048, 512).operations == formulas.feed_forward_cost(1, 2048, 512, 2048).operations
+    and 2 * formulas.attention_cost(1, 3072, 512).operations == formulas.encoder_layer_cost(1, 3072, 512, 8, 2048).operations,
 )
 
 # %% [markdown]
@@ -454,32 +417,46 @@ claim(
 # | bare attention, $4T^2D$ | a plain RNN, $4TD^2$ | T = D |
 # | real attention, $8TD^2 + 4T^2D$ | a plain RNN | never: it has more at every T |
 # | real attention | an LSTM, $16TD^2$ | T = 2D |
-# | words with words, $4T^2D$ | the feed-forward network, $16TD^2$ | T = 4D |
-# | words with words | all the rest of an encoder layer, $24TD^2$ | T = 6D |
+# | the quadratic part, $4T^2D$ | the feed-forward network, $16TD^2$ | T = 4D |
+# | the quadratic part | all the rest of an encoder layer, $24TD^2$ | T = 6D |
 #
 # Well below this last border the square can be left out, as Kaplan et al. (2020) do. What is left uses each weight once per token, in a multiplication and an addition:
 #
-# - **The rule:** a forward pass costs **2 FLOPs per parameter and token**. An encoder layer has $12D^2$ weights: at the figure's D = 256 they take 1.6 million FLOPs a token.
-# - **The exception:** a look-up in a table of embeddings is no product and costs nothing. But an output layer over the vocabulary is a product and does cost: for 10,000 words 5.1 million FLOPs a token.
-# - **In training:** the backward pass costs twice that, since a product $AB$ needs two more, for the gradients of A and of B. That makes 6 FLOPs in all, and 4.7 million a token for the encoder layer.
+# - **The rule:** a forward pass costs **2 FLOPs per parameter and token**. An encoder layer has $12D^2$ weights: at D = 512 they take 6.3 million FLOPs a token.
+# - **The exception:** a look-up in a table of embeddings is no product and costs nothing. But an output layer over the vocabulary is a product and does cost: for 10,000 words 10.2 million FLOPs a token.
+# - **In training:** the backward pass costs twice that, since a product $AB$ needs two more, for the gradients of A and of B. That makes 6 FLOPs in all, and 18.9 million a token for the encoder layer.
 #
-# Two FLOPs per parameter and token: how many parameters does a whole Transformer have?
+# Two FLOPs per parameter and token: so how many parameters does a model have?
 
 # %% [markdown]
-# ## 5 · The size of a whole model
+# ## 5 · Size: where the parameters are
 #
-# Only four kinds of parts have any: linear maps with their biases, norms with a gain and a shift for each of D numbers, tables of embeddings, and sometimes positions. Real attention is four linear maps, bare attention has no parameter. Here are a feed-forward network, which is two linear maps, and a norm, for D = 32 and F = 128:
+# Ask each part of an encoder layer how many parameters it has (`linear1` and `linear2` are the feed-forward network), and then a table of embeddings for 10,000 words. Here D = 64 and F = 256:
 
 # %%
-D, F_width = 32, 128
-feed_forward = D * F_width + F_width + F_width * D + D  # two linear maps with biases
-norm = 2 * D  # gain and shift
-print("feed-forward:", feed_forward, "parameters; norm:", norm)
+encoder_layer = EncoderLayer(64, 4, 256)  # D, H, F
+for name, part in encoder_layer.named_children():
+    print(f"{name:15}{number_of_parameters(part):8,}")
+print(f"{'whole layer':15}{number_of_parameters(encoder_layer):8,}")
+print(f"{'table of words':15}{number_of_parameters(nn.Embedding(10_000, 64)):8,}")
 
 # %% [markdown]
-# A whole Transformer is a sum of such parts; exercise 10.4 adds them up.
+# Attention learns its projections, the feed-forward network its two linear maps, a norm a gain and a shift for each of D numbers. That is all; T is nowhere. The $12D^2 = 49{,}152$ weights of a layer are nearly everything, a third of them attention's, two thirds the feed-forward network's. A table of V words has $VD$ parameters more. So a stack of N layers with its table has about $12ND^2 + VD$.
 #
-# **The first pause.** Exercises 10.1 to 10.5 take about 95 minutes. The first four count; 10.5 prepares section 7. After them: does the sum fit the paper's number?
+# Here the table outweighs 12 layers. At D = 512 the same table outweighs only one: it grows like D, the layers like $D^2$.
+
+# %% tags=["fold"]
+# @title Layers and tables
+size_of_layer = number_of_parameters(encoder_layer)
+claim(
+    "The $12 D^2$ weights are more than 98 % of the layer's parameters; a table of 10,000 words has more than 12 such layers at D = 64, and more than one, but less than two, at D = 512.",
+    0.98 * size_of_layer < 12 * 64**2 < size_of_layer
+    and 10_000 * 64 > 12 * size_of_layer
+    and 1 < 10_000 * 512 / formulas.encoder_layer_cost(1, 1, 512, 8, 2048).parameters < 2,
+)
+
+# %% [markdown]
+# **The first pause.** Work, memory and size are counted. Exercises 10.1 to 10.4 let you count, 10.4 a whole Transformer to the last parameter; 10.5 prepares section 7. Together they take about 95 minutes.
 
 # %% [markdown]
 # ### Exercise 10.1 · Implement: the FLOPs of self-attention
@@ -586,7 +563,7 @@ ch10.cross_operations(cross_operations)
 # Difficulty ●●●○○ · 25 minutes · needs section 5
 #
 # The base model of Vaswani et al. (2017): D = 512, H = 8, F = 2048, 6 encoder and 6 decoder layers, Post-LN, no norm at the end. Every linear map has a bias; the positions are sinusoids, without parameters. With paper and pencil (or Python as a pocket calculator) find the parameters of
-# (a) one encoder layer, (b) one decoder layer, (c) all twelve layers, (d) the whole model with **one** table of embeddings for 37,000 subwords, which serves the encoder's input, the decoder's input and, transposed, the output layer, whose bias is left out.
+# (a) one encoder layer, (b) one decoder layer, (c) all twelve layers, (d) the whole model with **one** table of embeddings for 37,000 subwords, which serves the encoder's input, the decoder's input and, transposed, the output layer, whose bias is left out. (*Going deeper* puts your sum beside the paper's.)
 
 # %% nbgrader={"grade": false, "grade_id": "ex10-4-parameters-by-hand", "locked": false, "schema_version": 3, "solution": true, "task": false}
 by_hand = ...  # (encoder layer, decoder layer, twelve layers, whole model)
@@ -640,39 +617,9 @@ def positions_seen(model, x):
 ch10.positions_seen(positions_seen)
 
 # %% [markdown]
-# Back to section 5's question. The paper's table 3 gives 65 million for the base model of exercise 10.4 and 213 million for the big one (D = 1024, H = 16, F = 4096). How far does our formula miss them? And what would three separate tables cost?
-
-# %%
-published_rows = []
-for name, width, heads, inner_width, published in (
-    ("base", 512, 8, 2048, 65e6),
-    ("big", 1024, 16, 4096, 213e6),
-):
-    body = formulas.transformer_cost(1, 1, 1, width, heads, inner_width, 6).parameters
-    table_size = 37_000 * width
-    counts_of_one = [name, body, body + table_size, body + 3 * table_size, published]
-    published_rows.append(counts_of_one)
-
-# %% tags=["fold", "reveal"]
-# @title The formula beside the paper's table 3
-table(
-    ["model", "layers", "with one shared table", "with three tables", "table 3 of the paper"],
-    [[row[0], *(f"{count / 1e6:.1f} M" for count in row[1:])] for row in published_rows],
-)
-claim(
-    "The formula with one shared table is within 3 % of the paper for both models; three tables miss it by more than a third.",
-    all(abs(one / wanted - 1) < 0.03 and three / wanted > 4 / 3 for _, _, one, three, wanted in published_rows),
-)
-
-# %% [markdown]
-# So one table fits, and three do not; the paper says itself that it shares one (section 3.4).
-#
-# All this is counted. Is more work also more time?
-
-# %% [markdown]
 # ## 6 · Time: work is not waiting
 #
-# FLOPs are not seconds: when a note is passed down a row, a hundred helpers do not make it any faster. Section 1 says that T products wait for one another in an RNN, and four in real attention. Here is the longest chain of them in autograd's graph:
+# All this is counted. Is more work also more time? FLOPs are not seconds: when a note is passed down a row, a hundred helpers do not make it any faster. Section 1 says that T products wait for one another in an RNN, and four in real attention. Here is the longest chain of them in autograd's graph:
 
 # %%
 with attention_backend("math"):
@@ -718,16 +665,14 @@ claim(
 )
 
 # %% [markdown]
-# With the kernel, attention is ahead up to about T = 97, without it up to about 74; the count said 128. Do not read a law into this. Real attention *never* has fewer FLOPs than a plain RNN of the same width, and yet here it takes less time while the text is short: *How do the times grow, and where do they cross?* in *Going deeper* shows it. "Faster" is a fact about machines and kernels, not about T and D alone.
-#
-# The two crossovers are interpolated between T = 64 and 128. No GPU, where waiting weighs more, was measured.
+# With the kernel, attention is ahead up to about T = 97, without it up to about 74; the count said 128. (Both are interpolated between T = 64 and 128.) Do not read a law into this: real attention *never* has fewer FLOPs than a plain RNN of the same width, and yet on this machine it takes less time than one while the text is short. "Faster" is a fact about machines and kernels, not about T and D alone. No GPU, where waiting weighs more, was measured; more layers are timed in *Going deeper*.
 #
 # Work, memory, size, time: that is the price. What does attention buy for it?
 
 # %% [markdown]
 # ## 7 · Distance: what the short path buys
 #
-# A word that matters may stand far back: "the **books** that I lent to my neighbour last summer **were**...". To learn this, a gradient must travel from the output back to that word. The fewer factors multiply it on its way, matrices or gates, the less chance it has to vanish (chapter 04). First, do the counts from section 1 (RNN 7, CNN 3, bare 1, real 3) hold?
+# A word that matters may stand far back: "the **books** that I lent to my neighbour last summer **were**...". To learn this, a gradient must travel from the output back to that word. The fewer factors multiply it on its way, matrices or gates, the less chance it has to vanish (chapter 04). How many products does it pass? Section 1 says T in an RNN, $(T - 1) / 2$ in a stack of kernel 3, 1 in bare and 3 in real attention. Here are the seven words of the first picture:
 
 # %%
 seven = torch.randn(2, 7, 16)
@@ -739,7 +684,7 @@ with attention_backend("math"):
 print("LSTM:          ", measure.path_length(LSTM(16, 16), seven, backend="loop"))
 
 # %% [markdown]
-# They do. And the LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Gates are factors too, so a short path does not promise that much arrives.
+# The counts hold. And the LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Gates are factors too, so a short path does not promise that much arrives.
 #
 # So look at the gradient itself. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
 
@@ -759,8 +704,7 @@ def gradient_by_distance(layer, x):
 # We try untrained layers of each kind, with 128 steps and three seeds; real attention once without positions and once with ALiBi (chapter 08):
 
 # %%
-by_seed = {"RNN": [], "LSTM": [], "CNN, 8 layers": []}
-by_seed["attention"], by_seed["attention, ALiBi"] = [], []
+by_seed = {}  # layer: one list of T norms for each seed
 for seed in range(3):
     torch.manual_seed(seed)
     x128 = torch.randn(8, 128, 64)
@@ -773,24 +717,22 @@ for seed in range(3):
     }
     for name, fresh_layer in fresh.items():
         norms = gradient_by_distance(fresh_layer, x128)
-        by_seed[name].append(norms.tolist())
-
-# %% [markdown]
-# In a fresh LSTM the forget gate alone keeps about 0.5 of the gradient at each step; paths through the other gates add a little, and the figure's slope will show how much. What is left from 63 steps back?
-
-# %%
-guess_4 = predict(
-    "the LSTM's gradient from 63 steps back, as a fraction of its largest", ...
-)
-
-# %% tags=["fold", "reveal"]
-# @title The gradient by distance
+        by_seed.setdefault(name, []).append(norms.tolist())
 figures.gradient_by_distance(by_seed)
+
+# %% tags=["fold"]
+# @title How far each of them reaches
 shares = {name: [[norm / max(run) for norm in run] for run in runs] for name, runs in by_seed.items()}
-guess_4.compare(", ".join(f"{run[63]:.0e}" for run in shares["LSTM"]) + " (three seeds)")
+lost = {  # the first d at which less than a millionth of the largest gradient is left, for each seed
+    name: [next(d for d, share in enumerate(run) if share < 1e-6) for run in shares[name]] for name in ("RNN", "LSTM")
+}
 claim(
-    "In all three seeds less than a millionth of the largest gradient arrives: RNN, from 32 steps back; LSTM, from 63.",
-    all(run[32] < 1e-6 for run in shares["RNN"]) and all(run[63] < 1e-6 for run in shares["LSTM"]),
+    "In all three seeds less than a millionth of the largest gradient is left from about 18 steps back in the RNN, and from about 27 in the LSTM.",
+    all(16 <= d <= 20 for d in lost["RNN"])
+    and all(25 <= d <= 29 for d in lost["LSTM"])
+    and all(max(run[d:]) < 1e-6 for name in lost for run, d in zip(shares[name], lost[name], strict=True)),
+    RNN_first_at=lost["RNN"],
+    LSTM_first_at=lost["LSTM"],
     LSTM_keeps_at_each_step=[(run[63] / run[10]) ** (1 / 53) for run in shares["LSTM"]],
 )
 claim(
@@ -800,7 +742,7 @@ claim(
 )
 
 # %% [markdown]
-# **RNN and LSTM** forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{63}$ is about $10^{-14}$. Its gates can *learn* to stay open (chapter 05); a plain RNN has none. **The CNN** is blind beyond its window.
+# **RNN and LSTM** forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can *learn* to stay open (chapter 05); a plain RNN has none. **The CNN** is blind beyond its window.
 #
 # **Real attention's** level line is a symmetry: without positions the layer cannot tell one earlier place from another, so none can count less for being far away. ALiBi is built to favour near words, and its dashed line falls, yet far less steeply than a recurrent layer's.
 #
@@ -832,21 +774,19 @@ claim(
 )
 
 # %% [markdown]
-# So attention's gradient need not fade with *distance*, but is divided among all T inputs. Training may undo the division: a softmax that has learned where to look gives one input nearly all the weight, however far away it is.
-#
-# With sinusoids added the line stays level, too: *Going deeper*.
+# So this is what attention buys: its gradient need not fade with *distance*, but is divided among all T inputs. Training may undo the division: a softmax that has learned where to look gives one input nearly all the weight, however far away it is. With sinusoids added the line stays level, too (*Going deeper*).
 
 # %% [markdown]
 # ## 8 · After training: one word at a time
 #
-# Short paths and no waiting: is there a catch beside the $T^2$? In training all words are known. For a forward pass a Transformer of N layers takes 6N products in a row at any length, four in each real attention and two in each feed-forward network. An RNN of N layers takes NT if each layer waits until the one below has finished, and N + T − 1 if they run staggered, each one word after the layer below.
+# Short paths and no waiting: is there a catch beside the $T^2$? In training all words are known. For a forward pass a Transformer of N layers takes 6N products in a row at any length, four in each real attention and two in each feed-forward network.
 #
 # But a model that *writes* knows no word before it has chosen it, so each word waits until all layers have finished the one before. And while the RNN goes on from its state, a plain Transformer rereads everything. It need not: keys and values of earlier tokens do not change, since no position sees a later one. The **key-value cache** keeps them (chapter 13).
 #
-# Let a Transformer and an RNN, of four layers each, generate 256 tokens. A new token takes section 4's formula, divided by T: $24D^2$ FLOPs a layer for the matrices and $4tD$ for words with words, against t keys.
+# Let a Transformer and an RNN, of four layers each, write the article. A new token takes section 4's formula, divided by T: $24D^2$ FLOPs a layer for the matrices, and $4tD$ for the quadratic part, against t keys.
 
 # %%
-N, T, D = 4, 256, 64
+N, T, D = 4, 2000, 512
 one_pass = N * (24 * T * D**2 + 4 * T**2 * D)  # as in training
 all_anew, with_cache = 0, 0
 for t in range(1, T + 1):  # token by token
@@ -856,45 +796,30 @@ by_rnn = N * 4 * T * D**2  # in training and in generation
 
 # %% tags=["fold"]
 # @title Training and generation
-transformer_of_4 = formulas.encoder_cost(1, 256, D=64, H=4, F=256, N=4, causal=True)
-one_rnn_layer = formulas.rnn_cost(1, 256, 64)
+transformer_of_4 = formulas.encoder_cost(1, 2000, D=512, H=8, F=2048, N=4, causal=True)
+one_rnn_layer = formulas.rnn_cost(1, 2000, 512)
 sizes_of_both = transformer_of_4.parameters, 4 * one_rnn_layer.parameters
 table(
-    ["256 tokens, four layers each", "parameters", "products in a row", "FLOPs (millions)"],
+    ["2,000 tokens, four layers each", "parameters", "products in a row", "FLOPs (billions)"],
     [
-        ["Transformer, one forward pass, as in training", sizes_of_both[0], 6 * 4, one_pass / 1e6],
-        ["Transformer, generation, all anew for each token", sizes_of_both[0], 256 * 6 * 4, all_anew / 1e6],
-        ["Transformer, generation with a cache", sizes_of_both[0], 256 * 6 * 4, with_cache / 1e6],
-        ["RNN, one forward pass, layers staggered", sizes_of_both[1], 4 + 256 - 1, by_rnn / 1e6],
-        ["RNN, one forward pass, layer after layer", sizes_of_both[1], 4 * 256, by_rnn / 1e6],
-        ["RNN, generation", sizes_of_both[1], 4 * 256, by_rnn / 1e6],
+        ["Transformer, one forward pass, as in training", sizes_of_both[0], 6 * 4, round(one_pass / 1e9, 1)],
+        ["Transformer, generation, all anew for each token", sizes_of_both[0], 2000 * 6 * 4, round(all_anew / 1e9, 1)],
+        ["Transformer, generation with a cache", sizes_of_both[0], 2000 * 6 * 4, round(with_cache / 1e9, 1)],
+        ["RNN, one forward pass, as in training", sizes_of_both[1], 4 + 2000 - 1, round(by_rnn / 1e9, 1)],
+        ["RNN, generation", sizes_of_both[1], 4 * 2000, round(by_rnn / 1e9, 1)],
     ],
 )
 claim(
-    "Generating 256 tokens, each from the whole text so far, takes over 100 times the FLOPs of one forward pass over the finished text.",
-    all_anew > 100 * one_pass
+    "Generating 2,000 tokens, each from the whole text so far, takes over 800 times the FLOPs of one forward pass over the finished text.",
+    all_anew > 800 * one_pass
     and (one_pass, by_rnn, 6 * 4) == (transformer_of_4.operations, 4 * one_rnn_layer.operations, transformer_of_4.steps),
     times=all_anew / one_pass,
 )
-rnn_stack, words_256 = [RNN(4, 4) for _ in range(4)], torch.randn(1, 256, 4)
-after_one_another = words_256
-for rnn_layer in rnn_stack:
-    after_one_another = rnn_layer(after_one_another, backend="loop")[0]
-states = [torch.zeros(1, 4)] * 4
-for t in range(256):
-    staggered = words_256[:, t]
-    for n, rnn_layer in enumerate(rnn_stack):
-        from_below, from_before = staggered @ rnn_layer.weight_ih_l0.T, states[n] @ rnn_layer.weight_hh_l0.T
-        states[n] = staggered = torch.tanh(from_below + from_before)
-claim(
-    "The longest chain of products in autograd's graph of the RNN's forward pass: 1,024 layer after layer, 259 staggered.",
-    (measure.sequential_steps(after_one_another), measure.sequential_steps(staggered)) == (1024, 259),
-)
 
 # %% [markdown]
-# When they write, both wait: the Transformer 256 times for its 24 products, the RNN 256 times for four. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and the cache holds $2NTD$ numbers. The RNN carries on D numbers a layer, after ten steps and after ten million.
+# When they write, both wait: the Transformer 2,000 times for its 24 products, the RNN 2,000 times for four. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and the cache holds $2NTD$ numbers, 8.2 million for the article. The RNN carries on D numbers a layer, after ten steps and after ten million: here 2,048.
 #
-# The Transformer has six times the parameters here. So compare how the two wait, not their FLOPs.
+# Two remarks on the table. The RNN's forward pass is counted with its layers *staggered*, each one word after the layer below: $N + T - 1$ products in a row; if each layer waits until the one below has finished, they are NT. And the Transformer has six times the parameters, so compare how the two wait, not their FLOPs.
 #
 # **The second pause.** Exercise 10.6 takes about 25 minutes. After it: the whole bill in one table.
 
@@ -1012,11 +937,11 @@ print(tuple(LearnedPositions(64, 51).add(torch.zeros(1, 51, 64)).shape))  # fixe
 # %% [markdown]
 # ## Summary
 #
-# 1. A product costs 2 · rows · inner · columns FLOPs. Real attention has $4D^2$ parameters and some biases; $T^2 D$ counts FLOPs of words with words, and $HT^2$ the weights that fill the memory.
+# 1. A product costs 2 · rows · inner · columns FLOPs. Real attention has $4D^2$ parameters and some biases; $T^2 D$ counts FLOPs of the quadratic part, and $HT^2$ the weights that fill the memory.
 # 2. Bare attention has fewer FLOPs than a plain RNN of the same width below T = D, real attention never, but fewer than an LSTM below T = 2D. The quadratic part is half of an encoder layer (F = 4D) at T = 6D. In seconds the kernel and the machine decide as well, so compare with the best kernel.
 # 3. In training a layer of an RNN waits for T products in a row, a convolution for one, real attention for four. A model that writes waits for each token.
 # 4. The shortest path is T products in a plain RNN, about T/(k − 1) in a stack of convolutions, $\log_k T$ in a dilated one, 1 in bare and 3 in real attention. Without positions attention's gradient does not fade with distance, but before training each of T inputs gets only about 1/T of it.
-# 5. A fused kernel keeps BHT numbers instead of BHT² (apart from the 5BTD that both keep), unless there is attention dropout or a learned bias. Here it also took less time. A causal mask widens the gap, about half because the plain path takes longer and half because the kernel skips what is hidden. Count on the plain path, time the fast one.
+# 5. A fused kernel keeps BHT numbers instead of BHT² (apart from the 5BTD that both keep), unless there is attention dropout or a learned bias. Here it also took less time. Count on the plain path, time the fast one.
 #
 # ## Where next
 #
@@ -1040,7 +965,7 @@ print(tuple(LearnedPositions(64, 51).add(torch.zeros(1, 51, 64)).shape))  # fixe
 #
 # **The tools.** *How does torch's counter see the products?* · *How can one see what autograd keeps?* · *How high is the peak?* · *Do formulas and layers agree?* · *How can one measure a path length?*
 #
-# **Memory and size.** *What do more heads cost?* · *When does the kernel not save memory?* · *Where are a model's parameters, and does any vocabulary give the published sizes?*
+# **Memory and size.** *What do more heads cost?* · *How much of the kernel's lead is the mask's?* · *When does the kernel not save memory?* · *Does the count give the published sizes, and where are a model's parameters?*
 #
 # **The tables, and cheaper layers.** *What does the paper's table say, row by row?* · *What does restricted attention look like?* · *Where does attention pass a convolution?*
 #
@@ -1138,8 +1063,8 @@ with torch.no_grad(), attention_backend("math"), FlopCounterMode(display=False) 
     for token in torch.randn(256, 1, 1, 64):
         layer_of_4(token, causal=True, cache=cache)
 claim(
-    "Section 8's generation with a cache: torch's counter finds its FLOPs, four times those of one layer that generates 256 tokens.",
-    4 * of_cached.get_total_flops() == with_cache,
+    "One layer of D = 64 generates 256 tokens with a cache: torch's counter finds the FLOPs that section 8's formula says.",
+    of_cached.get_total_flops() == sum(24 * 64**2 + 4 * t * 64 for t in range(1, 257)),
 )
 
 # %% [markdown] tags=["deeper"]
@@ -1174,18 +1099,21 @@ print("\n".join([*notes, total]))
 # %% tags=["fold"]
 # @title Counted by blocks, and by all that passed
 kept_by_hand = sum(blocks.values())
+with attention_backend("math"):
+    kept_of_one, kept_of_two = (
+        measure.count_activations(layers["attention"], sentence.expand(B, 20, 512).contiguous()) for B in (1, 2)
+    )
 claim(
     "Each block once, without parameters, makes $5TD + T^2$ numbers; adding up all that passed gives over one and a half times as many.",
     kept_by_hand == 5 * 3 * 2 + 3**2 and passed > 1.5 * kept_by_hand,
 )
 claim(
-    "The opening's 38 million are $5TD + HT^2$ and once more $TD$, to the last number.",
-    attention_row[4] == 5 * 2000 * 512 + 8 * 2000**2 + 2000 * 512,
-    saved=attention_row[4],
+    "For one sentence in the batch the opening's layer keeps $5TD + HT^2$ numbers and once more $TD$, for each of two sentences only $5TD + HT^2$.",
+    [kept_of_one, kept_of_two] == [6 * 20 * 512 + 8 * 20**2, 2 * (5 * 20 * 512 + 8 * 20**2)],
 )
 
 # %% [markdown]
-# The opening's $TD$ more: for a batch of one, the library's layer also keeps the queries from before the division by the root. So count each block once, and no parameter. The library's recorder does the same:
+# That is why the opening counts two articles: for a batch of one, the library's layer also keeps the queries from before the division by the root. So count each block once, and no parameter. The library's recorder does the same:
 
 # %%
 show_source(measure.count_activations)
@@ -1282,6 +1210,25 @@ claim(
 
 # %% [markdown]
 # **Real attention's** path is 3 (value projection, weighted mean, output projection) at every length. The **LSTM's** path is 1, though it takes T sequential steps: the additive update is chapter 05's shortcut, seen from outside. The GRU's is 1 too. This is where our definition parts from the paper's: counted in steps, the LSTM's path is T.
+#
+# **Several layers of an RNN** need not wait for one another. Section 8 counts them staggered, each one word after the layer below:
+
+# %% tags=["fold"]
+# @title Four layers of an RNN on 2,000 words
+rnn_stack, words_2000 = [RNN(4, 4) for _ in range(4)], torch.randn(1, 2000, 4)
+after_one_another = words_2000
+for rnn_layer in rnn_stack:
+    after_one_another = rnn_layer(after_one_another, backend="loop")[0]
+states = [torch.zeros(1, 4)] * 4
+for t in range(2000):
+    staggered = words_2000[:, t]
+    for n, rnn_layer in enumerate(rnn_stack):
+        from_below, from_before = staggered @ rnn_layer.weight_ih_l0.T, states[n] @ rnn_layer.weight_hh_l0.T
+        states[n] = staggered = torch.tanh(from_below + from_before)
+claim(
+    "The longest chain of products in autograd's graph of the RNN's forward pass: 8,000 layer after layer, 2,003 staggered.",
+    (measure.sequential_steps(after_one_another), measure.sequential_steps(staggered)) == (8000, 2003),
+)
 
 # %% [markdown] tags=["deeper"]
 # ### How can one measure a path length?
@@ -1320,6 +1267,42 @@ claim(
 )
 
 # %% [markdown] tags=["deeper"]
+# ### How much of the kernel's lead is the mask's?
+#
+# Section 3's times are with a causal mask. A second record takes the same attention at T = 2048 with the mask and without it, the four cases in turns. It comes from other runs, so compare its times with one another only.
+
+# %% tags=["fold"]
+# @title At T = 2048, with the causal mask and without
+masked, unmasked = (
+    {what: ledger.values("attention-mask-time", mask, what) for what in ("math", "sdpa", "math_over_sdpa")}
+    for mask in ("causal", "not causal")
+)
+table(
+    ["seconds of a training step, mean of three runs", "math", "sdpa", "math / sdpa"],
+    [
+        [name, *(f"{sum(runs) / 3:.2f}" for runs in each.values())]
+        for name, each in {"with the mask": masked, "without": unmasked}.items()
+    ],
+)
+slowed, skipped = (
+    [a / b for a, b in zip(masked[backend], unmasked[backend], strict=True)] for backend in ("math", "sdpa")
+)
+claim(
+    "In every run of this record: with the mask sdpa is more than 4 times as fast as math, without it between 1.5 and 3 times. The mask makes math take 1.5 to 1.7 times as long; sdpa without it takes 1.5 to 1.7 times as long as with it.",
+    min(masked["math_over_sdpa"]) > 4
+    and 1.5 < min(unmasked["math_over_sdpa"])
+    and max(unmasked["math_over_sdpa"]) < 3
+    and all(1.5 < math_with < 1.7 and 1.5 < 1 / sdpa_with < 1.7 for math_with, sdpa_with in zip(slowed, skipped, strict=True)),
+    with_mask=masked["math_over_sdpa"],
+    without=unmasked["math_over_sdpa"],
+    math_with_over_without=slowed,
+    sdpa_with_over_without=skipped,
+)
+
+# %% [markdown]
+# So the kernel is ahead without a mask too; the mask widens the gap from both sides, by about as much on each. The kernel skips the blocks that are hidden. Our plain path computes all pairs and then hides half of them, and it fills the T × T matrix **twice**: the scores before the softmax, and the weights after it, so that a row in which everything is hidden becomes zeros and not NaN. The usual plain implementation fills once, and so pays less for its mask; how much less was not recorded.
+
+# %% [markdown] tags=["deeper"]
 # ### When does the kernel not save memory?
 #
 # When the layer has dropout on its weights, or a learned bias on its scores. The same layer at T = 512:
@@ -1349,9 +1332,36 @@ claim(
 # So with either of them, training on this CPU keeps $T^2$ numbers a head after all. (GPU kernels have conditions of their own: count.)
 
 # %% [markdown] tags=["deeper"]
-# ### Where are a model's parameters, and does any vocabulary give the published sizes?
+# ### Does the count give the published sizes, and where are a model's parameters?
 #
-# Section 5 misses the paper's base model by 3 %, the big one by less than 1 %. The paper says "about 37,000" and not what its table counts. Could another number of rows explain both?
+# The paper's table 3 gives 65 million for the base model of exercise 10.4 and 213 million for the big one (D = 1024, H = 16, F = 4096). How far does our formula miss them? And what would three separate tables cost?
+
+# %%
+published_rows = []
+for name, width, heads, inner_width, published in (
+    ("base", 512, 8, 2048, 65e6),
+    ("big", 1024, 16, 4096, 213e6),
+):
+    body = formulas.transformer_cost(1, 1, 1, width, heads, inner_width, 6).parameters
+    table_size = 37_000 * width
+    counts_of_one = [name, body, body + table_size, body + 3 * table_size, published]
+    published_rows.append(counts_of_one)
+
+# %% tags=["fold"]
+# @title The formula beside the paper's table 3
+table(
+    ["model", "layers", "with one shared table", "with three tables", "table 3 of the paper"],
+    [[row[0], *(f"{count / 1e6:.1f} M" for count in row[1:])] for row in published_rows],
+)
+claim(
+    "The formula with one shared table is within 3 % of the paper for both models; three tables miss it by more than a third.",
+    all(abs(one / wanted - 1) < 0.03 and three / wanted > 4 / 3 for _, _, one, three, wanted in published_rows),
+)
+
+# %% [markdown]
+# So one table fits, and three do not; the paper says itself that it shares one (section 3.4).
+#
+# But the count misses the base model by 3 %, the big one by less than 1 %. The paper says "about 37,000" and not what its table counts. Could another number of rows explain both?
 
 # %%
 vocabularies = {}  # rows of the table that would fit the paper's number, as rounded
@@ -1424,7 +1434,7 @@ claim(
 #
 # Table 1 of *Attention Is All You Need* (Vaswani et al. 2017), in the notation that forgets constant factors. (It writes $n$ for our `T`, and $d$ for `D`.) We add the parameters, and a few rows.
 #
-# **Self-attention.** $T^2D$ for words with words: the paper's row is bare attention. The projections of real attention add an amount of the order of $TD^2$, and hold all of its parameters.
+# **Self-attention.** $T^2D$ for the quadratic part: the paper's row is bare attention. The projections of real attention add an amount of the order of $TD^2$, and hold all of its parameters.
 #
 # **Recurrent layer.** $TD^2$, and T steps.
 #
@@ -1434,7 +1444,15 @@ claim(
 diagrams.show("path_length")
 
 # %% tags=["fold"]
-# @title The dilated stack on the article of 2,000 words
+# @title Both stacks on the article of 2,000 words
+stack_short = measure.count_operations(CausalCNN(512, 3, 10), sentence)
+claim(
+    "To see all words the stack needs 10 layers for the sentence and 1,000 for the article, and each adds the FLOPs of one: for the article, over 250 times those of real attention.",
+    stack_short == 10 * cnn_row[2] == 2 * 157_286_400
+    and 1000 * cnn_row[3] == 2 * 1_572_864_000_000
+    and 1000 * cnn_row[3] > 250 * attention_row[3]
+    and [formulas.layers_to_cover(T, 3) for T in (20, 2000)] == [10, 1000],
+)
 claim(
     "With kernel 3 and growing gaps 7 layers see all 2,000 words; they take more FLOPs than real attention, but less than twice as many.",
     formulas.layers_to_cover(2000, 3, dilated=True) == 7
@@ -1483,20 +1501,20 @@ for T in (64, 128):
 # %% [markdown] tags=["deeper"]
 # ### Where does attention pass a convolution?
 #
-# By FLOPs, as in section 4, with D = 128:
+# By FLOPs, as in section 4, with D = 512:
 
 # %%
 compared = {
     "RNN": flops["RNN"],
     "LSTM": flops["LSTM"],
-    "CNN, kernel 3": lambda T: formulas.cnn_cost(1, T, 128, 3).operations,
-    "CNN, kernel 9": lambda T: formulas.cnn_cost(1, T, 128, 9).operations,
+    "CNN, kernel 3": lambda T: formulas.cnn_cost(1, T, 512, 3).operations,
+    "CNN, kernel 9": lambda T: formulas.cnn_cost(1, T, 512, 9).operations,
 }
 
 
 def crossover(left, right):
     """First T, up to 20 D, at which the left layer has more FLOPs; or None."""
-    return next((T for T in range(1, 20 * 128 + 1) if left(T) > right(T)), None)
+    return next((T for T in range(1, 20 * 512 + 1) if left(T) > right(T)), None)
 
 
 first = {}  # against each: [bare attention, real attention]
@@ -1505,9 +1523,9 @@ for name, each in compared.items():
     first[name] = [bare_first, crossover(flops["real attention"], each)]
 
 # %% tags=["fold"]
-# @title Where each of them is crossed (D = 128)
+# @title Where each of them is crossed (D = 512)
 table(
-    ["D = 128: more FLOPs than", "bare attention from T =", "real attention from T ="],
+    ["D = 512: more FLOPs than", "bare attention from T =", "real attention from T ="],
     [[name, *found] for name, found in first.items()],
 )
 
@@ -1536,7 +1554,7 @@ def training_step(name, x):
     return step
 
 # %%
-guess_5 = predict("how many times as long attention, math, takes at T = 1024", ...)
+guess_4 = predict("how many times as long attention, math, takes at T = 1024", ...)
 
 # %%
 taken = []
@@ -1548,7 +1566,7 @@ times_longer = {name: taken[1][name] / taken[0][name] for name in timed}
 
 # %% tags=["fold", "reveal", "nbval-ignore-output"]
 # @title Times on this machine
-guess_5.compare(times_longer["attention, math"])
+guess_4.compare(times_longer["attention, math"])
 table(
     ["layer", "T = 128 (ms)", "T = 1024 (ms)", "times longer"],
     [[name, *(1000 * found[name] for found in taken), times_longer[name]] for name in timed],

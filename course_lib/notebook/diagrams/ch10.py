@@ -56,24 +56,24 @@ def _attention(ax, left, bottom, top, places=PLACES, causal=False):
 @diagram(
     alt="Three ways from the first of seven words to the last output, arrows in the gradient's colour. RNN: up into "
     "the first state, then along six more states. CNN of kernel 3: three layers, two places to the right in each. "
-    "Bare attention: one long arrow; thin lines join every word to every output.",
+    "Attention: one long arrow; thin lines join every word to every output.",
     caption="How does the first of seven words (below) reach the last output (above)? In an RNN through one state "
-    "after the other; in convolutions that see three places each, in jumps of two, one jump per layer; in bare "
-    "attention, which has no learned matrices, directly.",
+    "after the other; in convolutions that see three places each, in jumps of two, one jump per layer; in attention "
+    "directly.",
 )
 def three_layers():
     """Draw an RNN, a stack of convolutions and attention side by side, with the way from the first word to the last."""
     places = 7
     ax = canvas(18.7, 7.0)
     bottom, top = 1.6, 5.2
-    for left, name, how, products in (
-        (0.8, "RNN", "one after the other", "7 products"),
-        (7.0, "CNN, kernel 3", "neighbours, layer by layer", "3 products"),
-        (13.2, "bare attention", "everyone with everyone", "1 product"),
+    for left, name, how, way in (
+        (0.8, "RNN", "one after the other", "through 7 states"),
+        (7.0, "CNN, kernel 3", "neighbours, layer by layer", "through 3 layers"),
+        (13.2, "attention", "everyone with everyone", "directly"),
     ):
         label(ax, left - 0.3, 6.6, name, align="left", size=11, weight="bold")
         label(ax, left - 0.3, 6.0, how, align="left")
-        label(ax, left + STEP * (places - 1) / 2, 0.4, f"{products} on the way", kind="gradient")
+        label(ax, left + STEP * (places - 1) / 2, 0.4, way, kind="gradient")
         _row(ax, left, bottom, "input", places)
         label(ax, left, bottom - 0.6, "$x_1$", size=10.5)
         label(ax, left + STEP * (places - 1), bottom - 0.6, "$x_7$", size=10.5)
@@ -122,7 +122,7 @@ def path_length():
     "numbers for each head, which cost FLOPs and memory, and of which none is a parameter.",
 )
 def two_kinds_of_matrices():
-    """Draw the projections above, scores and weighted mean below."""
+    """Draw a projection above, the quadratic part below."""
     ax = canvas(17.6, 9.4)
     long, wide = 2.9, 1.5  # T and D
 
@@ -131,16 +131,16 @@ def two_kinds_of_matrices():
         label(ax, x, y - h / 2 - 0.36, size, size=9.5)
 
     y = 7.2
-    learned = "only real attention: words meet four learned matrices (queries, keys, values, output)"
+    learned = "projections: words meet learned matrices (real attention only)"
     label(ax, 0.3, 9.0, learned, align="left", weight="bold")
     matrix(2.0, y, "$x$", "T × D", "input", wide, long)
     label(ax, 3.6, y, "×", size=13)
     matrix(5.1, y, "$W^Q$", "D × D", "weight", wide, wide)
     label(ax, 6.7, y, "=", size=13)
     matrix(8.2, y, "$Q$", "T × D", "hidden", wide, long)
-    label(ax, 9.6, y, "$D^2$ parameters each", align="left", size=10.5, kind="weight")
+    label(ax, 9.6, y, "$D^2$ parameters; so for keys, values, output", align="left", size=10.5, kind="weight")
     y = 2.3
-    label(ax, 0.3, 4.4, "bare and real attention: words meet words (one head)", align="left", weight="bold")
+    label(ax, 0.3, 4.4, "quadratic part: words meet words, no parameters (one head)", align="left", weight="bold")
     matrix(1.05, y, "$Q$", "T × D", "hidden", wide, long)
     label(ax, 2.2, y, "×", size=13)
     matrix(4.05, y, r"$K^\top$", "D × T", "hidden", long, wide)
@@ -152,5 +152,4 @@ def two_kinds_of_matrices():
     matrix(14.45, y, "$V$", "T × D", "hidden", wide, long)
     label(ax, 15.6, y, "=", size=13)
     matrix(16.75, y, "out", "T × D", "output", wide, long)
-    label(ax, 11.45, 4.4, "no parameters", align="left", size=10.5)
     return ax

@@ -7,10 +7,10 @@ from course_lib.notebook.display import show
 
 
 def operation_shares(quadratic, D):
-    """Draw which part of an encoder layer does the work, from {T: share of scores and weighted mean}; F = 4D."""
+    """Draw which part of an encoder layer does the work, from {T: share of the quadratic part}; F = 4D."""
     lengths, shares = list(quadratic), list(quadratic.values())
     parts = {
-        "scores and weighted mean": ([100 * share for share in shares], "attention weight"),
+        "quadratic part": ([100 * share for share in shares], "attention weight"),
         "feed-forward": ([100 * (1 - share) * 2 / 3 for share in shares], "feed-forward"),
         "projections": ([100 * (1 - share) / 3 for share in shares], "projections"),
     }
@@ -31,12 +31,11 @@ def operation_shares(quadratic, D):
         ax.annotate(name, (T, 93), xytext=(4, 0), textcoords="offset points", fontsize=9)
     show(
         ax,
-        alt="Shares of an encoder layer's FLOPs against T from 16 to 8192 at D = 256. The quadratic part is "
-        "near 0 at the left, 14 % at T = D, 50 % at T = 6 D and 84 % at the right; feed-forward and projections "
+        alt="Shares of an encoder layer's FLOPs against T from 16 to 8192 at D = 512. The quadratic part is "
+        "near 0 at the left, 14 % at T = D, 50 % at T = 6 D and 73 % at the right; feed-forward and projections "
         "fall, always two to one.",
-        caption="Which part of an encoder layer takes the FLOPs (D = 256, F = 4D)? Up to T = 4D the "
-        "feed-forward network has the largest share, beyond it scores and weighted mean (the quadratic part), which "
-        "reach half at T = 6D.",
+        caption="Which part of an encoder layer takes the FLOPs (D = 512, F = 4D)? Up to T = 4D the "
+        "feed-forward network has the largest share, beyond it the quadratic part, which reaches half at T = 6D.",
     )
 
 
