@@ -121,7 +121,8 @@ def shifted_loss(student):
         for name, message in (
             ("unshifted, padded", _BOTH_BUGS),
             ("unshifted", _CAN_COPY),
-            ("padded", "the shift is right, but predictions of padding are still counted, 5 of 15 places here"),
+            ("padded", "the shift is right, but predictions of padding are still counted, 5 of 15 places here; the "
+             "padding's id is the argument pad"),
             ("backwards", "the shift goes the wrong way: the decoder reads token t + 1 and has to say token t"),
             ("sum", "this is the sum over the tokens; it grows with the batch. The mean over real tokens is wanted"),
             ("per sentence", "you divided by the number of sentences; divide by the number of real target tokens"),
@@ -368,7 +369,7 @@ def additive_weights(student):
         outside = got.masked_fill(mask, 0.0).abs()
         if outside.max() > 0 and close((got * mask) / (got * mask).sum(1, keepdim=True), want):
             raise Wrong(_LEAK.format(outside.max()))
-        raise Wrong("the weights sum to 1, but they are not those of v . tanh(W_q q + W_k k): check each product")
+        raise Wrong("the weights sum to 1, but they are not those of tanh(q W_q^T + k W_k^T) v^T: check each product")
     if (got[~mask] != 0).any():
         raise Wrong(_LEAK.format(got[~mask].abs().max()))
     large = student(query, keys, W_q, W_k, 1000 * v, mask)
@@ -439,6 +440,8 @@ def search_by_hand(answer):
         raise Wrong("alpha: you took lengths of 1 and 5; the <eos> counts, so X has 2 tokens and Y has 6")
     if near(alpha, (4 / 3) / (11 / 7)):
         raise Wrong("alpha: an exponent is unknown, so take logarithms before you divide")
+    if near(alpha, -want[3]):
+        raise Wrong("alpha: the sign is wrong; below 0 the longer Y, which is behind already, would lose even more")
     if not near(alpha, want[3]):
         raise Wrong(f"alpha: with {alpha:.3g} the scores of X and Y are {-1.2 / (7 / 6) ** min(alpha, 99):.4g} and "
                     f"{-1.6 / (11 / 6) ** min(alpha, 99):.4g}, no tie")  # fmt: skip
@@ -472,10 +475,15 @@ def _penalised(log_prob, length, alpha):
     return log_prob / ((5 + length) / 6) ** alpha
 
 
-def _beam(model, size, alpha, rule="", steps=_STEPS):
-    """A reference that can also make one of the usual mistakes, named by `rule`."""
+def _beam(model, size, alpha, rule="", steps=_STEPS, opened=None):
+    """A reference that can also make one of the usual mistakes, named by `rule`.
+
+    The list `opened` gets the number of hypotheses that are extended at each step.
+    """
     unfinished, finished = [((), 0.0)], []
     for _ in range(steps):
+        if opened is not None:
+            opened.append(len(unfinished))
         grown = []
         for prefix, total in unfinished:
             log_probs = model.table[prefix]
@@ -560,6 +568,16 @@ def _expect_a_beam(model, size):
                         f"not {size} for each hypothesis")  # fmt: skip
 
 
+def _expect_places_kept(numbers, model, size, alpha):
+    """At each step no more hypotheses may be extended than the finished ones leave places for."""
+    opened = []
+    _beam(model, size, alpha, opened=opened)
+    for number, places in zip(numbers, [*opened, *[0] * _STEPS], strict=False):
+        if number > places:
+            raise Wrong("a hypothesis that finishes takes one of the places at once, in the step in which it does: "
+                        f"with size = {size} and {size - places} finished you still extended {number}")  # fmt: skip
+
+
 @check(
     hints=(
         "Keep two lists, open and finished, of (tokens, log P). Each step makes all extensions, then cuts once.",
@@ -579,13 +597,14 @@ def beam_search(student):
         *((m, 1, 1.0) for m in models[:6]),
         *((m, size, 1.0) for m in models for size in (2, 3)),
     ]
-    found = []
+    found, extended = [], []
     for model, size, alpha in cases:
         tokens, score = _hypothesis(student, model, size, alpha)
         if _END in tokens[:-1]:
             raise Wrong(f"your hypothesis {tokens} goes on after <eos> (id {_END}): set finished hypotheses aside")
         _expect_a_beam(model, size)
         found.append((tokens, score))
+        extended.append([len({prefix for prefix in model.asked if len(prefix) == n}) for n in range(_STEPS)])
     want = [_beam(*case) for case in cases]
     if all(tokens == right[:-1] for (tokens, _), right in zip(found, want, strict=True) if right[-1] == _END):
         raise Wrong(f"your tokens lack their <eos> (id {_END}): return it too, it is one of the |Y| tokens")
@@ -604,8 +623,10 @@ def beam_search(student):
             best = max(_sentences(model), key=model.log_prob)
             raise Wrong(f"a beam wide enough for every hypothesis must find the most likely sentence, {best} with "
                         f"log P = {model.log_prob(best):.3f}; you found {tokens}")  # fmt: skip
-        raise Wrong(f"with size = {size} you return {tokens}, another beam search {right}: at each step keep the "
-                    "best of all extensions, by the sum of log-probabilities")  # fmt: skip
+        raise Wrong(f"with size = {size} you return {tokens}, another beam search {right}: at each step keep the best "
+                    "of all extensions, by the sum of log-probabilities; a finished one keeps its place")  # fmt: skip
+    for numbers, case in zip(extended, cases, strict=True):
+        _expect_places_kept(numbers, *case)
     for (tokens, score), (model, _, alpha) in zip(found, cases, strict=True):
         log_prob, length = model.log_prob(tokens), len(tokens)
         if close(score, _penalised(log_prob, length, alpha), 1e-4):

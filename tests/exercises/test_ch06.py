@@ -101,6 +101,7 @@ def beam(
     shown=lambda tokens: tokens,
     longer=0,
     outside=False,
+    late=False,
 ):
     def search(step, eos, size, max_length, alpha):
         unfinished, finished = [((), 0.0)], []
@@ -116,8 +117,10 @@ def beam(
                 unfinished = [c for c in candidates if c[0][-1] != eos][:size]
                 continue
             kept = candidates[: size if refill else size - len(finished)] if cut else candidates
-            finished += [c for c in kept if c[0][-1] == eos]
             unfinished = [c for c in kept if c[0][-1] != eos or not obey]
+            if late:  # the one that finishes gives up its place only at the next step
+                unfinished = [c for c in candidates if c[0][-1] != eos][: size - len(finished)]
+            finished += [c for c in kept if c[0][-1] == eos]
             if not unfinished or (first and finished):
                 break
         if not obey:
@@ -317,7 +320,7 @@ PLANTED = {
     "shifted_loss": [
         ("both bugs", loss(lambda v, real, t, pad: v.mean(), whole, whole)),
         ("it can copy", loss(real_mean, whole, whole)),
-        ("5 of 15 places", loss(lambda v, real, t, pad: v.mean())),
+        ("5 of 15 places here; the padding's id is the argument pad", loss(lambda v, real, t, pad: v.mean())),
         ("shift goes the wrong way", loss(real_mean, lambda t: t[:, 1:], lambda t: t[:, :-1])),
         ("grows with the batch", loss(lambda v, real, t, pad: v[real].sum())),
         ("number of sentences", loss(lambda v, real, t, pad: v[real].sum() / len(t))),
@@ -378,6 +381,7 @@ PLANTED = {
         ("ratio 6 / 2", (GREEDY, BEST, SCORE, math.log(4 / 3) / math.log(3))),
         ("lengths of 1 and 5", (GREEDY, BEST, SCORE, math.log(4 / 3) / math.log(10 / 6))),
         ("take logarithms", (GREEDY, BEST, SCORE, 4 / 3 / (11 / 7))),
+        ("sign is wrong", (GREEDY, BEST, SCORE, -ALPHA)),
         ("no tie", (GREEDY, BEST, SCORE, 1.0)),
         ("right to two digits", (0.22, 0.32, -0.87, 0.64)),
         ("got 2", (GREEDY, BEST)),
@@ -396,6 +400,7 @@ PLANTED = {
         ("compared by log P alone", beam(score=lambda t, p, a: p, returned=lambda t, p, a: p / lp(len(t), a))),
         ("as soon as a hypothesis is finished", beam(first=True)),
         ("keeps its place", beam(refill=True)),
+        ("at once, in the step", beam(late=True)),
         ("still open at the end", beam(both=True)),
         ("leaves out the <eos>", beam(score=lambda t, p, a: p / lp(len(t) - 1, a))),
         ("you divide by |Y|^alpha", beam(score=lambda t, p, a: p / len(t) ** a)),
