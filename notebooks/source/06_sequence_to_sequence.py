@@ -1110,7 +1110,7 @@ ch06.beam_search(beam_search)
 _, german, english = pretrained.load_translator()
 caption = "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt."
 target_caption = "a man in an orange hat starring at something."
-print(*german.pieces(caption))  # </w> ends a word
+print(" ".join(german.pieces(caption)))  # </w> ends a word
 caption_in = torch.tensor([german.encode(caption)])  # (1, S), <eos> at the end
 reference_in = torch.tensor([[text.SOS, *english.encode(target_caption, eos=False)]])
 untrained = Translator(Encoder(len(german), D), AttentionDecoder(len(english), D))
