@@ -665,7 +665,9 @@ claim(
 )
 
 # %% [markdown]
-# With the kernel, attention is ahead up to about T = 97, without it up to about 74; the count said 128. (Both are interpolated between T = 64 and 128.) Do not read a law into this: real attention *never* has fewer FLOPs than a plain RNN of the same width, and yet on this machine it takes less time than one while the text is short. "Faster" is a fact about machines and kernels, not about T and D alone. No GPU, where waiting weighs more, was measured; more layers are timed in *Going deeper*.
+# With the kernel, attention is ahead up to about T = 97, without it up to about 74; the count said 128. Do not read a law into this: real attention *never* has fewer FLOPs than a plain RNN of the same width, and yet on this machine it takes less time than one while the text is short. "Faster" is a fact about machines and kernels, not about T and D alone.
+#
+# Both crossovers are interpolated between T = 64 and 128, and no GPU, where waiting weighs more, was measured. *Going deeper* times more layers.
 #
 # Work, memory, size, time: that is the price. What does attention buy for it?
 
@@ -779,7 +781,7 @@ claim(
 # %% [markdown]
 # ## 8 · After training: one word at a time
 #
-# Short paths and no waiting: is there a catch beside the $T^2$? In training all words are known. For a forward pass a Transformer of N layers takes 6N products in a row at any length, four in each real attention and two in each feed-forward network.
+# Short paths and short waits: is there a catch beside the $T^2$? In training all words are known. For a forward pass a Transformer of N layers takes 6N products in a row at any length, four in each real attention and two in each feed-forward network.
 #
 # But a model that *writes* knows no word before it has chosen it, so each word waits until all layers have finished the one before. And while the RNN goes on from its state, a plain Transformer rereads everything. It need not: keys and values of earlier tokens do not change, since no position sees a later one. The **key-value cache** keeps them (chapter 13).
 #
@@ -817,7 +819,7 @@ claim(
 )
 
 # %% [markdown]
-# When they write, both wait: the Transformer 2,000 times for its 24 products, the RNN 2,000 times for four. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and the cache holds $2NTD$ numbers, 8.2 million for the article. The RNN carries on D numbers a layer, after ten steps and after ten million: here 2,048.
+# When they write, both wait: the Transformer 2,000 times for its 24 products, the RNN 2,000 times for four. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and the cache holds $2NTD$ numbers, 8.2 million for the article. The RNN carries on D numbers a layer, here 2,048 in all, after ten steps and after ten million. That is the catch.
 #
 # Two remarks on the table. The RNN's forward pass is counted with its layers *staggered*, each one word after the layer below: $N + T - 1$ products in a row; if each layer waits until the one below has finished, they are NT. And the Transformer has six times the parameters, so compare how the two wait, not their FLOPs.
 #
