@@ -653,7 +653,7 @@ claim("Ours translates all 12 sentences as the library does.", by_ours == whole)
 # %% [markdown]
 # ## 9 · Train in one pass, generate in a loop
 #
-# These weights were borrowed. How does a Transformer learn its own? In training the translation is known, so we need not wait for the model to write. The true words go in, shifted by one, and all $T$ predictions are made in **one pass** (one call of the decoder). This is chapter 06's teacher forcing, without the loop. The causal mask keeps position $t$ from seeing the word that it must predict.
+# These weights were borrowed. How does a Transformer learn its own? In training the translation is known, so we need not wait for the model to write. The true words go in, shifted by one, and all $T$ predictions are made in **one pass** (one call of the decoder). This is chapter 06's teacher forcing, without the loop.
 
 # %%
 diagrams.show("teacher_forcing")
