@@ -91,12 +91,7 @@ judges = {
 
 # %% tags=["reveal"]
 tuned, scratch = (toys.accuracy(judge, task.test) for judge in judges.values())
-means = [
-    ledger.summary("bert-toy", f"{way}, 100 labels", "accuracy")[0]
-    for way in ("pre-trained", "from scratch")
-]
 guess_1.compare(f"{tuned:.2f}, and {scratch:.2f} from the hundred alone (one seed)")
-print(f"recorded means of three seeds: {means[0]:.2f} and {means[1]:.2f}")
 
 # %% tags=["fold", "reveal", "nbval-ignore-output"]
 # @title Some of the 400 new reviews
@@ -120,6 +115,7 @@ table(
 
 # %% tags=["fold", "reveal"]
 # @title What the reading gained
+means = [ledger.summary("bert-toy", f"{way}, 100 labels", "accuracy")[0] for way in ("pre-trained", "from scratch")]
 claim(
     "With 100 labels the pre-trained network is right on more than 85 % of new reviews, and more than 5 points ahead of the same network from scratch.",
     tuned > 0.85 and tuned > scratch + 0.05,
@@ -271,11 +267,11 @@ class PlainBERT(nn.Module):
         x = self.token(ids) + self.position(positions) + self.segment(segments)
         x = self.norm(x)  # (B, T, D)
         for block in self.blocks:
-            x = block(x, real[:, None, None])  # nobody looks at padding
+            x = block(x, real[:, None, None])  # (B, 1, 1, T): no look at padding
         return x  # (B, T, D)
 
 # %% [markdown]
-# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token. A new network goes through `init_small`, which gives its tables and matrices small numbers, as in the paper; with torch's usual tables the logits would be huge.
+# On top is the **head** of the masked language model. A small layer prepares each vector, which is then compared with every row of the token table by a dot product. So the output layer *is* the embedding table, read backwards ("tied" weights), with one bias for each token.
 
 # %%
 class MaskedLM(nn.Module):
@@ -291,17 +287,17 @@ class MaskedLM(nn.Module):
         x = self.prepare(self.bert(ids, real))  # (B, T, D)
         return x @ self.bert.token.weight.T + self.bias  # (B, T, V)
 
+# %% [markdown]
+# A new network starts with small random numbers in its tables and matrices, as in the paper; with torch's usual tables the logits would be huge. What comes out, for the masked sentence of section 1:
 
+# %%
 def init_small(network):
     for parameter in network.parameters():
         if parameter.ndim == 2:  # tables and matrices, no biases
             nn.init.normal_(parameter, std=0.02)
     return network
 
-# %% [markdown]
-# What comes out, for the masked sentence of section 1:
 
-# %%
 set_seed(0)
 plain = init_small(MaskedLM(PlainBERT(V)))
 all_real = torch.ones_like(masked_ids, dtype=torch.bool)
@@ -378,54 +374,6 @@ for _ in range(3):
 #
 # - The reasons for the three replacements are the paper's (appendix A.1). 15 % is no law: for models of BERT-large's size Wettig et al. (2023) found 40 % better.
 
-# %% [markdown]
-# ## 4 · The reading
-#
-# **How does the network learn to guess?** By an ordinary loop. Two helpers come first. `endless` gives batches without end, pass after pass over the reviews. `adamw` gives AdamW a rate that rises for a tenth of the steps and then falls to 0 (chapter 11):
-
-# %%
-def endless(rows, labels, size, draws):
-    while True:  # one pass after another, each in a new order
-        yield from text.batches(rows, labels, size, generator=draws)
-
-
-def adamw(network, rate, steps):
-    def share(step):  # of the rate: up to 1, then down to 0
-        return linear_schedule(step, warmup=steps // 10, total=steps)
-
-    optimizer = torch.optim.AdamW(network.parameters(), rate)
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
-
-# %% [markdown]
-# Each step takes a batch, hides words of it, predicts, and improves. `F.cross_entropy` leaves out every target that is -100. The rate goes up to 0.003; gradients are clipped at 1. Every 200 of the 800 steps we print the mean of the last 50 losses, and look at the gap.
-
-# %% tags=["nbval-ignore-output"]
-set_seed(0)
-plain = init_small(MaskedLM(PlainBERT(V)))  # section 2's
-no_labels = [0] * len(task.unlabelled)  # `endless` wants some; nobody reads them
-draws = torch.Generator().manual_seed(0)
-stream = endless(task.unlabelled, no_labels, 32, draws)
-optimizer, schedule = adamw(plain, 0.003, steps=800)
-losses = []
-for step in tqdm(range(1, 801), leave=False):
-    ids, real, _ = next(stream)
-    inputs, targets = hide_words(ids, real, draws)
-    loss = F.cross_entropy(plain(inputs, real).flatten(0, 1), targets.flatten())
-    optimizer.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
-    optimizer.step()
-    schedule.step()
-    losses.append(loss.item())
-    if step % 200 == 0:
-        mean = sum(losses[-50:]) / 50
-        print(f"step {step}, loss {mean:.2f}:", best_three(fill(plain, gap)[0]))
-
-# %% [markdown]
-# At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
-#
-# **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review and computes the best guess.
-
 # %% tags=["fold"]
 # @title Checked: your lines and the library's
 def parameters_of(network):
@@ -463,6 +411,54 @@ claim(
     "With the same draws `hide_words` hides the same words of the 400 reviews as the library's `mask_tokens`.",
     all(torch.equal(mine, theirs) for mine, theirs in zip(hide_in_tests(0), by_library, strict=True)),
 )
+
+# %% [markdown]
+# ## 4 · The reading
+#
+# **How does the network learn to guess?** By an ordinary loop. Two helpers come first. `endless` gives batches without end, pass after pass over the reviews. `adamw` gives AdamW a rate that rises for a tenth of the steps and then falls to 0 (chapter 11):
+
+# %%
+def endless(rows, labels, size, draws):
+    while True:  # one pass after another, each in a new order
+        yield from text.batches(rows, labels, size, generator=draws)
+
+
+def adamw(network, rate, steps):
+    def share(step):  # of the rate: up to 1, then down to 0
+        return linear_schedule(step, warmup=steps // 10, total=steps)
+
+    optimizer = torch.optim.AdamW(network.parameters(), rate)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+
+# %% [markdown]
+# Now the loop: hide, predict, measure, improve, 800 times. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. Gradients are clipped at 1, and after each step `schedule` sets the next rate. Every 200 steps we print the mean of the last 50 losses, and look at the gap.
+
+# %% tags=["nbval-ignore-output"]
+set_seed(0)
+plain = init_small(MaskedLM(PlainBERT(V)))  # section 2's
+draws = torch.Generator().manual_seed(0)
+stream = endless(task.unlabelled, [0] * len(task.unlabelled), 32, draws)
+optimizer, schedule = adamw(plain, 0.003, steps=800)
+losses = []
+for step in tqdm(range(1, 801), leave=False):
+    ids, real, _ = next(stream)
+    inputs, targets = hide_words(ids, real, draws)  # hide
+    logits = plain(inputs, real)  # predict: (B, T, V)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())  # measure
+    optimizer.zero_grad()  # improve, down to schedule.step()
+    loss.backward()
+    nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    losses.append(loss.item())
+    if step % 200 == 0:
+        print(f"step {step}, loss {sum(losses[-50:]) / 50:.2f}", end=": ")
+        print(best_three(fill(plain, gap)[0]))
+
+# %% [markdown]
+# At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
+#
+# **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review and computes the best guess.
 
 # %% tags=["fold"]
 # @title The perfect reader
@@ -679,7 +675,7 @@ claim(
 )
 
 # %% [markdown]
-# A hundred labels have made a judge that is nearly always right. How nearly is luck of the start: the first page's judge, with other random numbers in its new layer, got 0.97.
+# A hundred labels have made a judge that is nearly always right. How nearly is luck of the start: the first page's judge, which began with other random numbers, got about 0.97.
 #
 # ### Your judge at work
 #
@@ -824,7 +820,7 @@ claim(
 # - In place of the mean BERT's authors take the vector at `[CLS]`, which next sentence prediction had trained.
 # - 150 and 300 steps from scratch, and a frozen network, are tried in *Going deeper*.
 #
-# *You have a judge that works: a good place to stop.* Three exercises belong to this half, an hour in all. In them you rebuild section 4's step, without looking back.
+# *You have a judge that works: a good place to stop.* Three exercises belong to this half, an hour in all. In them you rebuild hiding (section 3), the loss and the step (section 4), without looking back.
 #
 # ### Exercise 12.1 · Hide
 #
@@ -1364,7 +1360,7 @@ for name, where in {"wrong": torch.ones_like(test_real), "fixed": words_only}.it
     _, targets = mask_tokens(
         test_ids, where, V, MASK, generator=draws, first_regular_id=FIRST
     )
-    wasted[name] = (targets[targets != IGNORE] < FIRST).float().mean()
+    wasted[name] = (targets[targets != -100] < FIRST).float().mean()
     print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
 
 # %% [markdown]
