@@ -9,6 +9,7 @@ from course_lib.experiments import experiment
 from course_lib.experiments.shakespeare_gpt import our_learner, shakespeare
 from course_lib.experiments.shakespeare_weights import make_model
 from course_lib.generate import generate
+from course_lib.pretrained import load_shakespeare
 from course_lib.utils import number_of_parameters
 
 WAYS = {
@@ -136,22 +137,42 @@ def gpt_sampling(
     words that occur in the training text. "sample" is the first text.
     """
     train, valid, chars = shakespeare()
-    number = {char: i for i, char in enumerate(chars)}
     torch.manual_seed(seed)
     learner = our_learner(make_model(len(chars), block, layers, heads, width), schedule, learning_rate, seed)
     learner.advance(train, block, batch_size, steps)
     model, known = learner.model.eval(), set(words("".join(chars[i] for i in train)))
-    real = speeches("".join(chars[i] for i in valid), texts, length)
+    found = ten_ways(model, speeches("".join(chars[i] for i in valid), texts, length), chars, known, seed)
+    sizes = {"valid_loss": learner.whole(valid, block), "parameters": number_of_parameters(model)}
+    return {"results": {"model": sizes, **found}}
+
+
+@experiment("speaker-sampling", "Texts of the course's trained GPT, drawn in ten ways, and real ones beside them.")
+def speaker_sampling(seed, texts=20, length=240):
+    """As `gpt_sampling`, of the shipped weights: the seeds differ in the draws alone; greedy text is always the same."""
+    train, valid, chars = shakespeare()
+    model, known = load_shakespeare()[0], set(words("".join(chars[i] for i in train)))
+    return {"results": ten_ways(model, speeches("".join(chars[i] for i in valid), texts, length), chars, known, seed)}
+
+
+def ten_ways(model, real, chars, known, seed):
+    """A row for the real continuations, and one for each way of drawing others.
+
+    Args:
+        real: list of (prompt, continuation), as `speeches` gives them.
+        chars: the characters in the order of their numbers.
+        known: set of words.
+    """
+    number, length = {char: i for i, char in enumerate(chars)}, len(real[0][1])
     prompts = [[number[char] for char in prompt] for prompt, _ in real]
-    results = {"model": {"valid_loss": learner.whole(valid, block), "parameters": number_of_parameters(model)}}
     drawn = {"real text": [[number[char] for char in text] for _, text in real]}
     for way, options in WAYS.items():
         drawn[way] = generate(model, prompts, length, torch.Generator().manual_seed(seed), **options)
+    results = {}
     for way, ids in drawn.items():
         strings = ["".join(chars[i] for i in row) for row in ids]
         results[way] = {"nll": negative_log_likelihood(model, prompts, ids), **text_statistics(strings, known)}
         results[way]["sample"] = real[0][0] + strings[0]
-    return {"results": results}
+    return results
 
 
 def text_statistics(texts, known):

@@ -67,6 +67,19 @@ def test_sampling_records_every_way(play):
     assert results["greedy"]["nll"] < results["pure sampling"]["nll"] < results["temperature 1.3"]["nll"]
 
 
+def test_the_speaker_is_the_shipped_model(play, monkeypatch):
+    """Fails if the speaker's texts come from other weights, or a seed changes more than the draws."""
+    torch.manual_seed(0)
+    letters = sorted(set(TEXT))
+    model = shakespeare_gpt.make_gpt(len(letters), 60, 1, 2, 16).eval()
+    monkeypatch.setattr(sampling, "load_shakespeare", lambda: (model, letters))
+    first, second = (sampling.speaker_sampling(seed, texts=3, length=25)["results"] for seed in (0, 1))
+    assert list(first) == ["real text", *sampling.WAYS]
+    assert first["real text"]["sample"] in TEXT
+    assert first["greedy"] == second["greedy"]
+    assert first["pure sampling"]["sample"] != second["pure sampling"]["sample"]
+
+
 def test_the_model_is_the_shipped_one_early_in_its_training(play, monkeypatch, tmp_path):
     """Fails if the first screen's texts come from another run than the early row of `shakespeare-weights`."""
     monkeypatch.setenv("COURSE_CHECKPOINTS", str(tmp_path))
