@@ -206,6 +206,8 @@ def grouped_attention(student):
         _explain_groups(got, q, k, v)
     got = expect_tensor(student(q, k, v, True), (B, H, T, K), name="the causal result").double()
     if not close(got, _grouped(q, k, v, True)):
+        if close(got, _grouped(q, k, v, False)):
+            _expect_some_mask(student, q, k[:, :, :T], v[:, :, :T])
         _explain_mask(got, q, k, v)
     for H, G, T, S in ((6, 3, 4, 4), (4, 1, 1, 5), (3, 3, 2, 6)):
         given = _draw(2, H, T, 8), _draw(2, G, S, 8), _draw(2, G, S, 8, seed=1)
@@ -260,6 +262,14 @@ def _explain_groups(got, q, k, v):
                     "division by the root of K, the softmax over the keys, the product with the values. Then at which "
                     "key head a query head uses")  # fmt: skip
     raise Wrong(f"without a mask {len(right)} of {H} heads are right; query head h uses key head h * G // H")
+
+
+def _expect_some_mask(student, q, k, v):
+    """With more keys than queries nothing is hidden; is anything with as many?"""
+    got = expect_tensor(student(q, k, v, True), tuple(q.shape), name="the causal result with S = T").double()
+    if not close(got, _grouped(q, k, v, False)):
+        raise Wrong("causal = True acts only where S = T; with more keys than queries (S > T, as with a cache) nothing "
+                    "is hidden")  # fmt: skip
 
 
 def _explain_mask(got, q, k, v):
@@ -913,6 +923,12 @@ def _explain_linear(got, q, k, v, states):
         "divided by the sum of z; divide by the product of phi(q) and z": (
             _linear(q, k, v, below=lambda w: own.cumsum(2).sum(-1, keepdim=True))
         ),
+        "the normaliser's z adds up k itself; like S it takes the features phi(k)": (
+            _linear(q, k, v, below=lambda w: (_phi(q) @ k.mT).tril().sum(-1, keepdim=True))
+        ),
+        "the normaliser takes q itself; like the numerator it takes the features phi(q)": (
+            _linear(q, k, v, below=lambda w: (q @ own.mT).tril().sum(-1, keepdim=True))
+        ),
         "the own token is missing: the state is read before this token is added": _linear(q, k, v, own=False),
         "z is read before this token is added to it": (
             _linear(q, k, v, below=lambda w: w.tril(-1).sum(-1, keepdim=True))
@@ -938,6 +954,12 @@ def _explain_linear(got, q, k, v, states):
     factor = ((new - added) * old).sum() / old.square().sum()
     if not close(factor, 1.0) and close(new - added, factor * old):
         raise Wrong(f"the old S is multiplied by {factor:.3g}, so old tokens fade; here all count the same")
+    weights = (_phi(q) @ own.mT).tril()
+    top, below = weights @ v, weights.sum(-1, keepdim=True)
+    extra = ((top - below * got) * got).sum() / got.square().sum()  # if got is top / (below + extra)
+    if close((below + extra) * got, top):
+        raise Wrong(f"{extra:.2g} is added to the normaliser, which shifts every output: phi(q) . z is above 0 and "
+                    "needs no help")  # fmt: skip
     right = torch.isclose(got, _linear(q, k, v), atol=1e-5).all(-1).all(0).all(0).tolist()
     raise Wrong(f"token {right.index(False)} is the first whose output differs from that of all tokens at once")
 

@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 14 · From GPT-2 to the models of today
 #
-# Llama 2 7B is a GPT with 6.7 billion parameters, 2 bytes each. You put it on a graphics card with 24 gigabytes, and let it chat. Every chat of 4,096 tokens keeps its keys and values: for each token, in each of 32 blocks, 4,096 numbers for the key and 4,096 for the value, again 2 bytes each. **How many such chats fit on the card beside the model?**
+# Llama 2 7B is a GPT with 6.7 billion parameters, 2 bytes each. You put it on a graphics card with 24 gigabytes ($10^9$ bytes each), and let it chat. Every chat of 4,096 tokens keeps its keys and values: for each token, in each of 32 blocks, 4,096 numbers for the key and 4,096 for the value, again 2 bytes each. **How many such chats fit on the card beside the model?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -128,7 +128,7 @@ claim(
 )
 
 # %% [markdown]
-# Four chats, by the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; fewer heads also make the model 1.6 gigabytes smaller.) That is how the years since GPT-2 went: the network is still chapter 13's GPT, and its parts were exchanged one by one: some to save bytes or steps, others to lower the loss.
+# Four chats, counting only the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; fewer heads also make the model 1.6 gigabytes smaller.) So went the years since GPT-2: chapter 13's network stayed, and its parts were exchanged one by one, some to save bytes or steps, others to lower the loss.
 #
 # You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until a Llama trains, loads a checkpoint and writes. **Second sitting** (sections 6 to 11, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
 #
@@ -145,7 +145,7 @@ claim(
 # %% [markdown]
 # ## The block to start from
 #
-# This is the first sitting as a diff. A line with a minus is GPT-2's, a line with a plus is Llama's:
+# The first sitting as a diff, with a minus for GPT-2 and a plus for Llama:
 #
 # ```diff
 #   def forward(self, ids):
@@ -157,8 +157,8 @@ claim(
 #           x = x + block.mlp(block.norm2(x))
 #       return self.head(self.norm(x))
 #
-# - norm: LayerNorm     mlp: GELU between two layers     every layer has a bias
-# + norm: RMSNorm (1)   mlp: SwiGLU, with a gate (2)     no layer has one
+# - norm: LayerNorm     mlp: GELU between two layers     a block's layers have biases
+# + norm: RMSNorm (1)   mlp: SwiGLU, with a gate (2)     none has any
 # ```
 #
 # The two residual branches stay. So write GPT-2's block with its parts handed in from outside: to exchange one, you change one argument.
@@ -183,7 +183,7 @@ def gpt_mlp():
 
 
 # %% [markdown]
-# After each exchange it is run. How many parameters has it, is the shape right, and does it still not look ahead: do all tokens but the last come out the same when the last one changes?
+# After each exchange it is run. How many parameters does it have, is the shape right, and does it look ahead: does an earlier token come out otherwise when the last one changes?
 
 
 # %%
@@ -191,9 +191,9 @@ def try_out(block, **how):
     x = torch.randn(2, 5, D)  # (B, T, D)
     other = torch.cat([x[:, :-1], x[:, -1:] + 1], dim=1)  # another last token
     y, y_other = block(x, **how), block(other, **how)
-    blind = torch.allclose(y[:, :-1], y_other[:, :-1], atol=1e-6)
+    looks_ahead = not torch.allclose(y[:, :-1], y_other[:, :-1], atol=1e-6)
     print(f"{number_of_parameters(block):,} parameters, output {tuple(y.shape)}")
-    print("looks ahead:", not blind)
+    print("looks ahead:", looks_ahead)
 
 
 gpt = Block(norm=nn.LayerNorm, attn=MultiHeadAttention(D, num_heads=6), mlp=gpt_mlp())
@@ -219,7 +219,7 @@ print("ten times x", F.rms_norm(10 * x, (4,)))
 print("x + 100:   ", F.rms_norm(x + 100, (4,)))
 
 # %% [markdown]
-# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The argument for leaving it out: training has no reason to shift all entries of a vector together, so little should be lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block.
+# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The hope in leaving the mean alone: training need not shift all entries of a vector together, so little is lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block.
 
 # %% tags=["fold"]
 # @title Checked: LayerNorm, RMSNorm and the mean
@@ -244,7 +244,7 @@ try_out(step_1, causal=True)
 # %% [markdown]
 # ## 2 · A gate in the feed-forward network
 #
-# GPT's feed-forward network makes `F` = 4 `D` hidden numbers, and an activation acts on each separately: negative ones are nearly cut. With a **gate** one number says *what* is passed on, another *how much* of it, as in the LSTM (chapter 05).
+# GPT's feed-forward network makes `F` = 4 `D` hidden numbers, and an activation acts on each separately: negative ones are nearly cut to zero. With a **gate** one number says *what* is passed on, another *how much* of it, as in the LSTM (chapter 05).
 #
 # Shazeer (2020) put it into the feed-forward network. Two linear layers read the same $x$. One, the gate, passes through $\mathrm{silu}(z) = z\,\sigma(z)$, also called *swish*. Then they are multiplied, entry by entry:
 #
@@ -263,14 +263,14 @@ print("passed on ", F.silu(gate) * content)
 #
 # **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$, the next multiple of 256 after $10{,}923$.
 #
-# Both parts are yours now.
+# Both parts are yours.
 
 # %% [markdown]
 # ### Exercise 14.1 · Implement: two small parts
 #
 # Difficulty ●●○○○ · 20 minutes · needs sections 1 and 2
 #
-# The norm and the feed-forward network of a Llama, as functions of tensors, without the ready-made ones of torch or of the library (`F.silu` is allowed). Weights are kept as in `nn.Linear`, (outputs, inputs), and used as `x @ W.T`. Half precision is the norm's trap: the square of 400 is more than the largest number of `float16`, so go to `float32` or wider before you square; the result may stay there.
+# The norm and the feed-forward network of a Llama, as functions of tensors, without the ready-made ones of torch or of the library (`F.silu` is allowed). Weights are kept as in `nn.Linear`, (outputs, inputs), and used as `x @ W.T`. Half precision is the norm's trap: the square of 400 is more than the largest number of `float16`, so go to `float32` or wider before you square. The result may stay there, or return to `x`'s type.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex14-1-rms-norm", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -283,7 +283,7 @@ def rms_norm(x, weight, eps):
         eps: float, added to the mean of the squares, under the root.
 
     Returns:
-        (..., D), float32 or wider.
+        (..., D) float.
     """
     ### BEGIN SOLUTION
     x = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -319,7 +319,7 @@ def swiglu(x, gate, up, down):
 ch14.swiglu(swiglu)
 
 # %% [markdown]
-# The library's versions, tested and ready for any precision:
+# The library's versions:
 
 # %%
 show_source(RMSNorm.forward, SwiGLU.forward)
@@ -350,13 +350,13 @@ try_out(step_2, causal=True)
 # %% [markdown]
 # ## 3 · Positions that turn
 #
-# GPT-2 adds a learned vector for each of its 1,024 positions, and there is no vector for the 1,025th. RoPE (chapter 08, section 6) adds nothing: it turns each pair of entries of a query or key like the hand of a clock, by an angle that grows with the position. When a query turned by $i\,\omega$ meets a key turned by $j\,\omega$, their product depends on $i - j$ alone: on how far apart they are.
+# GPT-2 adds a learned vector for each of its 1,024 positions, and there is no vector for the 1,025th. RoPE (chapter 08, section 6) adds nothing: it turns each pair of entries of a query or key like the hand of a clock, by an angle that grows with the position. (Any position has an angle; whether a trained model copes there is another matter: chapter 08, section 8.) When a query turned by $i\,\omega$ meets a key turned by $j\,\omega$, their product depends on $i - j$ alone: on how far apart they are.
 #
 # A pair $(a, b)$ is a complex number, and to turn it by $\theta$ is to multiply it by $e^{\mathrm{i}\theta}$. At position $t$, pair $p$ of a head of width $K$ becomes
 #
 # $$ (a + b\,\mathrm{i})\; e^{\mathrm{i}\, t\, \omega_p}, \qquad \omega_p = 10{,}000^{-2p/K}, \qquad p = 0, \dots, K/2 - 1 . $$
 #
-# Two short functions do it. The first makes the factors from chapter 08's angles (`scaling` serves longer texts). They are the same in all blocks, so a Llama calls it once. The second multiplies:
+# Two short functions do it: one makes the factors, the same for all blocks (`scaling` serves longer texts), the other multiplies:
 
 # %%
 show_source(rotations, rotate)
@@ -374,7 +374,7 @@ print("rotations", tuple(turns.shape), turns.dtype)
 print("rows: position of the query; columns: of the key", scores, sep="\n")
 
 # %% [markdown]
-# Along each diagonal the number is the same: the same distance, the same score. All hands together tell the distance; the slowest comes round last. With the usual base of 10,000 and heads of width 128 it needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000 for longer texts.
+# Along each diagonal the number is the same: the same distance, the same score. A fast hand soon repeats; the slow ones tell its rounds apart. With the usual base of 10,000 and heads of width 128 the slowest needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000 for longer texts.
 
 # %% tags=["fold"]
 # @title Checked: chapter 08's RoPE, equal diagonals
@@ -398,7 +398,7 @@ claim(
 )
 
 # %% [markdown]
-# Only queries and keys turn. **Exchange 3**: attention with chapter 08's `RoPE`. Its biases go, too, and the model's table of positions is no longer needed:
+# Only queries and keys turn. **Exchange 3**: attention with chapter 08's `RoPE`. Its biases go as well, and the model's table of positions is no longer needed:
 
 # %%
 attn = MultiHeadAttention(D, num_heads=6, bias=False, position=RoPE(head_dim=4))
@@ -407,7 +407,7 @@ step_3 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
 try_out(step_3, causal=True)
 
 # %% [markdown]
-# Keys are stored in the cache as they were turned; that cache is the next subject.
+# The cache stores keys already turned. It is the next subject.
 
 # %% [markdown]
 # ## 4 · Heads that share
@@ -418,7 +418,7 @@ try_out(step_3, causal=True)
 diagrams.show("grouped_queries")
 
 # %% [markdown]
-# With $G = H$ this is the attention that you know; with $G = 1$ it is *multi-query attention* (Shazeer 2019). Query head $h$, counted from 0, uses key head
+# With $G = H$ this is the attention that you know, and still that of Llama 2 7B (its 70B sister and Llama 3 share); with $G = 1$ it is *multi-query attention* (Shazeer 2019). Query head $h$, counted from 0, uses key head
 #
 # $$ g(h) = \left\lfloor h\,G / H \right\rfloor , \qquad \text{cache: } 2\,N B S\,G K \text{ numbers in place of } 2\,N B S\,H K , $$
 #
@@ -565,7 +565,7 @@ claim(
 # %% [markdown]
 # ## 5 · The Llama on one page
 #
-# Now write the block from your own parts, down to its matrices, before you see the library's.
+# Now write the block yourself, before you see the library's.
 
 # %% [markdown]
 # ### Exercise 14.3 · Assemble: a block of a Llama
@@ -614,7 +614,7 @@ def llama_block(x, weights, rotate, H, G, eps):
 ch14.llama_block(llama_block)
 
 # %% [markdown]
-# This is the library's block: section 4's `step_4`, with its sizes from a config. Its attention is the one whose `forward` you read there, here with its constructor:
+# The library's block is section 4's `step_4`, with sizes from a config; of its attention you read the `forward` there:
 
 # %%
 show_source(GroupedQueryAttention.__init__, LlamaBlock)
@@ -627,23 +627,24 @@ small = LlamaConfig(
     vocab_size=11, max_len=64, d_model=24, num_layers=3,
     num_heads=6, num_kv_heads=2, dim_feedforward=64,
 )
-block, K = Llama(small).double().blocks[0], small.key_width
-x, turns = torch.randn(2, 5, 24).double(), rotations(torch.arange(5).double(), K)
-attn, mlp = block.attn, block.mlp
-weights = {"norm_1": block.norm1.weight, "norm_2": block.norm2.weight}
+theirs = Llama(small).double().blocks[0]  # the library's
+attn, mlp = theirs.attn, theirs.mlp
+weights = {"norm_1": theirs.norm1.weight, "norm_2": theirs.norm2.weight}
 weights |= {name: getattr(attn, f"{name}_proj").weight for name in "qkvo"}
 for name in ("gate", "up", "down"):
     weights[name] = getattr(mlp, f"{name}_proj").weight
+x = torch.randn(2, 5, 24).double()
+five = rotations(torch.arange(5).double(), small.key_width)
 try:
-    turn = partial(rotate, rotation=turns)
+    turn = partial(rotate, rotation=five)
     yours = llama_block(x, weights, turn, H=6, G=2, eps=1e-5)
-    same = torch.allclose(yours, block(x, turns))
+    same = torch.allclose(yours, theirs(x, five))
     print("Your block gives the library's numbers:", same)
 except NotImplementedError:
     print("Not yet: this needs exercise 14.3.")
 
 # %% [markdown]
-# And now the whole model: a table of tokens, the rotations, `N` blocks, one more norm, and the output layer. Nothing else runs:
+# And now the whole model: a table of tokens, the rotations, `N` blocks, one more norm, and the output layer:
 
 
 # %%
@@ -685,12 +686,12 @@ with torch.no_grad():
 show_source(Llama.forward, Llama.features)
 
 # %% [markdown]
-# `kv_caches` is `None` in training, else one `KVCache` a block; `past` counts the tokens in it, and positions go on from there. `embed` looks up the table, which is the output layer too if the config says `tied`, as in small models. Weights start as in chapter 13's GPT.
+# `kv_caches` is `None` in training, else one `KVCache` a block; `past` counts the tokens in it, and positions go on from there. `embed` looks up the table, which is the output layer too if the config says `tied`, as in some small models. Weights start as in chapter 13's GPT.
 
 # %% [markdown]
 # ### It trains as GPT did
 #
-# Nothing in chapter 13's loop needs to change. A Llama of 96,000 parameters reads the docstrings of your own Python, one character at a time.
+# Chapter 13's loop will do, with other settings. A Llama of 96,000 parameters reads the docstrings of your own Python, one character at a time.
 
 # %%
 corpus = datasets.docstrings(300_000)
@@ -763,7 +764,7 @@ claim(
 )
 
 # %% [markdown]
-# A short training, and syllables with the shape of a docstring.
+# A short training, and syllables shaped like a docstring.
 #
 # ### Load a published one
 #
@@ -780,9 +781,9 @@ claim(
 # How does such a file become our model? The loader gives each tensor our name, and puts the rows of $W_q$ and $W_k$ into another order: in these files RoPE turns entry $j$ together with entry $j + K/2$, ours turns neighbours (*Going deeper* shows why that is harmless). Our names, and the file's:
 
 # %%
-for ours in llama.state_dict():
-    if "blocks.1." not in ours:  # the second block's names are like the first's
-        print(f"{ours:30}{huggingface.rename_key(ours, llama_checkpoint.NAMES)}")
+for name in llama.state_dict():
+    if "blocks.1." not in name:  # the second block's names are like the first's
+        print(f"{name:30}{huggingface.rename_key(name, llama_checkpoint.NAMES)}")
 show_source(llama_checkpoint.paired)
 
 # %% [markdown]
@@ -799,15 +800,15 @@ forty = ids[None, cut : cut + 40]  # (1, 40) tokens that it was not trained on
 with torch.no_grad():
     print("equal logits:", torch.allclose(loaded(forty), llama(forty), atol=1e-4))
 stored = tensors["model.layers.0.self_attn.q_proj.weight"]
-ours = llama.blocks[0].attn.q_proj.weight
-print("equal queries' weights:", torch.equal(stored, ours))
+in_model = llama.blocks[0].attn.q_proj.weight
+print("equal queries' weights:", torch.equal(stored, in_model))
 
 # %% tags=["nbval-ignore-output"]
 print(repr(write(loaded, "Return the ")))
 print("the same text:", write(loaded, "Return the ") == write(llama, "Return the "))
 
 # %% [markdown]
-# The loaded model writes what ours did. It has equal logits, and yet the file holds other weights, by the order of their rows. As with GPT-2, **right shapes prove nothing; compare logits.** Here our own code wrote and read the file, so a mistake made in both directions would not show. The course's tests therefore compare with Hugging Face's own Llama (`tests/library/test_llama_huggingface.py`). And the sizes alone must give the published numbers of parameters:
+# The loaded model writes what ours did, though the file holds rows in another order. As with GPT-2, **right shapes prove nothing; compare logits.** Here our own code wrote and read the file, so a mistake made in both directions would not show. The course's tests therefore compare with Hugging Face's own Llama (`tests/library/test_llama_huggingface.py`). And the sizes alone must give the published numbers of parameters:
 
 # %% tags=["fold"]
 # @title Checked: the parameters of published models
@@ -903,15 +904,15 @@ show_source(LowRankUpdate.forward, LoRALinear)
 # %%
 set_seed(0)
 with_lora = copy.deepcopy(llama).requires_grad_(False)
-for layer in with_lora.blocks:
-    layer.attn.q_proj = LoRALinear(layer.attn.q_proj, rank=2, alpha=4)
-    layer.attn.v_proj = LoRALinear(layer.attn.v_proj, rank=2, alpha=4)
+for block in with_lora.blocks:
+    block.attn.q_proj = LoRALinear(block.attn.q_proj, rank=2, alpha=4)
+    block.attn.v_proj = LoRALinear(block.attn.v_proj, rank=2, alpha=4)
 trained = sum(p.numel() for p in with_lora.parameters() if p.requires_grad)
 share = trained / number_of_parameters(llama)
 print(f"trained: {trained} numbers, {100 * share:.2f} % of the model's")
 
 # %% [markdown]
-# (`add_lora(model, rank, alpha)` does the same to any model.) For comparison, a second copy trains *all* its weights for as many steps. Judge the losses, not the text: it stays poor.
+# (`add_lora(model, rank, alpha)` does the same.) For comparison, a second copy trains *all* its weights for as many steps. Judge the losses, not the text: it stays poor.
 
 # %%
 capitals = torch.tensor([number[character] for character in corpus.upper()])
@@ -953,16 +954,16 @@ for name, old in llama.named_parameters():
 claim("The weights that were there are untouched: without its correction the adapted model is the old one.", all(untouched))
 
 # %% [markdown]
-# One toy, one seed: a tiny correction does about half of it, with two learning rates that nobody tuned. (Hu et al., with up to 175 billion parameters, found results on a par with full fine-tuning.) Several corrections can share one model: for one of 7 billion parameters each takes 8 to 17 megabytes (rank 8 to 16, queries and values, 16 bits), and can be exchanged between two requests.
+# One toy, one seed: a tiny correction achieves about half of the gain, with two learning rates that nobody tuned. (Hu et al., with up to 175 billion parameters, found results on a par with full fine-tuning.) Several corrections can share one model: for one of 7 billion parameters each takes 8 to 17 megabytes (rank 8 to 16, queries and values, 16 bits), and can be exchanged between two requests.
 #
 # **Merging.** The correction is linear, so it can be added to the weight, $W + \frac{\alpha}{r} B A$. Then the model has its old shape and its old speed:
 
 # %%
 merged = copy.deepcopy(adapted)
 with torch.no_grad():
-    for layer in merged.blocks:
-        layer.attn.q_proj = layer.attn.q_proj.merged()
-        layer.attn.v_proj = layer.attn.v_proj.merged()
+    for block in merged.blocks:
+        block.attn.q_proj = block.attn.q_proj.merged()
+        block.attn.v_proj = block.attn.v_proj.merged()
     same = torch.allclose(merged(forty), adapted(forty), atol=1e-3)
 print("parameters", f"{number_of_parameters(merged):,}", "equal logits:", same)
 
@@ -983,7 +984,7 @@ claim(
 # %% [markdown]
 # ## 7 · Eight bits
 #
-# A trained weight such as 0.0273914 has six digits that count, and inference hardly needs them. **Quantisation** keeps whole numbers from −127 to 127, one byte each, and for each row of a matrix one **scale**, which says how much 1 is worth. The largest entry of the row becomes ±127, the others are rounded:
+# A trained weight such as 0.0273914 has six digits that count. How many does running the model need? **Quantisation** keeps whole numbers from −127 to 127, one byte each, and for each row of a matrix one **scale**, which says how much 1 is worth. The largest entry of the row becomes ±127, the others are rounded:
 #
 # $$ s_o = \max_i |w_{oi}| / 127, \qquad q_{oi} = \mathrm{round}(w_{oi} / s_o), \qquad |w_{oi} - s_o\, q_{oi}| \le s_o / 2 . $$
 #
@@ -1053,7 +1054,7 @@ claim(
 )
 
 # %% [markdown]
-# Each error is small, and errors of both signs add up slowly. And why is it *faster*? For one new token of one text, each weight is fetched from memory and used once, and fetching takes far longer than computing. On paper, for 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
+# Each error is small, and errors of both signs add up slowly. Can it also be *faster*? On paper, yes, if the bytes are multiplied as they are. For one new token of one text, nearly each weight is fetched from memory and used once, and fetching takes far longer than computing. With 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
 
 # %%
 parameters = counted["llama-2-7b"]
@@ -1063,7 +1064,7 @@ for bits in (16, 8, 4):
     print(f"read in {bits:2} bits {1e3 * fetching:.2f} ms a token")
 
 # %% [markdown]
-# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. Measured on one processor core, with GPT-2's sizes for the time, and chapter 13's Shakespeare model for the loss. (*Of memory's speed*: the share of the speed at which this core reads these bytes.)
+# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. Measured on one core, with a surprise in the middle row (GPT-2's sizes for the time, chapter 13's Shakespeare model for the loss; *share of memory speed*: 100 % = as fast as this core can merely read the weights):
 
 # %% tags=["fold"]
 # @title The ledger: speed and loss in eight bits
@@ -1080,7 +1081,7 @@ def span(values, form):
 
 
 table(
-    ["GPT, one text", "speed, float32 = 1", "of memory's speed", "validation loss"],
+    ["GPT, one text", "speed, float32 = 1", "share of memory speed", "validation loss"],
     [[name, span(faster[name], ".2f"), span(of_memory[name], ".0%"), f"{eight_loss[name]:.4f}"] for name in FORMS],
 )
 claim(
@@ -1091,7 +1092,7 @@ claim(
 )
 
 # %% [markdown]
-# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. Only in the last row are whole numbers multiplied as they are. QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits and trains a LoRA beside them.
+# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. Only in the last row are whole numbers multiplied as they are. Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the activations so large that one scale a vector is too coarse; they multiply those in 16 bits. QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits and trains a LoRA beside them.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1100,7 +1101,7 @@ claim(
 #
 # Its sizes: vocabulary V = 128,256, width D = 4,096, N = 32 blocks, H = 32 query heads and 8 key heads of width K = 128, feed-forward width F = 14,336 (SwiGLU). No biases; the input table and the output layer are two matrices. To three digits, with a gigabyte of $10^9$ bytes:
 #
-# (a) How many billion parameters has it? (b) How many gigabytes does the cache of one text of 8,192 tokens take, 2 bytes a number? (c) How many would it take if each query head had its own keys and values? (d) How many gigabytes do the weights take in 16 bits? (e) And with the matrices of the blocks in 8 bits, both tables in 16? (The norms, and the scales, do not show in three digits.) (f) LoRA of rank 16 on the query and value matrices of all blocks: what percentage of the parameters in (a) is trained?
+# (a) How many billion parameters does it have? (b) How many gigabytes does the cache of one text of 8,192 tokens take, 2 bytes a number? (c) How many would it take if each query head had its own keys and values? (d) How many gigabytes do the weights take in 16 bits? (e) And with the matrices of the blocks in 8 bits, both tables in 16? (The norms, and the scales, do not show in three digits.) (f) LoRA of rank 16 on the query and value matrices of all blocks: what percentage of the parameters in (a) is trained?
 
 # %% nbgrader={"grade": false, "grade_id": "ex14-6-llama-numbers", "locked": false, "schema_version": 3, "solution": true, "task": false}
 llama_numbers = ...  # six numbers: (a) billions, (b), (c), (d), (e) gigabytes, (f) percent
@@ -1136,7 +1137,7 @@ claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published nu
 # %% [markdown]
 # ## 8 · The loop that trains in parallel
 #
-# The course began with a loop and gave it up for attention, because it could not be trained in parallel. Here the loop returns. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so a long text costs no more memory than a short one. But step $t$ must wait for step $t - 1$, and a GPU with 10,000 arithmetic units is mostly idle, unless batch and width fill it. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
+# The course began with a loop and gave it up for attention, partly because it could not be trained in parallel. Here the loop returns. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so a long text costs no more memory than a short one. But step $t$ must wait for step $t - 1$, and a GPU with 10,000 arithmetic units is mostly idle, unless batch and width fill it. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
 #
 # The obstacle is the $\tanh$. Leave it out, and let each entry of the state be multiplied by its own number, as the LSTM's cell is by its forget gate:
 #
@@ -1152,7 +1153,7 @@ claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published nu
 diagrams.show("parallel_scan")
 
 # %% [markdown]
-# By hand, with $a = 0.5$ and $b = 1$ at four steps. The loop gives 1, 1.5, 1.75, 1.875. The **scan** needs two rounds. What stands before the first step is padded with zeros; $h_0 = 0$, so padding in front is harmless:
+# By hand, with $a = 0.5$ and $b = 1$ at four steps. The loop gives 1, 1.5, 1.75, 1.875. The **scan** needs two rounds. In front of the first step both are padded with zeros (that $a$ only multiplies $h_0 = 0$):
 
 # %%
 a, b = torch.full((4,), 0.5), torch.ones(4)
@@ -1166,7 +1167,7 @@ same = torch.allclose(linear_loop(a, b), linear_scan(a, b))
 print("the library's loop equals its scan:", same)
 
 # %% [markdown]
-# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. This is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait. (The longer, *work-efficient* scans of Blelloch 1990 need only $O(T)$.)
+# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. This is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait.
 #
 # Where do $a$ and $b$ come from? In a plain **state-space model** $a$ is learned and the same for all tokens. In the **minGRU** (Feng et al. 2024) a gate decides, as in chapter 05's GRU, but it looks at the token alone, not at the state: $h_t = (1 - z_t) \odot h_{t-1} + z_t \odot x_t W^\top$ with $z_t = \sigma(x_t W_z^\top + b_z)$. This is linear in $h$, so it can be scanned. Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token.
 
@@ -1224,7 +1225,7 @@ def linear_step(q, k, v, state):
 ch14.linear_step(linear_step)
 
 # %% [markdown]
-# **Now explain.** How much does such a state remember? Below, pairs of a random key and a random value are stored, then each key is asked for its value; an answer counts if the right value is the nearest. *State* keeps the sum of $k^\top v$ and nothing else; *state, $\phi$* is your linear attention; *softmax* keeps all keys and values. Change `width` and `pairs`, then answer in a few sentences: (a) Write the answer to the query $k_i$ as the wanted value plus the rest. Why is the state without $\phi$ good as long as the pairs are far fewer than its width, and why does it fail when they are many more? (b) Why is it worse still with $\phi$? (c) What does softmax attention do about the rest, and what does it pay? (d) Where in this course did a state of fixed size have to hold a whole text, and what helped there? What would you try here, if most of the work is to stay cheap?
+# **Now explain.** How much does such a state remember? Below, pairs of a random key and a random value are stored, then each key is asked for its value; an answer counts if the right value is the nearest. *State* keeps the sum of $k^\top v$ and nothing else; *state, $\phi$* is your linear attention; *softmax* keeps all keys and values. Run it, change `width` and `pairs`, and then answer the questions below it.
 
 # %% tags=["nbval-ignore-output"]
 width, pairs = 16, 64  # your turn
@@ -1240,6 +1241,14 @@ for name, answer in answers.items():
     nearest = (F.normalize(answer) @ F.normalize(values).T).argmax(dim=1)
     right = (nearest == torch.arange(pairs)).double().mean().item()
     print(f"{name:12}{100 * right:4.0f} % of {pairs} pairs found")
+
+# %% [markdown]
+# A few sentences will do:
+#
+# - (a) Write the answer to the query $k_i$ as the wanted value plus the rest. Why is the state without $\phi$ good as long as the pairs are far fewer than its width, and why does it fail when they are many more?
+# - (b) Why is it worse still with $\phi$?
+# - (c) What does softmax attention do about the rest, and what does it pay?
+# - (d) Where in this course did a state of fixed size have to hold a whole text, and what helped there? What would you try here, if most of the work is to stay cheap?
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex14-7-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # *Your answer:*
@@ -1274,7 +1283,7 @@ claim(
 )
 
 # %% [markdown]
-# ### Time, and memory
+# ### Time, and what is remembered
 #
 # How does the time grow with the text? On one processor core, with linear attention in chunks of 64, all pairs within a chunk and the state between chunks:
 
@@ -1303,7 +1312,7 @@ claim(
 )
 
 # %% [markdown]
-# For twice as long a text the loop and linear attention take about twice as long, attention more than that. The scan promises no such thing: one core does all its $T \log_2 T$ work in turn. At 2,048 tokens it is ahead of the loop, for a plain reason: the loop is 2,048 steps of Python, the scan 11 rounds of large operations. So why is not every model such a loop?
+# For twice as long a text the loop and linear attention take about twice as long, attention more than that. The scan promises no such thing: one core does all its $T \log_2 T$ work in turn. At 2,048 tokens it beats the loop for a plain reason: the loop is 2,048 steps of Python, the scan 11 rounds of large operations. So why is not every model such a loop?
 
 # %% tags=["fold"]
 # @title Checked: exercise 14.7's pairs, 200 draws
@@ -1325,7 +1334,7 @@ claim(
 )
 
 # %% [markdown]
-# In 14.7 nothing was trained. Now two blocks learn which digit came with a letter, among 4 to 32 pairs, at the best of six learning rates (chosen in shorter runs); the three states hold 288 numbers a block. Dashed: naming the commonest digit, whatever the letter. **How many of 32 pairs does linear attention find?**
+# In 14.7 nothing was trained. Now two blocks learn to read `b7 k2 q7 ... k` and to say `2`: each token is a letter with its digit, the last a letter alone. **How many of 32 pairs does linear attention find?**
 
 # %%
 guess_3 = predict("right answers to 100 questions about 32 pairs", ...)
@@ -1356,14 +1365,14 @@ claim(
 )
 
 # %% [markdown]
-# GRU and gated recurrence, with 22 and 2.7 times linear attention's parameters, score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. Linear attention, which stores products of key and value, did learn to look up; that it fails by degrees as pairs are added suggests a limit. (14.7 shows one.) Newer layers change what is stored: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. And many models for long texts mix in softmax attention every few layers (*Going deeper* shows how it looks things up).
+# GRU and gated recurrence, with 22 and 2.7 times linear attention's parameters, score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. Linear attention, which stores products of key and value, did learn to look up; that it fails by degrees as pairs are added suggests a limit. Newer layers change what is stored: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. Other models mix in softmax attention every few layers, as Jamba (Lieber et al. 2024) does (*Going deeper* shows how it looks things up).
 #
 # So much for the network. What makes it answer?
 
 # %% [markdown]
 # ## 9 · Where a chat model begins
 #
-# Everything up to here predicts the next token of a text. What you talk to elsewhere is the same network, trained further in three common ways.
+# Everything up to here predicts the next token of a text. What you talk to elsewhere is the same network, trained further in one or more of these ways.
 #
 # **Instruction tuning** shows it requests with good answers, in a fixed form with special tokens for who speaks. This is Llama 3's:
 #
@@ -1398,16 +1407,16 @@ print("repaired:", heads_of_keys.repeat_interleave(3))
 # **2 · Each new token turned as if it were the first.** With a cache, the rotations must begin where the text stands, not at 0. Prefill is right, so short tests pass; then every generated token claims position 0.
 
 # %%
-layer = block.attn  # of section 5's small Llama, in float64
+attn = theirs.attn  # of section 5's small Llama, in float64
 six = torch.randn(1, 6, 24).double()
-angles = rotations(torch.arange(6).double(), K)
+angles = rotations(torch.arange(6).double(), small.key_width)
 with torch.no_grad():
-    wanted = layer(six, angles)[:, 5:]
-    room = {"batch_size": 1, "num_heads": 2, "max_len": 6, "head_dim": K}
+    wanted = attn(six, angles)[:, 5:]
+    room = {"batch_size": 1, "num_heads": 2, "max_len": 6, "head_dim": 4}
     for name, place in (("wrong", 0), ("repaired", 5)):
         kept = KVCache(**room, dtype=torch.float64)
-        layer(six[:, :5], angles[:5], kept)
-        found = layer(six[:, 5:], angles[place : place + 1], kept)
+        attn(six[:, :5], angles[:5], kept)
+        found = attn(six[:, 5:], angles[place : place + 1], kept)
         print(f"{name:9} equals the whole text:", torch.allclose(found, wanted))
 
 # %% [markdown]
@@ -1486,9 +1495,9 @@ ch14.an_ablation.compare(...)
 # %% [markdown]
 # ## Summary
 #
-# 1. A Llama is GPT-2 with four parts exchanged: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$.
+# 1. A Llama 3 is GPT-2 with four parts exchanged: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$.
 # 2. Right shapes prove nothing about loaded weights: compare logits with those of another program.
-# 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and one byte in place of two.
+# 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and take one byte in place of four, or of two.
 # 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is detail: of 64 random pairs a state of width 16 gave back about a quarter, or fewer (14.7).
 # 5. A chat model is such a network, trained on answers and on preferences.
 #
@@ -1506,9 +1515,9 @@ ch14.an_ablation.compare(...)
 # - J. Su et al., *RoFormer*, 2021, arXiv:2104.09864. J. Ainslie et al., *GQA*, EMNLP 2023, arXiv:2305.13245: section 2.2. N. Shazeer, *Fast Transformer Decoding*, 2019, arXiv:1911.02150.
 # - H. Touvron et al., *LLaMA*, 2023, arXiv:2302.13971: section 2.2; *Llama 2*, 2023, arXiv:2307.09288. A. Dubey et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783: sections 3.2 to 3.4, 4.
 # - A. Henry et al., *Query-Key Normalization for Transformers*, 2020, arXiv:2010.04245. A. Jiang et al., *Mixtral of Experts*, 2024, arXiv:2401.04088.
-# - E. Hu et al., *LoRA*, 2021, arXiv:2106.09685: section 4. D. Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023, arXiv:2312.03732. T. Dettmers et al., *QLoRA*, NeurIPS 2023, arXiv:2305.14314.
+# - E. Hu et al., *LoRA*, 2021, arXiv:2106.09685: section 4. D. Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023, arXiv:2312.03732. T. Dettmers et al., *QLoRA*, NeurIPS 2023, arXiv:2305.14314; *LLM.int8()*, NeurIPS 2022, arXiv:2208.07339.
 # - A. Katharopoulos et al., *Transformers are RNNs*, ICML 2020, arXiv:2006.16236: equations 7 to 12. A. Gu, T. Dao, *Mamba*, 2023, arXiv:2312.00752. L. Feng et al., *Were RNNs All We Needed?*, 2024, arXiv:2410.01201: section 3.1. G. Blelloch, *Prefix Sums and Their Applications*, 1990: section 1.4.
-# - B. Peng et al., *RWKV*, EMNLP 2023, arXiv:2305.13048. S. Yang et al., *Gated Linear Attention Transformers*, ICML 2024, arXiv:2312.06635. T. Dao, A. Gu, *Transformers are SSMs* (Mamba-2), ICML 2024, arXiv:2405.21060. I. Schlag et al., *Linear Transformers Are Secretly Fast Weight Programmers*, ICML 2021, arXiv:2102.11174; S. Yang et al., *Parallelizing Linear Transformers with the Delta Rule*, NeurIPS 2024, arXiv:2406.06484.
+# - B. Peng et al., *RWKV*, EMNLP 2023, arXiv:2305.13048. S. Yang et al., *Gated Linear Attention Transformers*, ICML 2024, arXiv:2312.06635. T. Dao, A. Gu, *Transformers are SSMs* (Mamba-2), ICML 2024, arXiv:2405.21060. I. Schlag et al., *Linear Transformers Are Secretly Fast Weight Programmers*, ICML 2021, arXiv:2102.11174; S. Yang et al., *Parallelizing Linear Transformers with the Delta Rule*, NeurIPS 2024, arXiv:2406.06484. O. Lieber et al., *Jamba*, 2024, arXiv:2403.19887.
 # - N. Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021, transformer-circuits.pub. C. Olsson et al., *In-context Learning and Induction Heads*, 2022, arXiv:2209.11895.
 # - L. Ouyang et al., *Training Language Models to Follow Instructions with Human Feedback*, NeurIPS 2022, arXiv:2203.02155. R. Rafailov et al., *Direct Preference Optimization*, NeurIPS 2023, arXiv:2305.18290: equation 7. Y. Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*, ICML 2023, arXiv:2211.17192: section 2.3.
 
@@ -1524,18 +1533,18 @@ ch14.an_ablation.compare(...)
 
 # %%
 query, key = torch.randn(2, 1, 1, 6, 4).double()
-turns = rotations(torch.arange(6).double(), 4)  # (T, K/2)
+factors = rotations(torch.arange(6).double(), 4)  # (T, K/2)
 
 
 def rotate_halves(x):
     """Turn entry j with entry j + K/2, as files of Hugging Face have it."""
     first, second = x.chunk(2, dim=-1)
-    y = torch.complex(first, second) * turns
+    y = torch.complex(first, second) * factors
     return torch.cat([y.real, y.imag], dim=-1)
 
 
 order = [0, 2, 1, 3]
-neighbours = rotate(query, turns) @ rotate(key, turns).mT
+neighbours = rotate(query, factors) @ rotate(key, factors).mT
 halves = rotate_halves(query[..., order]) @ rotate_halves(key[..., order]).mT
 careless = rotate_halves(query) @ rotate_halves(key).mT
 print("rows exchanged: equal scores", torch.allclose(neighbours, halves))
@@ -1587,16 +1596,16 @@ letters = sorted(set(text))
 tokens = torch.tensor([letters.index(c) for c in text])  # (T,)
 here = F.one_hot(tokens, len(letters)).float()  # (T, V): each place knows its token
 previous = F.pad(here[:-1], (0, 0, 1, 0))  # layer 1: each is told the one before it
-fit = here @ previous.T  # layer 2: who was preceded by the token that I have now?
+matches = here @ previous.T  # layer 2: who was preceded by the token that I have now?
 past = torch.ones(len(text), len(text)).tril() > 0
-attend_to = (10 * fit).masked_fill(~past, -math.inf).softmax(dim=-1)  # (T, T)
+attend_to = (10 * matches).masked_fill(~past, -math.inf).softmax(dim=-1)  # (T, T)
 says = (attend_to @ here).argmax(dim=-1)  # copy the token that is found
 print("read:", text[-4:], "-> says:", "".join(letters[i] for i in says[-4:]))
 
 # %% [markdown]
 # At the second *durs* it says `u` after `d`, `r` after `u`, and at the end `l`. Nothing was learned here; these lines show what two attention layers *could* do.
 #
-# Does training find them? The ledger's models have attention only, no feed-forward networks, and read random tokens that begin to repeat at a random place. Only by looking back can the second half be predicted. The dashed line, *counting only*, is the loss of somebody who knows how often each token came before, and not where.
+# Does training find such heads? The ledger's models have attention only, no feed-forward networks, and read random tokens that begin to repeat at a random place. Only by looking back can the second half be predicted. The dashed line, *counting only*, is the loss of somebody who knows how often each token came before, and not where.
 
 # %%
 figures.induction_heads()
@@ -1682,7 +1691,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### How many tokens does a draft save?
 #
-# Say each token of the draft is accepted with probability $c$, independently of the others, and it writes $n$ tokens before the large model reads them. The first rejected one is corrected, and if all are accepted, the large model gives one more for nothing. So between 1 and $n + 1$ tokens come from one reading, and their mean is
+# Say each token of the draft is accepted with probability $c$, independently of the others, and it writes $n$ tokens before the large model reads them. The first rejected token is corrected, and if all are accepted, the large model gives one more for nothing. So between 1 and $n + 1$ tokens come from one reading, and their mean is
 #
 # $$ 1 + c + c^2 + \dots + c^n = \frac{1 - c^{n+1}}{1 - c} . $$
 

@@ -117,6 +117,10 @@ def same_cache_only(q, k, v, causal):
     return groups()(q, k[:, :, -5:], v[:, :, -5:], causal)
 
 
+def masked_without_cache(q, k, v, causal):
+    return groups()(q, k, v, causal and q.shape[2] == k.shape[2])
+
+
 def block(turn="qk", attention=None, network=None, norms=(1, 1), residuals=(1, 1), order="pre", join=None, swap=(),
           normed_stream=(0, 0), cut=None, eps=None):  # fmt: skip
     """A Llama's block, with mistakes to choose from; `swap` says which weight stands for which."""
@@ -317,7 +321,7 @@ def only_small(weight):
 
 
 def step(phi_q=None, phi_k=None, normal="z", own=True, own_z=True, keep=True, keep_z=True, decay=1.0, scale=False,
-         swap=False, give="new", times=False):  # fmt: skip
+         swap=False, give="new", times=False, phi_z=None, phi_below=None, extra=0.0):  # fmt: skip
     """A step of linear attention, with mistakes to choose from."""
     phi_q, phi_k = phi_q or (lambda x: F.elu(x) + 1), phi_k or (lambda x: F.elu(x) + 1)
     count = [0]
@@ -326,12 +330,14 @@ def step(phi_q=None, phi_k=None, normal="z", own=True, own_z=True, keep=True, ke
         S, z = state
         count[0] = 1 if not S.any() else count[0] + 1
         q, k = (k, q) if swap else (q, k)
+        raw_q, raw_k = q, k
         q = phi_q(q / math.sqrt(q.shape[-1]) if scale else q)
         k = phi_k(k)
         S_new = (decay * S if keep else 0) + k[..., None] * v[..., None, :]
-        z_new = (decay * z if keep_z else 0) + k
+        z_new = (decay * z if keep_z else 0) + (k if phi_z is None else phi_z(raw_k))
         top = torch.einsum("bhk,bhke->bhe", q, S_new if own else S)
-        below = (q * (z_new if own_z else z)).sum(-1, keepdim=True)
+        asked = q if phi_below is None else phi_below(raw_q)
+        below = (asked * (z_new if own_z else z)).sum(-1, keepdim=True) + extra
         below = {"z": below, "none": 1.0, "count": count[0], "sum": z_new.sum(-1, keepdim=True)}[normal]
         return top * below if times else top / below, (S_new, z_new) if give == "new" else (S, z)
 
@@ -463,6 +469,7 @@ PLANTED = {
         ("5 of 6 heads are right", one_head_wrong),
         ("aligned at the start", groups(shift=lambda T, S: 0)),
         ("causal = True changes nothing", groups(causal=False)),
+        ("acts only where S = T", masked_without_cache),
         ("nan", groups(shift=lambda T, S: S - T, fill=math.nan)),
         ("all their keys are hidden", groups(shift=lambda T, S: -1)),
         ("wrong way round", groups(flip=True, shift=lambda T, S: S - T)),
@@ -659,6 +666,10 @@ PLANTED = {
         ("a softmax in place", step(phi_q=lambda x: x.softmax(-1), phi_k=lambda x: x.softmax(-1))),
         ("the normaliser is missing", step(normal="none")),
         ("the number of tokens", step(normal="count")),
+        ("z adds up k itself", step(phi_z=lambda x: x)),
+        ("takes q itself", step(phi_below=lambda x: x)),
+        ("0.001 is added to the normaliser", step(extra=1e-3)),
+        ("-0.5 is added to the normaliser", step(extra=-0.5)),
         ("the sum of z", step(normal="sum")),
         ("the own token is missing", step(own=False, own_z=False)),
         ("z is read before", step(own_z=False)),
@@ -717,7 +728,7 @@ def test_other_right_ways_are_welcome():
         return ints, scales.float()
 
     right = {
-        "rms_norm": (rms(),),
+        "rms_norm": (rms(), lambda x, w, eps: rms()(x, w, eps).type_as(x)),
         "swiglu": (glu(),),
         "grouped_attention": (groups(),),
         "llama_block": (block(),),

@@ -7,17 +7,17 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, frame, joi
     alt="Two blocks side by side, GPT-2 and Llama. The plan is the same: a stream to which two branches are added, "
     "norm and masked attention, then norm and feed-forward. Four parts differ, with the same numbers on both sides: "
     "1, LayerNorm becomes RMSNorm, twice; 2, the feed-forward network with GELU becomes SwiGLU; 3, the table of "
-    "positions, added below the first block, becomes RoPE, which turns queries and keys in every block; 4, 12 heads "
-    "with 12 keys and values become 32 heads with 8.",
-    caption="What is new in a Llama? The plan is GPT-2's. Four parts are exchanged, those in colour: the norms (1), "
+    "positions, added below the first block, becomes RoPE, which turns queries and keys in every block; 4, 12 "
+    "query heads with 12 key/value heads become 32 with 8.",
+    caption="What is new in Llama 3? The plan is GPT-2's. Four parts are exchanged, those in colour: the norms (1), "
     "the feed-forward network (2), the positions (3), the heads (4).",
 )
 def gpt_and_llama_block():
     """Draw the two blocks with the same plan; what the second exchanges is in colour."""
     ax = canvas(16, 12.6)
-    names = ("LayerNorm", "12 heads attend to\n12 keys and values", "feed-forward, GELU")
+    names = ("LayerNorm", "12 query heads,\n12 key/value heads", "feed-forward, GELU")
     _block(ax, 1.3, 4.9, "GPT-2 small", names, ("plain",) * 3)
-    names = ("RMSNorm", "32 heads attend to\n8 keys and values", "feed-forward, SwiGLU")
+    names = ("RMSNorm", "32 query heads,\n8 key/value heads", "feed-forward, SwiGLU")
     _block(ax, 9.3, 12.9, "Llama 3 8B", names, ("RMSNorm", "grouped queries", "SwiGLU"))
     operation(ax, 1.3, 1.75, "+")
     box(ax, 4.9, 1.75, "table of positions", w=3.3, h=0.75)
