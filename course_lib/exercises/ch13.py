@@ -113,6 +113,12 @@ def tied_gradient(student):
         ),
         "the two parts are averaged; a parameter used twice gets the sum of both gradients": (output + embedding) / 2,
         "this is the gradient of the sum over the T tokens; the loss is their mean": (output + embedding) * len(ids),
+        "the part of the output layer is not divided by T; the loss is the mean over the T tokens": (
+            output * len(ids) + embedding
+        ),
+        "the part of the embedding is not divided by T; the loss is the mean over the T tokens": (
+            output + embedding * len(ids)
+        ),
         "the sum is divided by V, the size of the vocabulary; the loss is the mean over the T tokens": (
             (output + embedding) * len(ids) / len(table)
         ),
@@ -833,8 +839,9 @@ def _expect_at_once(student, weights, H, ids):
         for rule, message in _AT_ONCE.items():
             if close(got, _own_logits(weights, H, ids, rule)):
                 raise Wrong(f"logits: {message}")
-        raise Wrong("logits: shapes are right, numbers are not. Give it no block at all (an empty list), then one, and "
-                    "compare the vectors after each step with those of section 3's classes")  # fmt: skip
+        raise Wrong("logits: shapes are right, numbers are not. Is eps 1e-5 in all norms, and does each head "
+                    "take K neighbouring numbers, cut as (H, K)? Give it no block at all (an empty list), then one, "
+                    "and compare the vectors after each step with those of section 3's classes")  # fmt: skip
     other, more = _gpt_weights(V=9, L=8, D=12, F_=7, N=3, seed=4), ids[:1].clamp(max=8)
     if not close(_expect_logits(student(other, 3), (1, 7, 9), more), _own_logits(other, 3, more)):
         raise Wrong("logits: right for 2 heads and 2 blocks, wrong for 3 and 3: is one of the numbers written in your "
@@ -855,6 +862,9 @@ def _expect_in_pieces(student, weights, H, ids):
             if close(got, _own_logits(weights, H, ids, rule, pieces)):
                 raise Wrong(f"logits: {message}")
         first = torch.isclose(got.double(), right, atol=1e-5).all(-1).all(0).tolist().index(False)
+        if first == 0 and pieces != [1] * 7:
+            raise Wrong("start: right for the first text with a cache, wrong for the second from its first token on: "
+                        "does start give a new, empty cache at every call?")  # fmt: skip
         raise Wrong(f"logits: right without a cache; with one, and the text in pieces of {pieces}, token {first} is "
                     "the first whose logits differ from those of the whole text at once")  # fmt: skip
 
@@ -934,7 +944,7 @@ def _written(weights, H, prompt, shares, temperature, p, rule=""):
         told = [*ids, ids[-1]] if rule == "twice" else prompt if rule == "prompt" else ids
         first = rule == "first" or (rule == "first of prompt" and t == 0)
         logits = _own_logits(weights, H, torch.tensor([told]))[:, 0 if first else -1]
-        ids.append(choose(logits if rule == "logits" else _tilted(logits, temperature, p)))
+        ids.append(choose(logits if rule == "logits" else _tilted(logits, temperature, p, rule)))
     return ids[len(prompt) :], choose.asked
 
 
@@ -957,7 +967,8 @@ def _expect_text(student, weights, H):
                         "cache of the first? Or is a temperature or a p written in your code?")  # fmt: skip
         n = next((i for i, (a, b) in enumerate(zip(choose.asked, wanted, strict=False)) if not close(a, b)), 0)
         raise Wrong(f"write: logits and probabilities are right, but for new token {n} (counted from 0) choose gets "
-                    "another distribution: has each token been read once, in its place, before it?")  # fmt: skip
+                    "another distribution: are temperature and p those that were given, and has each token been "
+                    "read once, in its place, before it?")  # fmt: skip
     with _Work() as whole:
         _handed(model.logits)(torch.tensor([prompt]))
     if work.numbers > 0.6 * len(shares) * whole.numbers:
@@ -994,6 +1005,8 @@ def _explain_text(got, asked, weights, H, prompt, shares, temperature, p):
         "first of prompt": "the logits of the prompt's first position are taken; its newest token stands at the last",
         "prompt": "the prompt is read again and again; each new token must be read, too",
         "twice": "the last token is read twice, once more than it stands in the text",
+        "warm": "the temperature that was given is not used",
+        "uncut": "the p that was given is not used",
     }.items():
         _, wrong = _written(weights, H, prompt, shares, temperature, p, rule)
         if len(asked) >= 2 and all(map(close, asked[:2], wrong[:2])) and not all(map(close, asked[:2], wanted[:2])):

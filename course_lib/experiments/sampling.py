@@ -148,7 +148,7 @@ def gpt_sampling(
 
 @experiment("speaker-sampling", "Texts of the course's trained GPT, drawn in ten ways, and real ones beside them.")
 def speaker_sampling(seed, texts=20, length=240):
-    """As `gpt_sampling`, of the shipped weights: the seeds differ in the draws alone; greedy text is always the same."""
+    """As `gpt_sampling`, of the shipped weights: the seeds differ in the draws alone, greedy text does not."""
     train, valid, chars = shakespeare()
     model, known = load_shakespeare()[0], set(words("".join(chars[i] for i in train)))
     return {"results": ten_ways(model, speeches("".join(chars[i] for i in valid), texts, length), chars, known, seed)}

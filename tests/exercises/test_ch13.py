@@ -375,7 +375,7 @@ def own(
         def write(self, prompt, max_new_tokens, temperature, p, choose):
             cache, unread, new = self.start(), list(prompt), []
             if hot:
-                temperature = 0.8
+                temperature = 0.8 if hot is True else hot
             for _ in range(max_new_tokens + more):
                 if not cached:
                     cache, unread = None, [*prompt, *new]
@@ -419,6 +419,8 @@ PLANTED = {
         ("averaged", tied(scale=0.5)),
         ("gradient of the sum", tied(scale=4.0)),
         ("divided by V", tied(scale=4 / 5)),
+        ("the part of the output layer is not divided by T", tied(output=4.0)),
+        ("the part of the embedding is not divided by T", tied(embedding=4.0)),
         ("sign is turned", tied(scale=-1.0)),
         ("one-hot of the targets is missing", tied(one_hot=False)),
         ("at the targets' rows", tied(at="targets")),
@@ -576,7 +578,7 @@ PLANTED = {
         ("see each other's future, the prompt too", own(mask="no cache")),
         ("does not see itself", own(itself=False)),
         ("all blocks share one cache", own(shared=True)),
-        ("whose logits differ from those of the whole text", own(one_cache=True)),
+        ("does start give a new, empty cache", own(one_cache=True)),
         ("nothing is cut", own(tilt="uncut")),
         ("the temperature is not used", own(tilt="none")),
         ("multiplied by the temperature", own(tilt="times")),
@@ -595,6 +597,8 @@ PLANTED = {
         ("the prompt is read again and again", own(feed=False)),
         ("wanted a list of ids, got a str", own(kind=str)),
         ("is a temperature or a p written in your code", own(hot=True)),
+        ("the temperature that was given is not used", own(hot=1.0)),
+        ("are temperature and p those that were given", own(hot=0.5)),
     ],
 }
 FUNCTIONS = {

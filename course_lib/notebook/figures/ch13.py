@@ -1,5 +1,6 @@
 """Figures of chapter 13: what a token costs, and how a GPT starts, learns and writes."""
 
+from course_lib import metrics
 from course_lib.notebook import ledger, plots
 from course_lib.notebook.display import show
 
@@ -95,22 +96,23 @@ def next_characters(logits, kept):
 
 
 def variety_by_surprise(experiment, ways):
-    """Fraction of distinct 4-grams of each rule of choosing, against the model's own negative log-likelihood."""
-    shifts = {"temperature 0.5": (-84, -3), "temperature 0.7": (-84, 3)}
+    """Fraction of different 4-grams of each rule of choosing, against the model's own bits per character."""
+    shifts = {"temperature 0.5": (-84, -3), "temperature 0.7": (-84, 3), "top-p 0.8": (-56, -5)}
     names = {"pure sampling": "pure sampling, top-k 40", "top-k 40": ""}  # their dots coincide
     ax = plots.axes(height=3.6)
     for way in ways:
         kind = {"real text": "output", "greedy": "gradient"}.get(way, "attention")
-        place = [ledger.summary(experiment, way, metric)[0] for metric in ("nll", "distinct_4")]
+        nats, variety = (ledger.summary(experiment, way, metric)[0] for metric in ("nll", "distinct_4"))
+        place = (metrics.bits(nats), variety)
         ax.scatter(*place, color=plots.COLORS[kind])
         ax.annotate(names.get(way, way), place, xytext=shifts.get(way, (5, -9)), textcoords="offset points", fontsize=8)
-    ax.set(xlabel="negative log-likelihood (nats per character)", ylabel="fraction of distinct 4-grams")
+    ax.set(xlabel="surprise (bits per character, by the model itself)", ylabel="fraction of different 4-grams")
     ax.margins(x=0.2)
     show(
         ax,
-        alt="Scatter of eleven kinds of text, negative log-likelihood to the right and variety upwards. Greedy stands "
+        alt="Scatter of eleven kinds of text, surprise to the right and variety upwards. Greedy stands "
         "alone at the lower left; the others rise nearly on a curve to the hottest at the upper right; real text lies "
-        "near pure sampling, a little below it.",
+        "to the right of pure sampling and below it.",
         caption="How do variety and likelihood go together? Nearly along one curve, from greedy at the lower left to a "
         "high temperature at the upper right. Real text is less likely than pure sampling, and less varied. "
         "(Greedy text is the same after the same name, which is a part of its little variety.)",
