@@ -104,20 +104,6 @@ def _draw_looks(ax, seen, key, log=True):
         ax.set_yscale("log")
 
 
-def first_gradients(seen):
-    """The first layer's gradient by steps taken, a line for each seed."""
-    ax = plots.axes(height=2.8)
-    _draw_looks(ax, seen, "gradient")
-    ax.set_ylabel("first layer's gradient")
-    show(
-        ax,
-        alt="Length of the first layer's gradient over the first 40 steps of Post-LN, three seeds, on a logarithmic "
-        "axis. Each falls more than a hundredfold within 5 steps, and goes on falling by several orders of magnitude.",
-        caption="Does the failing model have a gradient to repair itself with? No: within a few steps it dies. Each "
-        "line is one of three seeds.",
-    )
-
-
 def one_step(change_by_rate):
     """Change of the loss on other words by one step of Adam, against its rate: {rate: one value a seed}."""
     ax, rates = plots.axes(height=2.8), list(change_by_rate)
@@ -135,11 +121,10 @@ def one_step(change_by_rate):
     )
 
 
-def way_down(run, looks=(0, 1, 5, 40)):
-    """Length of the gradient on its way down through the norms and additions, after so many steps of a training."""
+def way_down(ways):
+    """Length of the gradient on its way down through the norms and additions: {steps taken: list of lengths}."""
     ax = plots.axes(height=3.2)
-    for step, alpha in zip(looks, (0.4, 0.6, 0.8, 1.0), strict=True):
-        way = run[step]["way"]
+    for (step, way), alpha in zip(ways.items(), (0.4, 0.6, 0.8, 1.0), strict=True):
         name = "before training" if step == 0 else f"after {step} step{'s' * (step > 1)}"
         ax.plot(range(len(way)), way, color=plots.color("Post-LN"), alpha=alpha, label=name)
     ax.set(yscale="log", xlabel="norms and additions passed, from the top", ylabel="length of the gradient")
@@ -394,13 +379,20 @@ def schedule_units(ways):
     )
 
 
-def grid_map(found):
-    """Mean accuracy of the 24 settings: {(residual, warm-up, optimizer, layers): one value a seed}."""
+def grid_map(experiment):
+    """Mean accuracy of the grid's 24 settings, as recorded."""
+
+    def accuracy(residual, warmup, optimizer, layers):
+        values = ledger.values(experiment, f"{residual}, {warmup}, {optimizer}, {layers} layers", "accuracy")
+        return sum(values) / len(values)
+
     panels = plots.grid(1, 2, width=7.0, height=2.7, sharey=True)[0]
     ways = [(optimizer, warmup) for optimizer in ("Adam", "RAdam") for warmup in ("no warm-up", "warm-up")]
     names = ["Adam", "Adam,\nwarm-up", "RAdam", "RAdam,\nwarm-up"]
     for ax, layers in zip(panels, (4, 12), strict=True):
-        matrix = [[sum(found[r, w, o, layers]) / len(found[r, w, o, layers]) for o, w in ways] for r in RESIDUALS]
+        matrix = [
+            [accuracy(residual, warmup, optimizer, layers) for optimizer, warmup in ways] for residual in RESIDUALS
+        ]
         plots.heatmap(ax, matrix, names, list(RESIDUALS.values()), "accuracy", annotate=True)
         ax.collections[0].set_clim(0, 1)
         ax.tick_params(axis="x", rotation=0, labelsize=8)
