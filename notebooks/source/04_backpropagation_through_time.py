@@ -133,11 +133,14 @@ print("x", tuple(x.shape), " y", tuple(y.shape))
 #
 # $$ a_t = x_t W_{ih}^\top + h_{t-1} W_{hh}^\top, \qquad h_t = \tanh(a_t), \qquad o_t = h_t W_{ho}^\top. $$
 #
-# $W_{ih}$ has the shape (D, I), where I is the width of an input, here V; $W_{hh}$ is (D, D) and $W_{ho}$ (V, D). Steps count from 1, and the initial state $h_0$ is 0. The loss $L_t$ of a step is its cross-entropy, averaged over the streams, and $L$ is the mean of $L_1$, $L_2$ and $L_3$. Follow the black arrows; the code below takes them one by one. Its weights come from `draw`, which gives random numbers in double precision, the same at every run:
+# $W_{ih}$ has the shape (D, I), where I is the width of an input, here V; $W_{hh}$ is (D, D) and $W_{ho}$ (V, D). Steps count from 1, and the initial state $h_0$ is 0. The loss $L_t$ of a step is its cross-entropy, averaged over the streams, and $L$ is the mean of $L_1$, $L_2$ and $L_3$. In the picture, follow the black arrows:
 
 # %% tags=["fold"]
 # @title Diagram: three steps, forward and backward
 diagrams.show("bptt_graph")
+
+# %% [markdown]
+# The code takes the same arrows, one by one. `draw` gives random numbers in double precision, the same at every run:
 
 # %%
 W_ih = (0.5 * draw(D, V, seed=7)).requires_grad_()
@@ -580,7 +583,12 @@ claim(
 #
 # However far a gradient could reach, the walk back starts at the last step, and a stream has none. And it needs the states of all steps, the last ones first, so **memory grows with every step that is kept**. *Truncated* backpropagation through time therefore cuts the stream into windows of $w$ steps. The **numbers** of the state go on; its **gradient** stops at the edge.
 #
-# You have seen the cut in torch: it is the line `state.detach()` in the opening's function. In the loop of section 3 it would be one line, too: when the walk has reached the first step of a window, set `from_next` to 0.
+# You have seen the cut in torch: it is the line `state.detach()` in the opening's function. In the walk of section 3 it would be two lines at the loop's end:
+#
+# ```python
+# if (t - 1) % window == 0:  # step t is the first of its window
+#     from_next = 0.0
+# ```
 #
 # How long must a window be? In the opening, 24 steps were enough for a lag of 6, and 6 were not. Take 8. Then only the last two answers of a window share it with the symbols that they repeat. **How often will the network be right now?**
 
@@ -779,7 +787,7 @@ for clip_first in (False, True):  # wrong, then repaired
     print(f"clip first: {clip_first}, moved by {(W - W_hh).norm().item():.1f}")
 
 # %% [markdown]
-# *The thread ends here. Exercises 4.4 to 4.7 follow, 105 minutes in all, and then the summary.*
+# *That was the last section. Exercises 4.4 to 4.7 follow, 105 minutes in all, and then the summary.*
 #
 # ---
 

@@ -14,9 +14,9 @@ from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label
         "as far as h0."
     ),
     caption=(
-        "Black: what the forward pass computes. Orange-red: the gradient's way back. Two gradients "
-        "meet in $h_1$ and $h_2$: one comes down from its own output, one comes back from the next state, through its "
-        "tanh and $W_{hh}$. Each weight matrix is used three times, so its gradient is a sum of three terms."
+        "Black: what the forward pass computes. Orange-red: the gradient's way back, down from each output and left "
+        "from each state, through its tanh and $W_{hh}$. Each weight matrix is used three times, so its gradient is a "
+        "sum of three terms."
     ),
 )
 def bptt_graph():
