@@ -8,6 +8,7 @@ import copy
 import itertools
 import math
 import numbers
+import re
 from collections import Counter
 
 import torch
@@ -158,9 +159,9 @@ def bpe_step(student):
 
 
 def _batches(texts, stoi, batch_size, max_len, order="kept", T="batch", last=True, cut="first", unknown="<unk>",
-             pad="<pad>", left=False, mask="lengths", where="texts"):  # fmt: skip
+             pad="<pad>", left=False, mask="lengths", where="texts", split=str.split):  # fmt: skip
     """The right batches, or those of a usual mistake: [(rows of ids, rows of the mask, positions), ...]."""
-    pieces = [string.split() for string in texts]
+    pieces = [split(string) for string in texts]
     kept = [{"first": row[:max_len], "last": row[-max_len:], "none": row}[cut] for row in pieces]
     if unknown is None:
         kept = [[token for token in row if token in stoi] for row in kept]
@@ -192,7 +193,12 @@ def _batches(texts, stoi, batch_size, max_len, order="kept", T="batch", last=Tru
             "all": [[True] * width for _ in ids],
             "ids": [[entry != pad for entry in row] for row in ids],
         }[mask]
-        positions = {"texts": chunk, "batch": list(range(len(chunk))), "sorted": list(range(start, start + len(chunk)))}
+        positions = {
+            "texts": chunk,
+            "batch": list(range(len(chunk))),
+            "sorted": list(range(start, start + len(chunk))),
+            "looked up": [texts.index(texts[i]) for i in chunk],
+        }
         found.append((ids, real, positions[where]))
     return found
 
@@ -246,6 +252,15 @@ _BATCH_MISTAKES = {
     "lengths": {"mask": "ids"},
     "`where` counts the rows of the batch: wanted the positions of these texts in `texts`": {"where": "batch"},
     "`where` counts the texts after sorting: wanted their positions in `texts`": {"where": "sorted"},
+    "two texts are equal, and `where` names the position of the first for both: look no text up, keep its position": {
+        "where": "looked up"
+    },
+    "'B' and 'b' are two tokens, and you lower-case the text: look a token up as it stands": {
+        "split": lambda string: string.lower().split()
+    },
+    "'a!' is one token, and you cut the mark off: tokens are separated by spaces, and by nothing else": {
+        "split": lambda string: re.findall(r"\w+|[^\w\s]", string)
+    },
 }
 
 
@@ -261,14 +276,15 @@ _BATCH_MISTAKES = {
     )
 )
 def padded_batches(student):
-    """Exercise 2.3: texts to padded batches, on seven and on five short texts."""
-    tokens = ("<unk>", "<pad>", "a", "b", "c", "d", "e")
+    """Exercise 2.3: texts to padded batches, on seven, on five and on four short texts."""
+    tokens = ("<unk>", "<pad>", "a", "b", "c", "d", "e", "B", "a!")
     plain_ids = {token: i for i, token in enumerate(tokens)}
     other_ids = {token: 3 * i + 5 for i, token in enumerate(reversed(tokens))}
     texts = ["e d c b a", "c", "b <pad> a", "b zzz", "d d d a b c e", "a a a", "c a a"]
     for arguments in (
         (texts, plain_ids, 4, 9),
         (["a b c d e", "e d c b", "b", "a what <pad>", "d c"], other_ids, 2, 4),
+        (["B a", "e a! c", "b a", "b a"], plain_ids, 3, 5),
     ):
         got, want = _read_batches(student(*arguments)), _batches(*arguments)
         if got == want:

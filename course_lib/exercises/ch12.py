@@ -407,15 +407,15 @@ what_tuning_adds = Written(
         "(a) steps=0, 100, 200, 400, 800; is the loss below the unigram entropy? (b) toys.finetune(untrained.bert, "
         "hundred, steps=400, learning_rate=...). (c) How many good and how many bad adjectives has a review, and what "
         "is left of them in a mean? (d) Probe the network before and after. (e) The controls of the probing part.",
-        "(a) Reading pays long before its loss is low: which words go together comes first. (b) Count the steps of "
+        "(a) Reading pays before its loss is low: which words go together comes first. (b) Count the steps of "
         "both, and say how often reading has to be done. (c) Held good and denied bad are both praise: a product of "
         "role and polarity, which no linear layer computes from a mean. (d) Nobody asks for the thing. (e) An "
         "untrained network, a control task, a linear probe.",
     ),
     good_answer=(
-        "(a) Your own numbers of more than one seed: little reading already helps, when the loss is below the unigram "
-        "entropy and far above the perfect reader's; seeds differ much. (b) Your own numbers, at the better of both "
-        "rates: with few steps in all reading gets further; with many steps and many labels the other catches up, so "
+        "(a) Your own numbers of more than one seed: some 200 steps already help, though the loss is still far above "
+        "the perfect reader's; 50 need not, and seeds differ much. (b) Your own numbers, at the better of both rates: "
+        "with few steps in all reading usually gets further; with many steps and many labels the other catches up, so "
         "reading saves steps on each new task, and here some labels. Optional: (c) Role and polarity enter as a "
         "product (exclusive or), while the mean of a review always holds one good and one bad adjective, one held and "
         "one denied; each factor is linearly readable, the product is not. (d) The role stays readable, the thing "

@@ -154,7 +154,7 @@ new_ids = [stoi.get(token, 0) for token in cut("The cast was hilarious!")]
 print("a new review:", new_ids, "->", *(itos[i] for i in new_ids))
 
 # %% [markdown]
-# The new review comes back as *the cast was &lt;unk&gt; !* The one word that carried the verdict is lost, and no layer can bring it back. Section 6 measures how often that happens, and repairs it.
+# The new review comes back as *the cast was &lt;unk&gt; !* The one word that carried the verdict is lost, and no layer can know which it was. Section 6 measures how often that happens, and repairs it.
 # First the three lists of ids must become one tensor.
 
 # %% [markdown]
@@ -384,7 +384,7 @@ claim(
 
 # %% [markdown]
 # This is the mistake of the first screen again, now in a model whose every line you have seen. The two sentences have the same tokens, so the two sums have the same terms. (*Not* has weight 0, because it never occurred in training.
-# That does not matter: any other weight would be added to both. The logit's small distance from 0 is rounding noise: by symmetry the bias should have no gradient, and Adam, which divides a gradient by its size, magnifies what is left.)
+# That does not matter: any other weight would be added to both. The logit's small distance from 0 has grown from rounding errors: by symmetry the bias should not move.)
 #
 # ### What does an embedding learn?
 #
@@ -485,7 +485,7 @@ claim(
 new_words.compare(f"{100 * new_fraction['words']:.2g} %")
 
 # %% [markdown]
-# Several in a hundred, although it is documentation of the same library. About half of it comes from the change of modules: if the paragraphs are shuffled before the cut, the new words and marks fall to about half.
+# Several in a hundred, although both parts document the same library. Part of it comes from the change of modules: if the paragraphs are shuffled before the cut, the rate of new words and marks falls to about half.
 #
 # A vocabulary built from all the data, the last tenth included, would have hidden the problem:
 
@@ -547,7 +547,7 @@ for word in ("great", "duller", "tall"):
     print(f"{word:>7} -> {' '.join(bpe.bpe_tokenize(word, merges))}")
 
 # %% [markdown]
-# No word is unknown any more, as long as its characters are known: at worst it is spelled in them one by one. The number of merges is a dial between characters and words. We turn it on the words of the docstrings. **How many merges does it take to get half as many tokens per word as with characters?**
+# No word is unknown any more, as long as its characters are known: at worst it is spelled in them one by one. The number of merges is a dial between characters and words. We try settings of this dial on the docstrings' words. **How many merges does it take to get half as many tokens per word as with characters?**
 
 # %% tags=["fold"]
 # @title Tokens to a held-out word, for 0 to 3,000 merges
@@ -642,7 +642,7 @@ ch02.bpe_step(bpe_step)
 #
 # $$ \text{padding} = 1 - \frac{\sum_n \ell_n}{\sum_k B_k \, T_k}. $$
 #
-# So it matters which texts share a batch. How much? A small grammar writes us 2,000 reviews of one to three judgements each, some with a neutral remark between; label 1 is praise, 0 is blame.
+# So it matters which texts share a batch. How much? A small grammar writes us 2,000 reviews of one to three judgements each, some with a neutral remark in between; label 1 is praise, 0 is blame.
 
 # %%
 reviews = synthetic.reviews(2000, seed=1)
@@ -846,7 +846,7 @@ ch02.padding_shares(shares)
 #
 # Does it matter for real reviews that the order is lost? IMDB (Maas et al. 2011) has 25,000 film reviews to train on and 25,000 to test, half of
 # them positive. Downloading and training on them would take too long here, so the numbers come from the *ledger*,
-# `results/`, where recorded and seeded runs are kept. The bags know the words (one of them: pairs of neighbouring words, too) that occur at least twice in the training part. Whatever was chosen, such as one of three penalties on large weights and when to stop, was chosen on a held-out tenth of the training reviews (a different tenth for each seed), never on the test reviews. **How accurate is a model that knows which words occur, and nothing of their order?** (Section 5 had two such models.)
+# `results/`, where recorded and seeded runs are kept. The bags know the words that occur at least twice in the training part; one bag also has pairs of neighbouring words. The penalty on large weights (one of three) and the stopping time were chosen on a held-out tenth of the training reviews (a different tenth for each seed), never on the test reviews. **How accurate is a model that knows which words occur, and nothing of their order?** (Section 5 had two such models.)
 
 # %%
 imdb_guess = predict("its accuracy on IMDB's test reviews, in per cent", ...)
@@ -907,7 +907,7 @@ claim(
 )
 
 # %% [markdown]
-# Pairs of words do tell them apart, but hardly, and the wrong way round. So a model can be right on nine reviews in ten and still fail on four words. *A high score on a
+# Pairs of words do tell them apart, but only barely, and the wrong way round. So a model can be right on nine reviews in ten and still fail on four words. *A high score on a
 # benchmark does not prove the ability that you had in mind.*
 #
 # ### Reviews that need order
@@ -1204,7 +1204,7 @@ print(f"repaired: loss {repaired:.2f}")
 # 2. Words give a large V, characters a long T; with BPE you choose any point in between. Words outside the vocabulary become `<unk>`: build the vocabulary on the training part only.
 # 3. Padding makes rectangles, and the mask says which cells are real. Buckets save the work.
 # 4. A bag of words is a strong baseline and blind to order: on mirrored reviews no weights help.
-# 5. BLEU counts shared n-grams over a corpus, compares lengths, and is blind to meaning.
+# 5. BLEU counts shared n-grams over a corpus, compares lengths, and cannot tell a synonym from an opposite.
 #
 # | step | keeps | loses or adds | how you notice |
 # |---|---|---|---|

@@ -234,7 +234,7 @@ class Embedding(nn.Embedding):
         return super().forward(ids) * D**0.5 + P
 
 # %% [markdown]
-# We try each part on one sentence, *ein hund läuft durch den schnee*, with the weights of the trained translator: `borrow(ours, theirs)` copies them into our part.
+# We try each part on one sentence, *ein hund läuft durch den schnee*, with the weights of the trained translator: `borrow(ours, theirs)` copies them into our part, each tensor to its counterpart; nothing is trained.
 
 # %%
 D = 128
@@ -316,9 +316,9 @@ for keep in (1, 0):
     print(f"keep {keep}: gradient {grad(h[0, 0, 0], random_x)[0].norm():.0e}")
 
 # %% [markdown]
-# With the sums the gradient arrives in full size; without them less than a millionth of it does. (How large each is depends on how `nn.Linear` starts its weights. It is the ratio that counts.)
+# With the sums the gradient arrives in full size; without them less than a millionth of it does. (One draw, with torch's usual start of `nn.Linear`; larger starting weights change both lengths and their ratio.)
 #
-# But a document to which everybody adds grows and grows. After all three layers, with the sums alone, the vector of *ein* would have grown from 8.7 to 83, that of the full stop from 8.3 to 86. (*Going deeper* shows this, and counts the words that are lost without the sums.) What keeps the stream in bounds?
+# But a document to which everybody adds may grow and grow. After all three layers, with the sums alone, the vector of *ein* would have grown from 8.7 to 83, that of the full stop from 8.3 to 86. (*Going deeper* shows this, and counts the words that are lost without the sums.) What keeps the stream within bounds?
 
 # %% [markdown]
 # ## 4 · Normalise
@@ -507,7 +507,7 @@ y_out = decoder_block(y, memory, past, real[:, None, None])
 print("y", tuple(y.shape), "-> y_out", tuple(y_out.shape))
 
 # %% [markdown]
-# Where does the decoder look across? This map is from the translator's last block, as the library's model records it. Each row belongs to a word that was read, and shows where the block looks while it computes the prediction after that word:
+# Where does the decoder look across? This map is from the translator's last block, as the library's model records it. Each row belongs to an English word already written, and shows where the block looks to predict the next one:
 
 # %%
 with torch.no_grad(), record_attention(model) as maps:  # by layer
@@ -540,11 +540,11 @@ claim(
 diagrams.show("stacked")
 
 # %% [markdown]
-# After the last block each vector $y_t$ (D,) is compared with the embeddings of all the English words, the rows of the target's table $E$ (V, D). The dot products are the logits of the next word:
+# After the last block each vector $y_t$ (D,) is compared with the embeddings of all the English pieces, the rows of the target's table $E$ (V, D). The dot products are the logits of the next word:
 #
 # $$ \mathrm{logits}_t = E\, y_t . $$
 #
-# This is the box *linear* of the first picture: its weight is the embedding table, used a second time, here without $\sqrt D$.
+# This is the box *linear* of the first picture: its weight is the embedding table, used a second time (**weight tying**), here without $\sqrt D$.
 
 # %%
 class Decoder(nn.Module):
@@ -646,7 +646,7 @@ claim(
 claim("Ours translates all 12 sentences as the library does.", by_ours == whole)
 
 # %% [markdown]
-# **It translates**, word for word as the library's model does. From `Embedding` to `PlainTransformer` it takes fewer than eighty lines, blank ones not counted, and none is hidden, apart from torch's layers and chapter 08's table of positions. (*Going deeper* prints them in one piece.)
+# **It translates**, on all twelve sentences word for word as the library's model does. From `Embedding` to `PlainTransformer` it takes fewer than eighty lines, blank ones not counted, and none is hidden, apart from torch's layers and chapter 08's table of positions. (*Going deeper* prints them in one piece.)
 #
 # *A good place to stop. You know every part of this Transformer. Exercises 9.1, 9.3 and 9.4 (section 12) can be done from here.*
 
@@ -672,7 +672,7 @@ print(" target_in:", *(f"{target_words[i]:>7}" for i in example.target_in[0]))
 print("target_out:", *(f"{target_words[i]:>7}" for i in example.target_out[0]))
 
 # %% [markdown]
-# Under each word of `target_in` stands the word that must be predicted there. The training loop is the one you know. It leaves out one thing: in training, the paper also sets some entries of each sublayer's output to 0 at random (chapter 05's dropout).
+# Under each word of `target_in` stands the word that must be predicted there. The training loop is the one you know. Three things of the paper are left out: dropout (chapter 05), a learning rate that rises and falls, and label smoothing (chapter 11).
 
 
 # %%
@@ -751,7 +751,7 @@ claim(
 )
 
 # %% [markdown]
-# The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model has probably learned to look there. When it generates, no word stands there. In training that happened only at the end of a sentence, where the answer was `<eos>`: a likely reason why, in this run, it nearly always says `<eos>` at once.
+# The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model has probably learned to look there. When it generates, no word stands there. In training that happened only at the end of a sentence, where the answer was `<eos>`: a likely reason why, in this run, it says `<eos>` at once.
 #
 # The causal model, too, must write for itself when it is used, and then **each word costs a pass**:
 
@@ -902,7 +902,7 @@ for name, seen in (("full", all_seen), ("causal", all_seen.tril())):
 # The mask alone decides: under the causal one nothing moves before the change, so each output can be trained to predict the next word. A stack of such blocks makes a language model. It can even learn to translate: after `ein hund läuft <eos> <sos>` it continues with `a dog runs <eos>`. The source, now a prefix, takes the place of the memory. (On the toy task such models, trained with three seeds, get 95 to 100 of 100 sentences right: *Going deeper*.)
 
 # %% [markdown]
-# **Where does the norm stand?** We add first and normalise afterwards, as in the paper of 2017 (Post-LN). That keeps the stream in bounds at a price: the gradient must pass through every norm, so it no longer arrives unchanged. In Pre-LN the norm stands beside that path, which then runs unchanged through all the layers. But then the stream may grow, so the stack ends with one more LayerNorm. Here are three forms, with $f$ for attention or for the feed-forward network:
+# **Where does the norm stand?** We add first and normalise afterwards, as in the paper of 2017 (Post-LN). That keeps the stream within bounds at a price: the gradient must pass through every norm, so it no longer arrives unchanged. In Pre-LN the norm sits on the branch, off that path, which then runs unchanged through all the layers. But then the stream may grow, so the stack ends with one more LayerNorm. Here are three forms, with $f$ for attention or for the feed-forward network:
 #
 # | name | $x$ becomes | from |
 # |---|---|---|
@@ -1328,7 +1328,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### Is one causal call the same as a call for each prefix?
 #
-# Two forms of section 1's direct function (the picture leaves out the own input $x_t$, which is among the others): causal (left) sees a prefix, as a recurrent network does; full (right) sees everything, which a loop in one direction cannot.
+# Two forms of section 1's direct function (the picture leaves out $x_t$ itself, which is among the others): causal (left) sees a prefix, as a recurrent network does; full (right) sees everything, which a loop in one direction cannot.
 
 # %%
 diagrams.show("direct_function")

@@ -109,9 +109,9 @@ claim(
 #
 # **CNN: everyone hears a few neighbours, all at the same time.** A kernel of k places multiplies each word and the k − 1 before it by a D × D matrix each: $2kTD^2$. Nobody waits for anyone in the same round (layer). But news moves only k − 1 places a round, so it takes $L = (T - 1) / (k - 1)$ rounds, rounded up, until the last person has heard of the first.
 #
-# **Attention: everyone hears everyone, all at the same time.** Each of the T · T pairs meets twice, for a score and in a weighted mean, with D multiplications and D additions each time: $4T^2D$. We call this the **quadratic part**. Nobody waits for a neighbour, and all news comes first hand. But T people hold T · T conversations.
+# **Attention: everyone hears everyone, all at the same time.** Each of the T · T pairs meets twice: once for a score, once in a weighted mean, with D multiplications and D additions each time: $4T^2D$. We call this the **quadratic part**. Nobody waits for a neighbour, and all news comes first hand. But T people hold T · T conversations.
 #
-# An attention layer that is nothing but its quadratic part has no parameters: call it **bare attention**. **Real attention**, the opening's multi-head layer, also learns what to ask and to say. Its **projections**, four learned D × D matrices, make queries, keys, values and the output, for $8TD^2$ FLOPs more. News then passes three products: value, weighted mean, output. The wait is four: query, score, weighted mean, output.
+# Attention that consists only of the quadratic part has no parameters: call it **bare attention**. **Real attention**, the opening's multi-head layer, also learns what to ask and what to say. Its **projections**, four learned D × D matrices, make queries, keys, values and the output, for $8TD^2$ FLOPs more. News then passes three products: value, weighted mean, output. The wait is four: query, score, weighted mean, output.
 
 # %%
 diagrams.show("two_kinds_of_matrices")
@@ -126,7 +126,7 @@ diagrams.show("two_kinds_of_matrices")
 # | bare attention | $4T^2D$ | 2 | 1 |
 # | real attention | $8TD^2 + 4T^2D$ | 4 | 3 |
 #
-# Only attention, bare or real, sees all T words with a short wait *and* over a short distance; **the price is $T^2$**. The stack of convolutions pays $T^2$ as well, since its L layers grow with T.
+# Of these four only attention, bare or real, sees all T words with a short wait *and* over a short distance; **the price is $T^2$**. The stack of convolutions pays $T^2$ as well, since its L layers grow with T.
 #
 # ### Back to the puzzle
 #
@@ -337,9 +337,9 @@ claim(
 )
 
 # %% [markdown]
-# The kernel saves time too. So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none; one can only give something up. In a **window** each word looks at r words, itself the last: then the quadratic part takes only $4TrD$ FLOPs, but news moves r − 1 places a layer, as in a convolution.
+# The kernel saves time too, though part of its lead here is the price of our plain path's mask (*Going deeper* takes it apart). So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none; one can only give something up. In a **window** each word looks at r words, itself the last: then the quadratic part takes only $4TrD$ FLOPs, but news moves r − 1 places a layer, as in a convolution.
 #
-# How much of the kernel's lead is the mask's, when its saving fails, and what other patterns there are: *Going deeper*. But when does the square begin to hurt?
+# *Going deeper* says when its saving fails, and what other patterns there are. But when does the square begin to hurt?
 
 # %% [markdown]
 # ## 4 · When does the square matter?
@@ -665,9 +665,9 @@ claim(
 )
 
 # %% [markdown]
-# With the kernel, attention is ahead up to about T = 97, without it up to about 74; the count said 128. Do not read a law into this: real attention *never* has fewer FLOPs than a plain RNN of the same width, and yet on this machine it takes less time than one while the text is short. "Faster" is a fact about machines and kernels, not about T and D alone.
+# With the kernel, attention is ahead up to about T = 97, without it up to about 74; the count said 128. Do not read a law into this: real attention *never* needs fewer FLOPs than a plain RNN of the same width, and yet on this machine it takes less time than one while the text is short. "Faster" is a fact about machines and kernels, not about T and D alone.
 #
-# Both crossovers are interpolated between T = 64 and 128, and no GPU, where waiting weighs more, was measured. *Going deeper* times more layers.
+# Both crossovers are interpolated between T = 64 and 128, and no GPU, where waiting should weigh more, was measured. *Going deeper* times more layers.
 #
 # Work, memory, size, time: that is the price. What does attention buy for it?
 
@@ -746,7 +746,7 @@ claim(
 # %% [markdown]
 # **RNN and LSTM** forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can *learn* to stay open (chapter 05); a plain RNN has none. **The CNN** is blind beyond its window.
 #
-# **Real attention's** level line is a symmetry: without positions the layer cannot tell one earlier place from another, so none can count less for being far away. ALiBi is built to favour near words, and its dashed line falls, yet far less steeply than a recurrent layer's.
+# **Real attention's** level line is a symmetry: without positions one layer cannot tell one earlier place from another, so none can count less for being far away. ALiBi is built to favour near words, and its dashed line falls, yet far less steeply than a recurrent layer's.
 #
 # **But level is not large.** Look at the height of attention's line. In an untrained layer the weights are nearly equal, about 1/T each, so every input has only such a share in the *one* output. What happens as the text gets longer?
 
@@ -776,12 +776,12 @@ claim(
 )
 
 # %% [markdown]
-# So this is what attention buys: its gradient need not fade with *distance*, but is divided among all T inputs. Training may undo the division: a softmax that has learned where to look gives one input nearly all the weight, however far away it is. With sinusoids added the line stays level, too (*Going deeper*).
+# So this is what attention buys: its gradient need not fade with *distance*, but is divided among all T inputs. Training may undo the division (we have not measured it): a softmax that has learned where to look gives one input nearly all the weight, however far away it is. With sinusoids added the line stays level, too (*Going deeper*).
 
 # %% [markdown]
 # ## 8 · After training: one word at a time
 #
-# Short paths and short waits: is there a catch beside the $T^2$? In training all words are known. For a forward pass a Transformer of N layers takes 6N products in a row at any length, four in each real attention and two in each feed-forward network.
+# Short paths and short waits: is there a catch besides the $T^2$? In training all words are known. For a forward pass a Transformer of N layers takes 6N products in a row at any length, four in each real attention and two in each feed-forward network.
 #
 # But a model that *writes* knows no word before it has chosen it, so each word waits until all layers have finished the one before. And while the RNN goes on from its state, a plain Transformer rereads everything. It need not: keys and values of earlier tokens do not change, since no position sees a later one. The **key-value cache** keeps them (chapter 13).
 #
@@ -876,7 +876,7 @@ ch10.when_an_rnn.compare(...)
 #
 # | | RNN | real attention |
 # |---|---|---|
-# | products in a row in training, N layers | N + T − 1 staggered, NT layer after layer | 6N with the feed-forward networks |
+# | products in a row, forward pass over a known text, N layers | N + T − 1 staggered, NT layer after layer | 6N with the feed-forward networks |
 # | gradient over distance d | fades or explodes (gates can learn to hold it) | does not fade with d (unless positions make it); shared among T inputs, about 1/T each before training |
 # | FLOPs for one more token | constant | grows with T |
 # | saved activations | grow like T | like T², or T with a kernel that recomputes |
@@ -1012,7 +1012,7 @@ for t in range(3):
 print("RNN:", counted, "together", sum(counted))
 
 # %% [markdown]
-# To count a finished layer, one must watch it. Everything that torch computes ends in a few hundred basic operations, such as `mm` (a product of two matrices) and `bmm` (a batch of them). A `TorchDispatchMode` is called for each one inside its `with` block: `args` are the tensors that go in. An operation has variants for different arguments; `overloadpacket` is what all of them belong to, and its name is the name we want.
+# To count a finished layer, one must watch it. Everything that torch computes ends in basic operations, such as `mm` (a product of two matrices) and `bmm` (a batch of them). A `TorchDispatchMode` is called for each one inside its `with` block: `args` are the tensors that go in. An operation has variants for different arguments; `overloadpacket` is what all of them belong to, and its name is the name we want.
 
 # %%
 class FlopCounter(TorchDispatchMode):

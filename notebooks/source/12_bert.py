@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 12 · BERT
 #
-# A hundred film reviews are labelled: good or bad. 3,608 others have no label. A network that learns from the hundred alone is often wrong. Can the others help it? It could *read* them first: hide words, guess them, and so learn how reviews are written. That is BERT's idea: first read much without labels, then learn from a few. **How many new reviews will it then judge right?**
+# A hundred film reviews are labelled: good or bad. 3,608 others have no label. A network that learns from the hundred alone is often wrong. Can the others help it? It could *read* them first: hide words, guess them, and so learn how reviews are written. That is BERT's idea: first read a lot without labels, then learn from a few. **How many new reviews will it then judge right?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -218,14 +218,14 @@ claim(
 #
 # in **nats per chosen token**. A network trained this way is called a **masked language model**.
 #
-# **Why hide words, when one could predict the *next* word, as in all chapters so far?** Because what decides may stand on the right: *i ___ the plot lovely , although critics called it boring .* From *i* alone three verbs are possible; the whole review leaves only *found*. A network that predicts the next word must not look to its right, where that word stands. A hidden word stands nowhere, so the network may look both ways, in every layer. (*Going deeper* counts what the right side is worth.)
+# **Why hide words, when one could predict the *next* word, as in all chapters so far?** Because what decides may stand on the right: *i ___ the plot lovely , although critics called it boring .* From *i* alone three verbs are possible; the whole review leaves only *found*. A network that predicts the next word must not look to its right, where that word stands. A hidden word is not in the input at all, so the network may look both ways, in every layer. (*Going deeper* counts what the right side is worth.)
 #
 # Which network looks both ways?
 
 # %% [markdown]
 # ## 2 · The network that guesses
 #
-# **What does the network that guesses the words look like?** It is chapter 09's encoder with four small differences: GELU, learned positions, segments, and a norm on the embeddings.
+# **What does the network that guesses the words look like?** It is chapter 09's encoder with five small differences: GELU, learned positions, segments, a norm on the embeddings, and no $\sqrt D$ before it.
 
 # %%
 diagrams.show("plain_bert")
@@ -459,7 +459,7 @@ for step in tqdm(range(1, 801), leave=False):
 # %% [markdown]
 # At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
 #
-# **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review and computes the best guess.
+# **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review, though not which of them were read, and computes the best guess.
 
 # %% tags=["fold"]
 # @title The perfect reader
@@ -655,7 +655,7 @@ def share_right(judge, pairs):
     return (said == torch.tensor(wanted)).float().mean().item()
 
 # %% [markdown]
-# Before training the judge should be no better than a coin. Then come 150 steps, as on the first page, at a rate that rises to 0.001 and falls to 0:
+# Before training the judge should be no better than a coin. Then come 150 steps, as in the opening, at a rate that rises to 0.001 and falls to 0:
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -676,7 +676,7 @@ claim(
 )
 
 # %% [markdown]
-# A hundred labels have made a judge that is nearly always right. How nearly is luck of the start: the first page's judge, which began with other random numbers, got about 0.97.
+# A hundred labels have made a judge that is nearly always right. How close to always is a matter of luck: the opening's judge, which began with other random numbers, got about 0.97.
 #
 # ### Your judge at work
 #
@@ -763,7 +763,7 @@ claim(
 #
 # ### Was it the reading that helped?
 #
-# On the first page one network had 800 steps more than the other; and of the three seeds recorded, that one is the luckiest for the network from scratch. So this network now gets 950 steps on the labels, and the best of three rates. Three seeds, with 20, 50, 100 and 200 labels:
+# In the opening one network had 800 steps more than the other. So the other now gets 950 steps on the labels, and the best of three rates. And since the opening's seed was the luckiest of three for it, here are all three seeds, with 20, 50, 100 and 200 labels:
 
 # %% tags=["fold"]
 # @title With and without reading
@@ -805,7 +805,7 @@ behind = {
     for n in (50, 100, 200)
 }
 claim(
-    "With 950 steps the network from scratch is within 2 points of the pre-trained one, or ahead, in every seed with 200 labels; with 50 and with 100 in one seed of three, and in the other two more than 10 points behind. With 100 both reach 97 % in the first page's own seed; in the other two it is about 20 points behind.",
+    "With 950 steps the network from scratch is within 2 points of the pre-trained one, or ahead, in every seed with 200 labels; with 50 and with 100 in one seed of three, and in the other two more than 10 points behind. With 100 both reach 97 % in the opening's own seed; in the other two it is about 20 points behind.",
     behind[200][-1] < 0.02
     and all(behind[n][0] < 0.02 and behind[n][1] > 0.1 for n in (50, 100))
     and all(abs(by_seed(way, 100)[0] - 0.97) < 0.005 for way in ("pre-trained", "from scratch, 950 steps"))
@@ -814,7 +814,7 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the first page's seed, but is some 20 points behind in the two others. With 200 it does as well, and even 300 steps take it above 0.95. But reading is done once, for all tasks.
+# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the opening's seed, but is some 20 points behind in the two others. With 200 it does as well, and even 300 steps take it above 0.95. But reading is done once, for all tasks.
 #
 # - In all, the network that read saw 28,000 reviews, the one with 950 steps 15,200: batches of reading are larger.
 # - The rates from scratch were chosen on 400 further labelled reviews; after reading the rate stays 0.001.
@@ -974,12 +974,12 @@ claim(
 )
 
 # %% [markdown]
-# "Uncased" models lower-case the text and drop accents first. So `tokenizer.encode(string).ids` takes the place of `to_ids`. Who has read with such words?
+# "Uncased" models lower-case the text and drop accents first. So `tokenizer.encode(string).ids` takes the place of `to_ids`. Is there a network that has read such words?
 
 # %% [markdown]
 # ## 7 · A network that others have trained
 #
-# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2), of BERT's architecture, with six layers of width 384. It learned to imitate a larger network, and was then trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its pieces, and `model.safetensors`, a table of names and numbers.
+# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2), of BERT's architecture, with six layers of width 384. It descends from a network that learned to imitate a larger one, and was then trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its pieces, and `model.safetensors`, a table of names and numbers.
 #
 # The rest is section 5 again. The strings become ids; of a long review the last 256 are kept. `BERT.from_pretrained` is the library's network: the parts of your `PlainBERT`, filled with the published numbers. `Classifier` puts a new layer on it. `fine_tune` trains everything, at a rate of 5e-5, one that BERT's authors recommend:
 
@@ -994,7 +994,7 @@ def make_film_judge(source, reviews):
     pairs = [(encode(review), label) for review, label in reviews]
     set_seed(0)
     film_judge = Classifier(BERT.from_pretrained(source), classes=2, D=384)
-    fine_tune(film_judge, pairs, steps=56, rate=5e-5)
+    fine_tune(film_judge, pairs, steps=56, rate=5e-5)  # 8 passes of 7 batches
     return film_judge, encode
 
 # %% [markdown]
@@ -1248,7 +1248,7 @@ print(f"new reviews {explored_right:.2f}")
 # *Your answer:*
 #
 # ### BEGIN SOLUTION
-# (a) A good answer shows its numbers, and more than one seed. In the seeds that we tried, 100 steps already help: by then the loss is well below the unigram entropy, so the network knows which kinds of words go together, though it is far from the perfect reader's loss. Fewer need not help: in seed 0 the network ends worse after 25 or 50 steps of reading than after none. More reading helps more, but seeds differ as much as 200 steps and 400.
+# (a) A good answer shows its numbers, and more than one seed. In most seeds 200 steps help, and 100 in some: by then the loss is well below the unigram entropy, so the network knows which kinds of words go together, though it is far from the perfect reader's loss. Fewer need not help: with 25 or 50 steps a network may end worse than after none. More reading helps more, but seeds differ as much as 200 steps and 400.
 #
 # (b) In the seed that we tried, 200 steps of reading and then 150 of fine-tuning get further than 400 from scratch, at either rate. With 950 steps the other catches up where labels are many (section 5's figure). So here reading saves steps on each new task, and some labels; with enough of both it need not raise what can be reached, since the toy's grammar can be learned from 200 reviews by repeating them. In a real language a few hundred texts do not hold the grammar.
 #
@@ -2002,7 +2002,7 @@ table(
     ["accuracy, mean of three seeds", *(f"{n} labels" for n in toys.LABELS)],
     [
         *([way, *(recorded(way, n, FOUR_WAYS) for n in toys.LABELS)] for way in FOUR_WAYS),
-        ["from scratch, 150 steps at 0.001, as on the first page", *first_page],
+        ["from scratch, 150 steps at 0.001, as in the opening", *first_page],
     ],
 )
 claim(
@@ -2040,7 +2040,7 @@ claim(
 )
 
 # %% [markdown]
-# On the first page the rate was 0.001 for both. The frozen network does poorly here. With more labels, too?
+# In the opening the rate was 0.001 for both. The frozen network does poorly here. With more labels, too?
 
 # %% tags=["fold"]
 # @title Frozen features, with more labels too

@@ -6,6 +6,7 @@ different mistakes the same diagnosis.
 
 import itertools
 import math
+import re
 from collections import Counter
 from fractions import Fraction
 
@@ -205,6 +206,9 @@ PLANTED = {
         ("read off the ids", batches(mask="ids")),
         ("counts the rows of the batch", batches(where="batch")),
         ("after sorting", batches(where="sorted")),
+        ("the position of the first for both", batches(where="looked up")),
+        ("you lower-case the text", batches(split=lambda string: string.lower().split())),
+        ("cut the mark off", batches(split=lambda string: re.findall(r"\w+|[^\w\s]", string))),
         ("by length it should hold", batches(lambda b: (b[0].flip(0), b[1].flip(0), b[2][::-1]))),
         ("make 2 batches", lambda *a: batches()(*a)[:1] * 3),
         ("has 2 real tokens", batches(lambda b: (b[0], b[1] & (torch.arange(b[1].shape[1]) < 2), b[2]))),

@@ -105,7 +105,8 @@ def imdb_accuracy(accuracies):
         alt="Test accuracy on IMDB: bags of words and averaged embeddings close together, a little below 90 %; with "
         "word pairs a little above.",
         caption="How far do words without order get on real reviews? To nearly nine right in ten; pairs of neighbours "
-        "remove about a quarter of the errors. (Small dots: seeds. Always the same answer would be right on 50 %.)",
+        "remove a fifth to nearly a third of the errors. (Small dots: seeds. Always the same answer would be right "
+        "on 50 %.)",
     )
 
 
