@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 13 · GPT
 #
-# A small GPT learns from Shakespeare's plays, one character at a time. After 500 steps it is given `GREMIO:` and must go on. At each step it gives every character a probability, and the natural rule seems to be: *take the likeliest one*. By this rule it continues 20 such openings, from 13 speakers, for 240 characters each. **Cut each text into overlapping pieces of 8 characters. Of every 100, how many occurred earlier in that text?**
+# A small GPT learns from Shakespeare's plays, one character at a time. After 500 steps it is given `GREMIO:` and must go on. At each step it gives every character a probability, and the natural rule seems to be: *take the likeliest one*. By this rule it continues 20 such openings, of 13 speakers (so these are 13 different texts), for 240 characters each. **Cut each text into overlapping pieces of 8 characters. Of every 100, how many occurred earlier in that text?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -91,7 +91,7 @@ claim(
 # %% [markdown]
 # An early stage of *one* network wrote the first two texts; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses.
 #
-# Call this network the **speaker**. You will build it in about 60 lines (sections 1 to 3) and train a smaller copy yourself (4 and 5). Then the speaker's weights after all of its training, 6,000 steps, go into your lines, and *they* speak. After that you choose how it writes (6), let it remember what it has read (7), and see what lies between it and GPT-3 (8 to 10). *Sections 1 to 5, with exercise 13.1, take about an hour and a half.*
+# Call this network the **speaker**. You will build it in about 60 lines (sections 1 to 3) and train a smaller copy on other text yourself (4 and 5). Then the speaker's weights after all of its training, 6,000 steps, go into your lines, and *they* speak. After that you choose how it writes (6), let it remember what it has read (7), and see what lies between it and GPT-3 (8 to 10). *Sections 1 to 5, with exercise 13.1, take about an hour and a half.*
 #
 # ### You will be able to
 #
@@ -107,7 +107,7 @@ claim(
 # %% [markdown]
 # ## 1 · Any text is a set of exercises
 #
-# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The speaker read plays. Your copy reads what every Python brings along, its docstrings, one token for each character.
+# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The speaker read plays. Your copy reads what every Python installation brings along, its docstrings, one token for each character.
 
 # %%
 # run_size.pick(quick, full): this page shows the quick run
@@ -281,7 +281,7 @@ print("-> narrow", tuple(narrow(inner).shape))  # (B, T, D)
 # %% [markdown]
 # ### Add
 #
-# The block is chapter 09's layer in its Pre-LN form. Each part reads a normalised copy of `x`, and what it computes is *added* to `x`, so the gradient has a way past every part. (In a stack of twelve small layers 0.0001 of it reaches the first one without adding, 0.7 with it.) Look back, add; think, add:
+# The block is chapter 09's layer in its Pre-LN form. Each part reads a normalised copy of `x`, and what it computes is *added* to `x`, so the gradient has a way past every part. (In a stack of twelve small layers, one draw, the first layer's gradient has the length 0.0001 without adding, 0.7 with it.) Look back, add; think, add:
 
 
 # %%
@@ -412,7 +412,7 @@ print("cross-entropy  ", F.cross_entropy(logits, word[1:]))
 print(f"ln V            {math.log(V):.2f}")
 
 # %% [markdown]
-# The third number is the **average negative log-likelihood** of the right tokens, the loss that training makes small. `cross_entropy` computes it straight from the logits:
+# The third number is the **average negative log-likelihood** of the right tokens, the loss that training makes small. Its exponential is the **perplexity**, about $V$ before training. `cross_entropy` computes the loss straight from the logits:
 #
 # $$ \mathcal{L}(\theta) = -\frac1T \sum_{t=1}^{T} \ln p_\theta(x_{t+1} \mid x_1, \dots, x_t) . $$
 #
@@ -556,11 +556,11 @@ claim(
 )
 
 # %% [markdown]
-# Your GPT beats the 3-gram and *loses* to the 4-gram, although in training it read more than four times as many characters as the text has, and a table counts each once. What would longer training bring?
+# In this short run your GPT beats the 3-gram and *loses* to the 4-gram, although in training it read more than four times as many characters as the text has, and a table counts each once. Would a larger model, trained for longer, do better?
 #
-# ### Longer training, and it writes
+# ### A larger model, trained for longer, writes
 #
-# The speaker has the same design and 834,432 parameters, 7.6 times as many as the copy on this page. Its first weights were larger (standard deviation 0.05), and its learned positions began as sine waves. It trained for 6,000 steps. Here is what it writes after 500 steps and at the end. After 500 steps it is the first screen's network, trained once more; here both texts were drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6 explains them).
+# The speaker has the same design and 834,432 parameters, 7.6 times as many as the copy on this page. Its first weights were larger (standard deviation 0.05), and its learned positions began as sine waves. It trained for 6,000 steps. Here is what it writes after 500 steps and at the end. The first text is from step 500, in a repeat of the training that wrote the first screen. Both texts were drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6 explains them).
 
 # %% tags=["fold"]
 # @title The ledger: after 500 steps and at the end
@@ -578,7 +578,7 @@ for stage in (stages["early"], stages["GPT"]):
 # %% [markdown]
 # By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. (They read eight tenths of the plays, the speaker nine; but every position of its windows counts, also those with few characters before them.) It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text.
 #
-# Its tensors have the names of yours, but for `in_proj`. So its weights fit into *your* 60 lines:
+# Its tensors have the same names as yours, except `in_proj`. So its weights fit into *your* 60 lines:
 
 # %% tags=["nbval-ignore-output"]
 library_speaker, characters = pretrained.load_shakespeare()  # the library's GPT
@@ -738,7 +738,7 @@ claim(
 
 
 # %% [markdown]
-# In these texts likelihood and variety pull, nearly always, in opposite directions. And real text is not what the speaker considers likeliest: it surprises it more than even what pure chance draws. Always taking the likeliest is farthest from real text in both measures, though nearly all of its words are real.
+# In these texts likelihood and variety pull, nearly always, in opposite directions. And real text is not what the speaker considers likeliest: the speaker finds it even more surprising than text drawn by pure chance. (For a perfect model both would be equal; the gap is what the speaker lacks.) Always taking the likeliest is farthest from real text in both measures, though nearly all of its words are real.
 #
 # Where variety matters, draw by chance, from a distribution that is cut or cooled; how much depends on what the text is for. In the library, `generate` is `continue_text`, and `sample_tokens` holds all the rules.
 #
@@ -1082,7 +1082,7 @@ for name, turned in (("all turned", ("c_",)), ("one forgotten", forgetful)):
 # print(tokenizer.decode(continue_text(gpt2, prompt, 30, rule)[0].tolist()))
 # ```
 #
-# Run them, and your 60 lines write 30 tokens of English, other ones each time. *Going deeper* explains GPT-2's tokens.
+# Run them with a network, and your 60 lines should write 30 tokens of English, other ones each time. *Going deeper* explains GPT-2's tokens.
 
 # %% [markdown]
 # ## 9 · From GPT to GPT-3
@@ -1096,7 +1096,7 @@ diagrams.show("three_uses")
 # | | parameters | blocks × width | context | text | how a task is given |
 # |---|---|---|---|---|---|
 # | GPT, 2018 | 117 million | 12 × 768 | 512 | 7,000 books | a new linear layer; all weights fine-tuned on labels |
-# | GPT-2, 2019 | up to 1.56 billion | 48 × 1600 | 1,024 | 8 million web pages | *prompted*: as text before the answer (zero-shot) |
+# | GPT-2, 2019 | up to 1.56 billion | 48 × 1600 | 1,024 | 8 million web pages | *prompted*: as text before the answer (mostly zero-shot) |
 # | GPT-3, 2020 | up to 175 billion | 96 × 12288 | 2,048 | 300 billion tokens | the same, with a few solved examples (few-shot) |
 #
 # A prompt needs no new weights: "translate" or a list of examples *is* text, and its continuation is the answer. Web pages contain translations, and questions with answers; a model that predicts them well should have learned something of translating and answering. (*Going deeper* has a toy.)
@@ -1110,7 +1110,7 @@ diagrams.show("three_uses")
 #
 # How is a fixed $C$ best spent? Hoffmann et al. (2022, *Chinchilla*) trained more than 400 models and found that $P$ and $M$ should grow equally. From their tables a rule is read: **about 20 tokens per parameter.** Then $C = 120 P^2$.
 #
-# First the speaker, then GPT-3 with $P = 1.75 \cdot 10^{11}$ and $M = 3 \cdot 10^{11}$. How long would 1,024 GPUs of 2020, at 40 % of their peak, take for GPT-3 (A100: $3.12 \cdot 10^{14}$ FLOPs a second)?
+# First the speaker, whose tokens are some 12 passes over its text, then GPT-3 with $P = 1.75 \cdot 10^{11}$ and $M = 3 \cdot 10^{11}$. How long would 1,024 GPUs of 2020, at 40 % of their peak, take for GPT-3 (A100: $3.12 \cdot 10^{14}$ FLOPs a second)?
 
 # %%
 P, M = number_of_parameters(speaker), stages["GPT"]["tokens"]
@@ -1337,7 +1337,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### How much of the gradient does adding save?
 #
-# In a stack of twelve layers, the gradient of the first has come through all the others. Section 3's block *adds* what a part computes to what came in. We measure what is left of the gradient, in one small stack, without such shortcuts and with them:
+# In a stack of twelve layers, the gradient of the first has come through all the others. Section 3's block *adds* what a part computes to what came in. We measure the length of the first layer's gradient, in one small stack, without such shortcuts and with them:
 
 # %%
 for shortcut in (False, True):
