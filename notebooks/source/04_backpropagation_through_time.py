@@ -269,11 +269,11 @@ compare("dW_hh", dW_hh, W_hh)
 
 # %%
 def forward(x, W_ih, W_hh, W_ho, h_0):
-    h = [h_0]  # (B, D) each
+    states = [h_0]  # (B, D) each
     for t in range(1, x.shape[1] + 1):
-        a = x[:, t - 1] @ W_ih.T + h[t - 1] @ W_hh.T  # x[:, t - 1] is x_t
-        h.append(torch.tanh(a))
-    h = torch.stack(h, dim=1)  # (B, T + 1, D), and h[:, t] is h_t
+        a = x[:, t - 1] @ W_ih.T + states[t - 1] @ W_hh.T  # x[:, t - 1] is x_t
+        states.append(torch.tanh(a))
+    h = torch.stack(states, dim=1)  # (B, T + 1, D), and h[:, t] is h_t
     o = h[:, 1:] @ W_ho.T  # (B, T, V)
     return h, o
 
@@ -342,8 +342,10 @@ for step in range(1, 101):
 six = torch.tensor([[4, 1, 3, 0, 2, 1]])  # e b d a c b; at step 6 the answer is a
 states, logits = forward(F.one_hot(six, V).double(), W_ih, W_hh, W_ho, h0[:1])
 
+dh_6 = (torch.softmax(logits[:, 5], dim=1) - F.one_hot(six[:, 3], V)) @ W_ho  # at h_6
+
 for cut in (None, 3):
-    dh = (torch.softmax(logits[:, 5], dim=1) - F.one_hot(six[:, 3], V)) @ W_ho  # at h_6
+    dh = dh_6
     lengths = [dh.norm().item()]
     for t in range(6, 0, -1):
         dh = (dh * (1 - states[:, t] ** 2)) @ W_hh  # one step back, to h_(t-1)
@@ -481,7 +483,7 @@ diagrams.show("gradient_path")
 #
 # $$ \frac{\partial h_t}{\partial h_s} = J_t\, J_{t-1} \cdots J_{s+1} \quad (s < t). $$
 #
-# To see what such a product does, leave tanh out for a moment. Then every $J_t$ is $W_{hh}$, and $k$ steps back multiply the gradient by its power $W_{hh}^k$. If $\lambda$ is an *eigenvalue* of $W_{hh}$, the power multiplies its eigenvector (as a row) by $\lambda^k$: that shrinks when $|\lambda| < 1$, and grows when $|\lambda| > 1$. In the long run the largest
+# To see what such a product does, leave tanh out for a moment. Then every $J_t$ is $W_{hh}$, and $k$ steps back multiply the gradient by its power $W_{hh}^k$. If $\lambda$ is an *eigenvalue* of $W_{hh}$, the power multiplies its eigenvector (as a row) by $\lambda^k$: that shrinks when $|\lambda| < 1$, and grows when $|\lambda| > 1$. In the long run, almost always, the largest
 # $|\lambda|$ wins. It is called the *spectral radius*, $\rho$.
 #
 # The cleanest example is an orthogonal matrix, which we call a *rotation* for short, though it may also reflect. It keeps every length, and all its $|\lambda|$ are 1. Multiplied by $\rho$, it changes every length by the factor $\rho$. We take a random one (`torch.linalg.qr` makes it from a random matrix), scale it to a radius a little below 1, of 1, and a little above, and send a gradient 100 steps back:
@@ -520,9 +522,18 @@ print(f"radius of the small network's W_hh: {eigenvalues.abs().max():.2f}")
 # %% [markdown]
 # ## 5 · Does tanh protect?
 #
-# With tanh, each Jacobian also contains tanh's slopes, $1 - h_t^2$. They lie between 0 and 1, and are 1 only where the state is 0. So tanh never lengthens the gradient, and usually shortens it, before $W_{hh}$ multiplies it. Does that protect against explosions?
+# With tanh, each Jacobian also contains tanh's slopes, $1 - h_t^2$. They lie between 0 and 1, and are 1 only where the state is 0. So tanh never lengthens the gradient, and usually shortens it, before $W_{hh}$ multiplies it. Here is section 3's walk from $h_6$ to $h_0$ once more, without the slopes:
+
+# %%
+dh = dh_6
+for _ in range(6):
+    dh = dh @ W_hh  # no tanh
+print(f"at h_6 {dh_6.norm().item():.2f}, at h_0 {dh.norm().item():.2f}")
+
+# %% [markdown]
+# With them 0.11 was left: most of the shrinking was tanh's. Does that protect against explosions?
 #
-# We repeat the experiment of section 4 with tanh, and with a rotation times 2. A network of 64 untrained units reads 16 streams of 60 small random inputs and keeps its states. Then a gradient goes back over the last 40 steps, and the 40th root of what became of its length is the factor for one step. Without tanh that would be 2. **And with tanh?**
+# We repeat the experiment of section 4 with tanh, and with a rotation times 2. A network of 64 untrained units reads 16 streams of 60 small random inputs and keeps its states. Then a gradient goes back over the last 40 steps, and we divide the length that arrives by the length at the start; the 40th root of that ratio is the average factor per step. Without tanh that would be 2. **And with tanh?**
 
 # %%
 guess_factor = predict("the factor for each step back, with tanh at radius 2", ...)
@@ -531,20 +542,20 @@ guess_factor = predict("the factor for each step back, with tanh at radius 2", .
 rotation_64, _ = torch.linalg.qr(draw(64, 64, seed=3))
 W = 2 * rotation_64  # W_hh, of radius 2
 
-h = torch.zeros(16, 64, dtype=torch.float64)  # (B, D)
-states = []
+h_t = torch.zeros(16, 64, dtype=torch.float64)  # (B, D)
+kept = []
 for t in range(60):
-    h = torch.tanh(0.1 * draw(16, 64, seed=t) + h @ W.T)  # a small random input
-    states.append(h)
+    h_t = torch.tanh(0.1 * draw(16, 64, seed=t) + h_t @ W.T)  # a small random input
+    kept.append(h_t)
 
 dh = start = draw(16, 64, seed=99)  # the gradient at the last state
-for h in reversed(states[20:]):
-    dh = (dh * (1 - h**2)) @ W  # one step back
+for h_t in reversed(kept[20:]):
+    dh = (dh * (1 - h_t**2)) @ W  # one step back
 factor = (dh.norm() / start.norm()) ** (1 / 40)
 guess_factor.compare(round(factor.item(), 2))
 
 # %% [markdown]
-# Tanh protects only in part. It lowers the factor from 2 to about 1.17, but that is still above 1, and over 40 steps the gradient grows several hundredfold.
+# With inputs as small as these, tanh protects only in part. It lowers the factor from 2 to about 1.17, but that is still above 1, and over 40 steps the gradient grows several hundredfold.
 #
 # Would another function do better? The sigmoid's slope is at most 1/4, ReLU's is 0 or 1. Here are recorded measurements of this kind for all three, at four radii, in three seeds each:
 
@@ -559,7 +570,7 @@ factors = {
     for radius in (0.9, 1.5, 2.0, 4.0)
 }
 claim(
-    "In each of three seeds, at radius 0.9 the gradient vanishes with all three; at 1.5 and above it explodes with tanh and, faster, with ReLU; with the sigmoid it vanishes even at 4.",
+    "In each of three seeds, at radius 0.9 the gradient vanishes with all three; at 1.5, 2 and 4 it explodes with tanh and, faster, with ReLU; with the sigmoid it vanishes even at 4.",
     all(max(factors[name, 0.9]) < 1 for name in ("tanh", "sigmoid", "ReLU"))
     and all(
         1 < max(factors["tanh", radius]) < min(factors["ReLU", radius]) and min(factors["tanh", radius]) > 1
@@ -608,9 +619,9 @@ claim(
 )
 
 # %% [markdown]
-# Two steps more than the lag are enough. Those two answers send a gradient to the steps at which their symbols came in, and the weights are the same at every step.
+# Here two steps more than the lag are enough. Those two answers send a gradient to the steps at which their symbols came in, and the weights are the same at every step.
 #
-# That was one run. Here are recorded ones with a lag of 8 and windows of 2 to 32 steps, three seeds each. All read equally many symbols, so longer windows mean fewer updates. The second curve shows a common mistake: the state is not *carried* from window to window, but set to *zero* at the start of each.
+# That was one run. Here are recorded ones with a longer lag, 8, so that a window of 8 is now too short: windows of 2 to 32 steps, three seeds each. All read equally many symbols, so longer windows mean fewer updates. The second curve shows a common mistake: the state is not *carried* from window to window, but set to *zero* at the start of each.
 
 # %%
 figures.learned_by_window()
@@ -729,7 +740,7 @@ claim(
 )
 
 # %% [markdown]
-# On this task and with this budget, 8 of 25 clipped runs succeeded, against 1 of 25 without; at rate 0.3, five against none. A usual rule for $c$: log the norm for a while, and choose a value that is rarely exceeded while training is calm. Here, at rate 0.3, the largest norm of six steps nearly always exceeded $c = 1$ until the task was learned. For *vanished* gradients clipping can do nothing.
+# On this task and with this budget, 8 of 25 clipped runs succeeded, against 1 of 25 without; at rate 0.3, five against none. A usual rule for $c$: log the norm for a while, and choose a value that is rarely exceeded while training is calm. Here, at rate 0.3, the largest norm of six steps nearly always exceeded $c = 1$ until the task was learned: by that rule 1 was too small, and it worked all the same. For *vanished* gradients clipping can do nothing.
 #
 # The runs of the last three sections' figures are `bptt_activations`, `bptt_truncation` and `bptt_clipping` in `course_lib/experiments/gradients_through_time.py`.
 
@@ -777,7 +788,7 @@ compare("dh2, W_hh", do2 @ W_ho + da3 @ W_hh, h2)  # repaired
 # %%
 for clip_first in (False, True):  # wrong, then repaired
     W = nn.Parameter(W_hh.detach().clone())
-    W.grad = 1000 * dW_hh.detach()  # a gradient that exploded
+    W.grad = 500 * dW_hh.detach()  # a gradient that exploded
     optimizer = torch.optim.SGD([W], lr=0.1)
     if clip_first:
         nn.utils.clip_grad_norm_([W], max_norm=1.0)
@@ -1032,7 +1043,7 @@ ch04.what_decides.compare(...)
 # ## Summary
 #
 # 1. Unrolled, a recurrent network is a deep network with shared weights. One walk from T to 1, one vector-Jacobian product per line, gives all gradients; each weight's gradient is a sum over the steps.
-# 2. The loss of step k reaches $h_t$ through a product of $k - t$ Jacobians $\mathrm{diag}(1 - h^2)\, W_{hh}$. In most cases it vanishes or explodes exponentially with the lag.
+# 2. The loss of step k reaches $h_t$ through a product of $k - t$ Jacobians $\mathrm{diag}(1 - h^2)\, W_{hh}$. Unless the factor per step stays near 1, it vanishes or explodes exponentially with the lag.
 # 3. The backward pass needs all states, so memory grows with T. Truncation bounds it: carry the state's numbers, detach its gradient.
 # 4. Truncation is biased towards near dependencies: no gradient of an answer reaches the steps before its window.
 # 5. Clipping by the common norm bounds a step without turning it. It limits the damage of an explosion; it does nothing for what has vanished.

@@ -43,11 +43,12 @@ def bptt_graph():
     box(ax, 1.0, rows["h"] - 1.25, "$h_0$", kind="hidden", w=1.1, h=0.8, size=12)
     arrow(ax, (1.25, rows["h"] - 0.85), (xs[0] - 0.65, rows["h"] + 0.1))
     arrow(ax, (xs[0] - 0.65, rows["h"] - 0.22), (1.5, rows["h"] - 1.0), kind="gradient")
-    for a, b in itertools.pairwise(xs):
+    label(ax, 1.75, rows["h"] + 0.1, "$W_{hh}$", kind="weight", size=10)
+    for t, (a, b) in enumerate(itertools.pairwise(xs), start=2):  # between h_(t-1) and h_t
         arrow(ax, (a + 0.65, rows["h"] + 0.17), (b - 0.65, rows["h"] + 0.17))
         label(ax, (a + b) / 2, rows["h"] + 0.55, "$W_{hh}$", kind="weight", size=10)
         arrow(ax, (b - 0.65, rows["h"] - 0.17), (a + 0.65, rows["h"] - 0.17), kind="gradient")
-        label(ax, (a + b) / 2, rows["h"] - 0.55, "$\\times (1 - h^2)\\ W_{hh}$", kind="gradient", size=9)
+        label(ax, (a + b) / 2, rows["h"] - 0.55, f"$\\times (1 - h_{t}^2)\\ W_{{hh}}$", kind="gradient", size=9)
     for x in xs:
         label(ax, x + gap + 0.68, 4.95, "$\\times\\ W_{ho}$", kind="gradient", size=10)
     return ax

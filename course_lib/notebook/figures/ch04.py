@@ -69,9 +69,9 @@ def activations():
         alt="Left: factor per step against radius, 0.9 to 4. At 0.9 all three lie below 1. Tanh and ReLU are above 1 "
         "from 1.5 on, ReLU higher; the sigmoid stays below 1. Right: at radius 2, over 30 steps, ReLU rises about five "
         "powers of ten, tanh about two, the sigmoid falls by more than ten.",
-        caption="Where does a gradient vanish, where does it explode? At radius 0.9 it vanishes with all three. From "
-        "1.5 on it explodes with tanh and faster with ReLU, while the sigmoid lets it vanish even at 4. (Mean and "
-        "range of three seeds.)",
+        caption="Where does a gradient vanish, where does it explode? At radius 0.9 it vanishes with all three. At "
+        "1.5, 2 and 4 it explodes with tanh and faster with ReLU, while the sigmoid lets it vanish even at 4. (Small "
+        "inputs; mean and range of three seeds.)",
     )
 
 
