@@ -31,7 +31,7 @@ def _branch(ax, x, y, boxes):
     "attention and feed-forward; nothing stands on the stream. ReZero: no norms; a factor alpha, at first 0, stands "
     "in each branch after the sublayer.",
     caption="What stands on the green line? In Post-LN a norm after each addition, which every gradient must pass. In "
-    "Pre-LN and ReZero nothing but additions: from top to bottom a path without any norm or weight.",
+    "Pre-LN and ReZero nothing but additions: through the blocks a path without any norm or weight.",
 )
 def norm_placement():
     """Draw Post-LN, Pre-LN and ReZero side by side."""
