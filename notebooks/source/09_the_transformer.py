@@ -105,7 +105,7 @@ for sentence, translation_ in zip(OWN_SENTENCES, whole, strict=True):
 # - *positions* of the encoder, and of the decoder: which word stands where;
 # - *self-attention* of either half: each word looks at the words of its own sentence;
 # - *cross-attention*: the decoder reads the German;
-# - *feed-forward networks* of either half: each word is worked on by itself;
+# - *feed-forward networks* of either half: each word is processed on its own;
 # - *residual connections* of either half: what a layer finds is added to what it was given.
 #
 # **How many of these nine can it lose, each alone, and still write mostly the same words?**
@@ -448,7 +448,7 @@ memory = encoder(ids, real)
 print("ids", tuple(ids.shape), "-> memory", tuple(memory.shape))
 
 # %% [markdown]
-# A sentence has gone in, and for each token one vector has come out that knows of all the others.
+# A sentence has gone in, and for each token one vector has come out that has information about all the others.
 
 # %% [markdown]
 # ## 7 · The decoder looks back, and across
@@ -507,7 +507,7 @@ y_out = decoder_block(y, memory, past, real[:, None, None])
 print("y", tuple(y.shape), "-> y_out", tuple(y_out.shape))
 
 # %% [markdown]
-# Where does the decoder look across? This map is from the translator's last block, as the library's model records it. Each row belongs to an English word already written, and shows where the block looks to predict the next one:
+# Where does the decoder look across? This map is from the translator's last block, as the library's model records it (ours does not keep its weights). Each row belongs to an English word already written, and shows where the block looks to predict the next one:
 
 # %%
 with torch.no_grad(), record_attention(model) as maps:  # by layer
@@ -672,7 +672,7 @@ print(" target_in:", *(f"{target_words[i]:>7}" for i in example.target_in[0]))
 print("target_out:", *(f"{target_words[i]:>7}" for i in example.target_out[0]))
 
 # %% [markdown]
-# Under each word of `target_in` stands the word that must be predicted there. The training loop is the one you know. Three things of the paper are left out: dropout (chapter 05), a learning rate that rises and falls, and label smoothing (chapter 11).
+# Under each word of `target_in` stands the word that must be predicted there. The training loop is the one you know. Among the things of the paper that we leave out are dropout (chapter 05), a learning rate that rises and falls, and label smoothing (chapter 11).
 
 
 # %%
