@@ -289,7 +289,7 @@ reached = learned.weight.grad.norm(dim=1) > 0  # (L,)
 print("gradient:", reached.tolist())
 
 # %% [markdown]
-# Rows 5, 6 and 7 stay as they were drawn, however long you train. And after the table's last row there is nothing at all. The library says so, with both lengths:
+# Rows 5, 6 and 7 get no gradient: on such sequences nothing is learned there, however long you train. And after the table's last row there is nothing at all. The library says so, with both lengths:
 
 # %% tags=["raises-exception"]
 learned.add(torch.zeros(1, 9, 4))
@@ -300,7 +300,7 @@ learned.add(torch.zeros(1, 9, 4))
 # %% [markdown]
 # ## 3 · Sinusoidal: a row of clocks
 #
-# How can a row of numbers name a position, with nothing learned? The position itself, as one number, would grow without limit. Binary numbers stay small. Count to seven in them:
+# How can a row of numbers name a position, with nothing learned? The position itself, as one number, would grow without limit. In binary every digit stays 0 or 1. Count to seven in them:
 
 # %%
 for i in range(8):
@@ -448,7 +448,7 @@ def shift_matrix(delta, width):
 ch08.shift_matrix(shift_matrix)
 
 # %% [markdown]
-# Every block is a rotation. It follows that the dot product of two rows depends on their distance alone, $P_i \cdot P_{i+\delta} = \sum_n \cos(\delta\,\omega_n)$, wherever they stand:
+# Every block is a rotation. And since $\sin a \sin b + \cos a \cos b = \cos(a - b)$, the dot product of two rows depends on their distance alone, $P_i \cdot P_{i+\delta} = \sum_n \cos(\delta\,\omega_n)$, wherever they stand:
 
 # %%
 rows = sinusoidal_table(200, 128)

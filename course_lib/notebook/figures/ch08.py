@@ -32,7 +32,7 @@ def bits_and_waves(table):
         "ones flicker, the last hardly change over 100 positions.",
         caption="Does each position have its own column of colours? Yes, in both. Bits jump from 0 to 1 and back; the "
         "table's waves do the same smoothly, and in pairs. The first ones distinguish neighbours, those around 10 "
-        "distant regions; from 16 on hardly anything changes within 100 positions.",
+        "distant regions; from about 24 on hardly anything changes within 100 positions.",
     )
 
 
