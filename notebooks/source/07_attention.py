@@ -268,19 +268,15 @@ print("bank after savings: water, money", found[1, 2])
 # %%
 guess_weight = predict("the largest of 32 weights at width 1024, without root", ...)
 
-
 # %%
-def largest_weight(K, divide_by):
-    """The mean, over 200 random queries with 32 random keys each."""
-    generator = torch.Generator().manual_seed(K)
-    q = torch.randn(200, 1, K, generator=generator)
-    k = torch.randn(200, 32, K, generator=generator)
-    scores = q @ k.mT / divide_by  # (200, 1, 32)
-    return scores.softmax(dim=-1).amax(dim=-1).mean().item()
-
-
-undivided = largest_weight(1024, divide_by=1)
-divided = largest_weight(1024, divide_by=math.sqrt(1024))
+generator = torch.Generator().manual_seed(1024)
+q_random = torch.randn(200, 1, 1024, generator=generator)  # 200 queries
+k_random = torch.randn(200, 32, 1024, generator=generator)  # 32 keys for each
+scores_random = q_random @ k_random.mT  # (200, 1, 32)
+print(f"standard deviation of the scores: {scores_random.std():.1f}")
+largest = scores_random.softmax(dim=-1).amax(dim=-1)  # (200, 1)
+largest_divided = (scores_random / math.sqrt(1024)).softmax(dim=-1).amax(dim=-1)
+undivided, divided = largest.mean().item(), largest_divided.mean().item()
 
 # %% tags=["fold", "reveal"]
 # @title The largest weight
@@ -371,41 +367,20 @@ print("mask (B, T, S)", tuple(both.shape))
 print("second sentence (T, S)", both[1].int(), sep="\n")
 
 # %% [markdown]
-# The last two rows are those of the padding: it still asks, but nobody reads its rows. Now the class gains an argument, `mask`, and two lines for it:
+# The last two rows are those of the padding: it still asks, but nobody reads its rows.
+#
+# So far a sentence looks at itself. Can one text look at another, as a translation looks at its source? Then queries come from `x`, but keys and values from the other text, which we call `memory`. $T$ queries meet $S$ keys, and usually $T \ne S$. Here *bank*, a single word, asks the sentence about *savings* what it means there:
 
 # %%
-class PlainAttention(nn.Module):
-    def __init__(self, D, K):
-        super().__init__()
-        self.K = K
-        self.W_q = nn.Linear(D, K, bias=False)
-        self.W_k = nn.Linear(D, K, bias=False)
-        self.W_v = nn.Linear(D, K, bias=False)
-
-    def forward(self, x, mask=None):  # x (B, T, D)
-        q, k, v = self.W_q(x), self.W_k(x), self.W_v(x)  # (B, T, K) each
-        scores = q @ k.mT / math.sqrt(self.K)  # (B, T, T)
-        if mask is not None:  # new: broadcasts to (B, T, T)
-            scores = scores.masked_fill(~mask, -math.inf)  # new
-        weights = scores.softmax(dim=-1)  # (B, T, T)
-        return weights @ v  # (B, T, K)
+memory = x_savings  # (S, D), S = 4
+q_bank = x[2:3] @ W_q.T  # (T, K), T = 1
+k_memory, v_memory = memory @ W_k.T, memory @ W_v.T  # (S, K) each
+weights_memory = (q_bank @ k_memory.T / math.sqrt(2)).softmax(dim=-1)  # (T, S)
+print("weights (T, S)", weights_memory)
+print("output (T, K)", weights_memory @ v_memory)
 
 # %% [markdown]
-# Does a mask do its job? A test for every model: *change position $s$: no output that may not see $s$ may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
-
-# %%
-changed = sentences.clone()  # (B, T, D)
-changed[0, 3] += 5  # "collapsed"
-changed[1, 2:] += 5  # the padding
-layer_masked = with_matrices(PlainAttention(D=4, K=2), W_q, W_k, W_v)
-for name, each in {"masked": both, "no mask": None}.items():
-    old = layer_masked(sentences, mask=each)  # (B, T, K)
-    new = layer_masked(changed, mask=each)
-    print(f"{name}: earlier words unchanged:", torch.equal(old[0, :3], new[0, :3]))
-    print(f"{name}: real words unchanged:   ", torch.equal(old[1, :2], new[1, :2]))
-
-# %% [markdown]
-# Nothing that the mask hides has leaked. So far a sentence looks at itself. Can one text look at another, as a translation looks at its source? Then queries come from `x`, but keys and values from the other text, which we call `memory`. $T$ queries meet $S$ keys, and usually $T \ne S$.
+# That is the vector of section 2, money: a query need not be part of what it looks at. This is **cross-attention**. Now the class gains `memory` and `mask`, and keeps its attention weights, so that we can look at them:
 
 # %%
 class PlainAttention(nn.Module):
@@ -418,23 +393,29 @@ class PlainAttention(nn.Module):
 
     def forward(self, x, memory=None, mask=None):  # x (B, T, D), memory (B, S, D)
         memory = x if memory is None else memory  # new
-        q, k, v = self.W_q(x), self.W_k(memory), self.W_v(memory)  # changed
+        q, k, v = self.W_q(x), self.W_k(memory), self.W_v(memory)  # (B, T or S, K)
         scores = q @ k.mT / math.sqrt(self.K)  # (B, T, S)
-        if mask is not None:  # broadcasts to (B, T, S)
-            scores = scores.masked_fill(~mask, -math.inf)
-        weights = scores.softmax(dim=-1)  # (B, T, S)
-        return weights @ v  # (B, T, K)
+        if mask is not None:  # new: broadcasts to (B, T, S)
+            scores = scores.masked_fill(~mask, -math.inf)  # new
+        self.weights = scores.softmax(dim=-1)  # (B, T, S), new: kept
+        return self.weights @ v  # (B, T, K)
 
 # %% [markdown]
-# The single word *bank* asks both sentences what it means there: $T = 1$ query and $S = 4$ keys.
+# Does the mask do its job? A test for every model: *change position $s$: no output that may not see $s$ may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
 
 # %%
+changed = sentences.clone()  # (B, T, D)
+changed[0, 3] += 5  # "collapsed"
+changed[1, 2:] += 5  # the padding
 first_head = with_matrices(PlainAttention(D=4, K=2), W_q, W_k, W_v)
-question = x[2].expand(2, 1, 4)  # (B, T, D), "bank" alone, for both sentences
-print("output (B, T, K)", first_head(question, memory=sentences), sep="\n")
+for name, each in {"masked": both, "no mask": None}.items():
+    old = first_head(sentences, mask=each)  # (B, T, K)
+    new = first_head(changed, mask=each)
+    print(f"{name}: earlier words unchanged:", torch.equal(old[0, :3], new[0, :3]))
+    print(f"{name}: real words unchanged:   ", torch.equal(old[1, :2], new[1, :2]))
 
 # %% [markdown]
-# These are the two vectors of section 2: a query need not be part of what it looks at. This is **cross-attention**. So one class serves three kinds:
+# Nothing that the mask hides has leaked. So one class serves three kinds:
 #
 # | kind | queries from | keys and values from | hidden |
 # |---|---|---|---|
@@ -615,7 +596,7 @@ for update in range(1, 151):
         print(f"update {update:3}: loss {loss:.2f}, accuracy {right:.2f}")
 
 # %% [markdown]
-# Does it really look things up? We show it the eight pairs of the first example as `memory`, and ask for their letters in reverse order. The digits should come back in reverse, too. For a picture we compute the weights once more, in the class's own lines.
+# Does it really look things up? We show it the eight pairs of the first example as `memory`, and ask for their letters in reverse order. The digits should come back in reverse, too.
 
 # %%
 shown = example[0, :8]  # memory (S, 20)
@@ -623,10 +604,7 @@ questions = shown.flip(0)  # x (T, 20), the last pair first
 questions[:, 10:] = 0  # letters without their digits
 with torch.no_grad():
     found_digits = lookup.output(lookup.attend(questions, memory=shown))  # (T, 10)
-    q_asked = lookup.attend.W_q(questions)  # (T, K)
-    k_shown = lookup.attend.W_k(shown)  # (S, K)
-    scores_shown = q_asked @ k_shown.T / math.sqrt(32)  # (T, S)
-    weights_shown = scores_shown.softmax(dim=-1)  # (T, S)
+weights_shown = lookup.attend.weights  # (T, S), kept by the class
 print("pairs shown, digits (S,)", digits)
 print("asked in reverse    (T,)", found_digits.argmax(dim=1).tolist())
 
