@@ -519,15 +519,17 @@ class MultiHead(nn.Module):
 
 # %%
 set_seed(0)
-plain = PlainMultiHead(D=4, H=2)
-joined = MultiHead(D=4, H=2)
-with torch.no_grad():
-    joined.W_q.weight.copy_(torch.cat([head.W_q.weight for head in plain.heads]))
-    joined.W_k.weight.copy_(torch.cat([head.W_k.weight for head in plain.heads]))
-    joined.W_v.weight.copy_(torch.cat([head.W_v.weight for head in plain.heads]))
-    joined.W_o.weight.copy_(plain.W_o.weight)
-    one_by_one = plain(sentences, mask=both)  # (B, T, D)
-    at_once = joined(sentences, mask=both[:, None])  # (B, T, D)
+plain = PlainMultiHead(D=4, H=2).requires_grad_(False)
+joined = with_matrices(
+    MultiHead(D=4, H=2),
+    torch.cat([head.W_q.weight for head in plain.heads]),  # (H K, D), that is, (D, D)
+    torch.cat([head.W_k.weight for head in plain.heads]),
+    torch.cat([head.W_v.weight for head in plain.heads]),
+)
+joined.W_o.weight = plain.W_o.weight
+one_by_one = plain(sentences, mask=both)  # (B, T, D)
+at_once = joined(sentences, mask=both[:, None])  # (B, T, D)
+print("output (B, T, D)", tuple(at_once.shape))
 print("the same:", torch.allclose(one_by_one, at_once, atol=1e-6))
 print("parameters, list:  ", sum(p.numel() for p in plain.parameters()))
 print("parameters, joined:", sum(p.numel() for p in joined.parameters()))
@@ -817,30 +819,23 @@ for sentence in task.test_sentences[:4]:
     print(" ".join(sentence.tokens), "| it =", sentence.tokens[sentence.referent])
 
 # %% [markdown]
-# Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, no number used twice, and the model must say the noun's number:
-#
-# | word | the | cat | didn't | cross | the | bridge | because | it | was | too | tired |
-# |---|---|---|---|---|---|---|---|---|---|---|---|
-# | ticket | 5 | 3 | 0 | 12 | 9 | 11 | 7 | 2 | 14 | 1 | 8 |
-#
-# | input | wanted answer at *it* |
-# |---|---|
-# | the words above, with their tickets | 3, the ticket of *cat* |
-# | the same with *wide* in place of *tired* | 11, the ticket of *bridge* |
-#
-# Guessing from the words alone is right once in 16. The loss is the cross-entropy between the logits at *it* and the wanted ticket; other positions have no loss. Tickets are drawn anew in every batch, and the nouns of a test sentence never stood together in training. One batch:
+# Suppose the model had to *name* the noun. From *tired* alone it could already guess some animal, without ever looking at one. So in every sentence each word gets a **ticket**, a random number from 0 to 15, no number used twice, and the model must say the noun's number. Here is a batch of 64 sentences, and the first of them:
 
 # %%
 batches = coreference.ticket_batches(task.train, 64, torch.Generator().manual_seed(1))
 one_batch, their_tickets = next(batches)
-print("tickets                  (B, T)", tuple(their_tickets.shape))
-print("ids: words               (B, T)", tuple(one_batch.ids.shape))
-print("real: True = a word      (B, T)", tuple(one_batch.real.shape))
-print("pronoun: place of 'it'   (B,)  ", tuple(one_batch.pronoun.shape))
-print("referent: place of noun  (B,)  ", tuple(one_batch.referent.shape))
+print("ids, tickets, real: True = a word (B, T)", tuple(one_batch.ids.shape))
+print("places of 'it' and of its noun    (B,)  ", tuple(one_batch.pronoun.shape))
+sentence_0 = [task.vocab.itos[i] for i in one_batch.ids[0]]
+tickets_0 = their_tickets[0].tolist()
+print("words  ", *sentence_0)
+print("tickets", *[f"{n:{len(word)}}" for n, word in zip(tickets_0, sentence_0)])
+print("wanted at 'it':", tickets_0[one_batch.referent[0]])
 
 # %% [markdown]
-# The model has two layers of multi-head attention. We take the library's, which is `MultiHead` with biases, and with query, key and value given apart. In the first, `gather`, *it* collects hints from the sentence, with two heads. In the second, `read`, it asks with what it has gathered. Its keys come from the words, its values from the tickets; one head decides which ticket comes back. `padding_mask(real)` is `real[:, None, None]`, (B, 1, 1, S):
+# With the other twin's adjective, the wanted number would be the ticket of *cart*. Guessing from the words alone is right once in 16. The loss is the cross-entropy between the logits at *it* and the wanted ticket. Tickets are drawn anew in every batch, and the nouns of a test sentence never stood together in training.
+#
+# The model has two layers of multi-head attention. We take the library's: it is `MultiHead` with biases, called with query, key and value one by one. In `gather`, with two heads, *it* collects hints from the sentence. In `read`, with one head, it asks with what it has gathered: keys come from the words, values from the tickets, and the weights decide which ticket comes back. `padding_mask(real)` is `real[:, None, None]`, (B, 1, 1, S).
 
 # %%
 class Reader(nn.Module):
@@ -864,7 +859,7 @@ class Reader(nn.Module):
         return self.output(y)  # logits (B, T, 16)
 
 # %% [markdown]
-# The loop is the usual one; `ticket_batches` gives 64 sentences at a time, with new tickets. The learning rate rises and falls during training (`OneCycleLR`), and long gradients are clipped.
+# The loop is the usual one. The learning rate rises and falls during training (`OneCycleLR`), and long gradients are clipped.
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -923,9 +918,9 @@ claim(
 )
 
 # %% [markdown]
-# In both twins *it* reads the right noun. Why would one layer with one head not do? *It* is always the same word, so in one layer its query would be the same in every sentence. With one head the ratio of the two nouns' weights would then be the same in both twins, and the same noun would win.
+# In both twins *it* reads the right noun. Without `gather`, one head could not do it: *it* is always the same word, so its query would be the same in every sentence, the ratio of the two nouns' weights the same in both twins, and the same noun would win.
 #
-# But look at the two rows of `gather` in the upper half: there, in our run, *it* hardly looked at *tired*, the very word that decides! Does a weight show what the model needs?
+# But look at the two rows of `gather`, in the upper half: in our run *it* hardly looked at *tired*, the very word that decides! Does a weight show what the model needs?
 #
 # **A test.** We hide the adjective from `gather` alone. At most one of two twins should then be right. Which? In the figure each adjective is a dot. If a large weight meant *needed*, the dots on the right would all lie at 0.
 
@@ -962,11 +957,9 @@ claim(
 )
 
 # %% [markdown]
-# Compare *small* and *wide*: in our run both have a weight of about 0.99. That weight is the larger of `gather`'s two, a mean over the adjective's sentences. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. So a large weight does not tell whether the answer needs the word.
+# Compare *small* and *wide*: in our run both have a weight of about 0.99, the larger of `gather`'s two, as a mean over the adjective's sentences. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. So a large weight does not tell whether the answer needs the word.
 #
-# Why at most half? Twins differ only in the adjective, so with it hidden `gather` returns the same vector at *it* in both, and *it* asks `read` the same question. The two nouns have the same keys in both, so the ratio of their weights is the same, too, and the same noun wins, unless the adjective, which `read` still sees, tips it.
-#
-# So the model falls back on one of the two nouns, which must be right for some adjectives. For these it need not look at all, though it may. Not to look may even be an answer, "I have *not* seen *wide*": perhaps that is what happens with *tired*.
+# Why at most half? Twins differ only in the adjective. With it hidden, *it* asks `read` the same question in both, and the two nouns have the same keys, so the same noun wins, unless the adjective, which `read` still sees, tips it. The model falls back on that noun, which must be right for some adjectives. In our run *tired* is one of them: perhaps not to look is an answer, too, "I have *not* seen *wide*".
 #
 # > **What a map proves, and what it does not**
 # >

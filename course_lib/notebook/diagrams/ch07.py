@@ -297,7 +297,7 @@ def packed_projection():
     label(ax, 8.05, 6.05, "(B, T, 3D)", size=9.5)
     label(ax, 9.85, 5.1, "chunk(3)", size=9.5)
     label(ax, 11.5, 6.05, "(B, T, D)", size=9.5)
-    label(ax, 13.2, 5.35, "split_heads", size=9.5)
+    label(ax, 13.2, 5.35, "split", size=9.5)
     label(ax, 15.0, 6.05, "(B, H, T, K)", size=9.5)
     label(ax, 15.0, 0.3, "K = D / H", size=9.5)
     return ax
@@ -306,7 +306,7 @@ def packed_projection():
 @diagram(
     alt="The queries' source, x of shape B, T, D, and that of keys and values, memory of shape B, S, D, are projected, "
     "cut into heads of shape B, H, T, K and B, H, S, K, attended in each head separately with weights B, H, "
-    "T, S, giving B, H, T, K; merged into B, T, D and multiplied with out_proj.",
+    "T, S, giving B, H, T, K; merged into B, T, D and multiplied with W_o.",
     caption="Multi-head attention: project, cut into heads, attend in every head, merge, project with $W_o$. "
     "In self-attention the memory is $x$ itself; in cross-attention it is another tensor, and $T$ and $S$ may differ.",
 )
