@@ -89,9 +89,9 @@ claim(
 )
 
 # %% [markdown]
-# An early stage of *one* network wrote the first two texts; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses.
+# The same network wrote the first two texts; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses.
 #
-# Call this network the **speaker**. You will build it in about 60 lines (sections 1 to 3) and train a smaller copy on other text yourself (4 and 5). Then the speaker's weights after all of its training, 6,000 steps, go into your lines, and *they* speak. After that you choose how it writes (6), let it remember what it has read (7), and see what lies between it and GPT-3 (8 to 10). *Sections 1 to 5, with exercise 13.1, take about an hour and a half.*
+# You will build such a network in about 60 lines (sections 1 to 3) and train a small one on text of your own machine (4 and 5). Then weights that were trained on Shakespeare go into your lines, and *they* write. After that you choose how (6), let the model remember what it has read (7), and see what lies between it and GPT-3 (8 to 10). *Sections 1 to 5, with exercise 13.1, take about an hour and a half.*
 #
 # ### You will be able to
 #
@@ -107,7 +107,7 @@ claim(
 # %% [markdown]
 # ## 1 · Any text is a set of exercises
 #
-# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The speaker read plays. Your copy reads what every Python installation brings along, its docstrings, one token for each character.
+# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The text up to section 5 is what every Python installation brings along: its docstrings, one token for each character.
 
 # %%
 # run_size.pick(quick, full): this page shows the quick run
@@ -377,8 +377,15 @@ print(f"{number_of_parameters(twin):,} parameters; the library's logits:", same)
 # %% [markdown]
 # ## 4 · How wrong is it?
 #
-# Before training, every character should be about equally likely. Ours is sure that each one comes twice. torch draws the table from $\mathcal{N}(0, 1)$, and the table is tied: the token just read is still in the stream, and its product with its own row is far above all others (after `Return` 73; the largest other is 20).
-#
+# Before training, every character should be about equally likely. Ours is sure that each one comes twice. torch draws the table from $\mathcal{N}(0, 1)$, and the table is tied: the token just read is still in the stream, and its product with its own row is far above all others:
+
+# %%
+with torch.no_grad():
+    z = untrained(word[None])[0, -1]  # (1, T) in, the last row of logits out: (V,)
+others = [i for i in range(V) if i != word[-1]]
+print(f"after Return: logit of n {z[word[-1]]:.0f}, largest other {z[others].max():.0f}")
+
+# %% [markdown]
 # GPT-2's start is smaller. It draws nearly all weights from $\mathcal{N}(0, 0.02^2)$ and sets biases to 0. The weights that write into the stream it divides by $\sqrt{2N}$, because $2N$ parts add to the stream:
 
 # %%
@@ -558,9 +565,9 @@ claim(
 # %% [markdown]
 # In this short run your GPT beats the 3-gram and *loses* to the 4-gram, although in training it read more than four times as many characters as the text has, and a table counts each once. Would a larger model, trained for longer, do better?
 #
-# ### A larger model, trained for longer, writes
+# ### The same network, larger, on Shakespeare
 #
-# The speaker has the same design and 834,432 parameters, 7.6 times as many as the copy on this page. Its first weights were larger (standard deviation 0.05), and its learned positions began as sine waves. It trained for 6,000 steps. Here is what it writes after 500 steps and at the end. The first text is from step 500, in a repeat of the training that wrote the first screen. Both texts were drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6 explains them).
+# Back to the plays. A network of the same design, 7.6 times as large as the one on this page (834,432 parameters), read them for 6,000 steps. Its weights come with the course. From here on it is our model: call it the **speaker**. This is what it wrote after 500 steps, where the first screen's texts come from (in a repeat of that training), and at the end. Both texts were drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6 explains them).
 
 # %% tags=["fold"]
 # @title The ledger: after 500 steps and at the end
@@ -574,11 +581,14 @@ for stage in (stages["early"], stages["GPT"]):
     minutes = f"{stage['seconds'] / 60:.0f} minutes, {stage['steps']:,} steps"
     stage_bits = metrics.bits(stage["valid_loss"])
     markdown(f"**{minutes}, {stage_bits:.2f} bits per new character**\n```text\n{stage['sample'][:122]}\n```")
+by_n = {n: recorded_mean("shakespeare-lm", f"{n}-gram interpolated", "bits") for n in range(1, 8)}
+best_n = min(by_n, key=by_n.get)
+print(f"speaker {stage_bits:.2f}, best table (n = {best_n}) {by_n[best_n]:.2f} bits per new character")
 
 # %% [markdown]
 # By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. (They read eight tenths of the plays, the speaker nine; but every position of its windows counts, also those with few characters before them.) It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text.
 #
-# Its tensors have the same names as yours, except `in_proj`. So its weights fit into *your* 60 lines:
+# Its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 60 lines:
 
 # %% tags=["nbval-ignore-output"]
 library_speaker, characters = pretrained.load_shakespeare()  # the library's GPT
@@ -602,7 +612,7 @@ set_seed(0)
 print(sample(speaker, "GREMIO:\n", 240, by_chance, characters))
 
 # %% [markdown]
-# **It writes:** speakers, lines, and mostly real words, but little sense. From here on, the speaker is our model, and bits per character our unit. *Going deeper* compares it with six others on the plays, and shows why the measure is per character.
+# **It writes:** speakers, lines, and mostly real words, but little sense. *Going deeper* says how its weights began, compares it with six others on the plays, and shows why the measure is per character.
 #
 # *A good place to stop for today.* You have built, checked and trained a GPT, and heard it. Exercise 13.1 looks, for 25 minutes, at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 
@@ -886,40 +896,49 @@ class CachedAttention(CausalAttention):
 
 
 # %% [markdown]
-# Try it with the weights of the speaker's first block. It reads `GREM`, then `IO:`, then the end of the line:
+# In the model two things change: each block takes a cache of its own, and new tokens stand *after* those that are kept. Their positions begin at `kept`, not at 0:
+
 
 # %%
-gremio = ids_of("GREMIO:\n")  # (1, 8)
-first = speaker.blocks[0]
-in_parts, cache = CachedAttention(128, 4), Cache()
-in_parts.load_state_dict(first.attn.state_dict())
-with torch.no_grad():
-    vectors = first.ln1(speaker.embedding(gremio) + speaker.positions[:8])
-    outputs = []
-    for new in vectors.split([4, 3, 1], dim=1):
-        outputs.append(in_parts(new, cache))  # (1, T, D)
-        print("new", new.shape[1], " kept", cache.length)
-    at_once = first.attn(vectors)  # (1, 8, D)
-same = torch.allclose(torch.cat(outputs, dim=1), at_once, atol=1e-4)
-print("as with all eight at once:", same)
+class CachedBlock(Block):
+    def __init__(self, D, H):
+        super().__init__(D, H)
+        self.attn = CachedAttention(D, H)
+
+    def forward(self, x, cache):  # (B, T, D), of the new tokens
+        x = x + self.attn(self.ln1(x), cache)
+        return x + self.mlp(self.ln2(x))
+
+
+class CachedGPT(PlainGPT):
+    def forward(self, ids, caches):  # new ids (B, T), a cache for each block
+        kept, T = caches[0].length, ids.shape[1]
+        x = self.embedding(ids) + self.positions[kept : kept + T]
+        for block, cache in zip(self.blocks, caches):
+            x = block(x, cache)  # (B, T, D)
+        return self.head(self.norm(x))  # logits (B, T, V)
+
 
 # %% [markdown]
-# One layer agrees. In the whole model each block has a store of its own, and a new token takes the position *after* those that are kept, not position 0. You will write the whole one in exercise 13.8; here is the library's. `start` returns a dict, whose `kv_caches` is a list with one store for each block, and `model(ids, caches)` reads ids that come after the tokens in them. For the speaker in float64, both ways must agree to rounding at *every* position, for a prompt read at once and for tokens that come one by one:
+# That is all. It has the same parameters, so the speaker's weights fit. It reads 40 characters in parts: a prompt at once, a few more, then one by one. In float64 the logits must agree, at *every* position and to rounding, with those of the whole text read at once:
 
 # %%
 forty = ids_of("GREMIO:\nGood morrow, neighbour Baptista.")  # (1, 40)
-exact = pretrained.load_shakespeare()[0].double()
-caches = exact.start(batch_size=1)["kv_caches"]
+uncached = PlainGPT(len(characters), 256, 128, 4, 4, Block).double()
+cached = CachedGPT(len(characters), 256, 128, 4, 4, CachedBlock).double()
+for model in (uncached, cached):
+    model.load_state_dict(speaker.state_dict())
+caches, parts = [Cache() for _ in cached.blocks], []
 with torch.no_grad():
-    whole_text = exact(forty)  # (1, 40, V)
-    chunks = [exact(forty[:, :7], caches)]  # the prompt at once
-    for t in range(7, 40):
-        chunks.append(exact(forty[:, t : t + 1], caches))  # one token
-largest = (torch.cat(chunks, dim=1) - whole_text).abs().max().item()
+    for new in forty.split([30, 7, 1, 1, 1], dim=1):
+        parts.append(cached(new, caches))  # logits (1, T, V)
+        print("new", new.shape[1], " kept", caches[0].length)
+    whole_text = uncached(forty)  # (1, 40, V)
+largest = (torch.cat(parts, dim=1) - whole_text).abs().max().item()
 print("in parts equals at once:", largest < 1e-11)
 
 # %% [markdown]
-# Nothing changed, as long as the text fits into the context. Once the oldest token drops out, every other has a new position, and all keys and values change; so the library's `generate` refuses such lengths.
+# Nothing changed, as long as the text fits into the context. Once the oldest token drops out, every other has a new position, and all keys and values change.
 #
 # ### How much does it save?
 #
@@ -932,23 +951,22 @@ guess_3 = predict("the last ten's time over the first ten's, without a cache", .
 # %% tags=["fold"]
 # @title Write 200 tokens in both ways, and take the time
 @torch.no_grad()
-def timed(model, steps, cached):
+def timed(model, steps, caches=None):
     """The likeliest tokens after token 0, and the processor's milliseconds for each."""
     text, milliseconds = torch.zeros(1, 1, dtype=torch.int64), []
-    state = model.start(batch_size=1)
     for _ in tqdm(range(steps), leave=False):
         start = time.process_time()
-        # step reads one token: (B, 1) in, logits (B, V) and the state out
-        logits = model.step(text[:, -1:], state)[0] if cached else model(text)[:, -1]
-        text = torch.cat([text, logits.argmax(-1, keepdim=True)], 1)
+        # with caches the model reads the newest token alone
+        logits = model(text) if caches is None else model(text[:, -1:], caches)
+        text = torch.cat([text, logits[:, -1:].argmax(-1)], 1)  # (1, T + 1)
         milliseconds.append(1000 * (time.process_time() - start))
     tens = [milliseconds[i : i + 10] for i in range(0, steps, 10)]
     return text, [statistics.median(ten) for ten in tens]
 
 
-timed(library_speaker, 20, cached=False)  # the first calls of all are slower
-again, again_ms = timed(library_speaker, 200, cached=False)
-kept, kept_ms = timed(library_speaker, 200, cached=True)
+timed(uncached, 20)  # the first calls of all are slower
+again, again_ms = timed(uncached, 200)
+kept, kept_ms = timed(cached, 200, [Cache() for _ in cached.blocks])
 
 # %% tags=["reveal"]
 figures.time_by_token(again_ms, kept_ms)
@@ -956,10 +974,11 @@ without, with_cache = again_ms[-1] / again_ms[0], kept_ms[-1] / kept_ms[0]
 guess_3.compare(f"{without:.1f} times; with a cache {with_cache:.1f} times")
 
 # %% tags=["fold", "reveal"]
-# @title The same text
+# @title The same logits, the same text
 claim(
-    "Both ways write the same 200 characters, among them more than 20 different ones.",
-    torch.equal(again, kept) and len(again.unique()) > 20,
+    "Read in parts, 40 characters get the logits that they get at once, to rounding in float64; and both ways write the same 200 characters, among them more than 20 different ones.",
+    largest < 1e-11 and torch.equal(again, kept) and len(again.unique()) > 20,
+    largest_difference=f"{largest:.0e}",
     different=len(again.unique()),
 )
 
@@ -1035,7 +1054,8 @@ print("our in_proj", tuple(speaker.blocks[0].attn.in_proj.weight.shape))
 # Two things differ. The names: a block is called `h`, and so on. And the matrices of the blocks stand *transposed*: GPT-2's code keeps (in, out), torch's linear layer (out, in). So we go through our parameters, find each one's name there, and turn the matrices:
 
 # %%
-names_there = {"embedding": "wte", "positions": "wpe.weight", "norm.": "ln_f."}
+names_there = {"embedding": "wte", "norm.": "ln_f."}
+names_there["positions"] = "wpe.weight"  # a bare parameter: the whole name
 names_there |= {"blocks": "h", "ln1": "ln_1", "ln2": "ln_2", "in_proj": "c_attn"}
 names_there |= {"out_proj": "c_proj", "mlp.0": "mlp.c_fc", "mlp.2": "mlp.c_proj"}
 
@@ -1058,10 +1078,10 @@ def from_gpt2(sizes, tensors, turned=("c_attn", "c_proj", "c_fc")):
 # A square matrix such as `attn.c_proj` fits either way, so a right shape proves nothing. We load the folder twice, once with that one forgotten, and ask for the speaker's logits:
 
 # %%
-morrow = ids_of("GREMIO:\nGood morrow")
 forgetful = ("c_attn", "mlp.c_proj", "c_fc")  # attn.c_proj stays as it is
-for name, turned in (("all turned", ("c_",)), ("one forgotten", forgetful)):
-    loaded = from_gpt2(sizes, tensors, turned)
+all_turned = from_gpt2(sizes, tensors)
+one_forgotten = from_gpt2(sizes, tensors, turned=forgetful)
+for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten)):
     with torch.no_grad():
         same = torch.allclose(loaded(morrow), speaker(morrow), atol=1e-3)
     print(f"{name:13} the speaker's logits: {same}")
@@ -1110,12 +1130,14 @@ diagrams.show("three_uses")
 #
 # How is a fixed $C$ best spent? Hoffmann et al. (2022, *Chinchilla*) trained more than 400 models and found that $P$ and $M$ should grow equally. From their tables a rule is read: **about 20 tokens per parameter.** Then $C = 120 P^2$.
 #
-# First the speaker, whose tokens are some 12 passes over its text, then GPT-3 with $P = 1.75 \cdot 10^{11}$ and $M = 3 \cdot 10^{11}$. How long would 1,024 GPUs of 2020, at 40 % of their peak, take for GPT-3 (A100: $3.12 \cdot 10^{14}$ FLOPs a second)?
+# First the speaker. Its tokens are 12 passes over a million characters, and at its size attention's own products, which $6PM$ leaves out, add nearly a third. Then GPT-3 with $P = 1.75 \cdot 10^{11}$ and $M = 3 \cdot 10^{11}$. How long would 1,024 GPUs of 2020, at 40 % of their peak, take for GPT-3 (A100: $3.12 \cdot 10^{14}$ FLOPs a second)?
 
 # %%
 P, M = number_of_parameters(speaker), stages["GPT"]["tokens"]
 minutes = stages["GPT"]["seconds"] / 60  # on one core
-print(f"speaker: {6 * P * M:.2e} FLOPs, {minutes:.0f} minutes")
+products = 3 * 4 * 4 * 256 * 128 * M  # attention's own: 4·N·T·D forward, twice back
+print(f"speaker: {6 * P * M:.2e} FLOPs, attention's products {products:.2e}, ", end="")
+print(f"{minutes:.0f} minutes")
 print(f"tokens per parameter: {M / P:.1f}")
 gpt3 = 6 * 1.75e11 * 3e11  # FLOPs
 days_of_gpt3 = gpt3 / (1024 * 0.4 * 3.12e14) / 86400  # 1,024 GPUs at 40 %
@@ -1190,7 +1212,7 @@ ch13.training_run(training_run)
 #
 # Difficulty ●●●●● · 60 minutes · needs sections 3, 6 and 7, and exercises 13.3 and 13.5
 #
-# Everything of this chapter comes together in a GPT of your own: section 3's network, 13.5's cache, 13.3's sampler. Layers of `nn`, of the library or of section 3 are not allowed; functions of `F` are, and so is your `top_p` (or `top_k_top_p`). The weights are handed over as a dict, every matrix as (out, in), as `F.linear` wants it:
+# Everything of this chapter comes together in a GPT of your own: section 3's network, section 7's cache, 13.3's sampler. Layers of `nn`, of the library or of sections 3 and 7 are not allowed; functions of `F` are, and so is your `top_p` (or `top_k_top_p`). The weights are handed over as a dict, every matrix as (out, in), as `F.linear` wants it:
 #
 # - `table` (V, D), which makes the logits too; `positions` (L, D); `gain`, `offset` (D,) of the last norm;
 # - `blocks`, a list with a dict for each block: `gain1`, `offset1`, `in_proj_weight` (3D, D; the first D rows make the queries, then keys, then values), `in_proj_bias`, `out_weight` (D, D), `out_bias`, `gain2`, `offset2`, `weight1` (F, D), `bias1`, `weight2` (D, F), `bias2`.
@@ -1429,15 +1451,13 @@ claim(
 )
 
 # %% [markdown]
-# Which logits make it so large? Look at one position, after `Return`, where a space should come:
+# Which logits make it so large? Look once more at section 4's position, after `Return`, where a space should come:
 
 # %%
 with torch.no_grad():
-    z = untrained(word[None])[0, -1]  # (1, T) in, the last row of logits out: (V,)
+    z = untrained(word[None])[0, -1]  # (V,)
 n_id, space = encode("n ")
-others = [i for i in range(V) if i != n_id]
-print(f"logit of n, just read {z[n_id]:.0f}, ", end="")
-print(f"largest other {z[others].max():.0f}, of the space {z[space]:.0f}")
+print(f"logit of n, just read {z[n_id]:.0f}, of the space {z[space]:.0f}")
 
 # %% [markdown]
 # One logit lies far above the others, so the sum in $\ell$ is about that one term, and $\ell$ is how far the right logit lies below it.
@@ -1524,8 +1544,6 @@ claim(
 
 # %% tags=["fold"]
 # @title Checked: what longer training brought
-by_n = {n: recorded_mean("shakespeare-lm", f"{n}-gram interpolated", "bits") for n in range(1, 8)}
-best_n = min(by_n, key=by_n.get)
 shipped = metrics.bits(recorded_mean("shakespeare-weights", "GPT", "valid_loss"))
 claim(
     "In this run the loss on new text falls by more than half a bit between section 5's two texts; at the end it is more than a quarter of a bit above the loss on the text that was trained on.",
@@ -1783,20 +1801,18 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### An error you will meet: every new token believes it is the first
 #
-# A cache must be told the new token's *position*: how many tokens came before? `Return` once more, its `n` alone. The library's `embed(ids, offset)` gives the first of its tokens position `offset`, and each block takes its cache beside the vectors:
+# New tokens stand after those that are kept; section 7's line with `self.positions` says so. Here are its 40 characters again, the last one by itself, with that forgotten and with it:
 
 # %%
-trained = to_library(gpt).double()
 with torch.no_grad():
-    wanted = trained(word[None])[0, -1]  # (V,)
-    for name, offset in (("wrong", 0), ("repaired", 5)):
-        five_kept = trained.start(batch_size=1)["kv_caches"]
-        trained(word[None, :5], five_kept)
-        newest = trained.embed(word[None, 5:], offset)  # (1, 1, D)
-        for layer, cache in zip(trained.blocks, five_kept):
-            newest = layer(newest, cache)
-        answer = trained.head(trained.norm(newest))[0, -1]
-        same = torch.allclose(answer, wanted, atol=1e-3)
+    for name, first in (("wrong", 0), ("repaired", 39)):
+        caches = [Cache() for _ in cached.blocks]
+        cached(forty[:, :39], caches)
+        newest = cached.embedding(forty[:, 39:]) + cached.positions[first : first + 1]
+        for block, cache in zip(cached.blocks, caches):
+            newest = block(newest, cache)  # (1, 1, D)
+        answer = cached.head(cached.norm(newest))[0, -1]
+        same = torch.allclose(answer, whole_text[0, -1], atol=1e-3)
         print(f"{name:9} equals the whole text:", same)
 
 # %% [markdown] tags=["deeper"]
@@ -1817,6 +1833,7 @@ for name, column in (("wrong", -1), ("repaired", 5)):
 # The usual way pads short prompts on the left and masks the padding at every step. There is a way without padding: **start at the end of the shortest prompt.** All rows advance together; a row whose prompt is longer ignores what was drawn for it and is given its own next token instead. So all rows always stand at the same position, and one cache, one offset and no mask will do. The price: longer rows read the rest of their prompts one token a step. `generate` works like this.
 
 # %%
+trained = to_library(gpt).double()
 three = [valid_ids[s : s + n].tolist() for s, n in ((0, 3), (500, 19), (900, 8))]
 together = generate(trained, three, 40, top_k=1)
 one_by_one = [generate(trained, [prompt], 40, top_k=1)[0] for prompt in three]
