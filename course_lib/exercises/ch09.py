@@ -291,9 +291,9 @@ def _feed_forward(x, p, activation=F.relu):
     return F.linear(activation(F.linear(x, p["weight1"], p["bias1"])), p["weight2"], p["bias2"])
 
 
-def _block(x, mask, p, attend=_attend, feed=_feed_forward, add="post", norms=(1, 2), **options):
+def _block(x, mask, p, attend=_attend, feed=_feed_forward, add="post", norms=(1, 2), eps=1e-5, **options):
     """An encoder block, or a mistaken form of it."""
-    norm1, norm2 = (lambda x, i=i: F.layer_norm(x, (_D,), p[f"gain{i}"], p[f"offset{i}"]) for i in norms)
+    norm1, norm2 = (lambda x, i=i: F.layer_norm(x, (_D,), p[f"gain{i}"], p[f"offset{i}"], eps) for i in norms)
     if add == "pre":
         x = x + attend(norm1(x), mask, p, **options)
         return x + feed(norm2(x), p)
@@ -365,6 +365,9 @@ def encoder_block(student):
         raise Wrong(
             "the softmax runs over the queries; for each query the weights of the keys must add up to 1: dim=-1"
         )
+    inverted = _block(x, ~mask, p)  # row 0, all real, then has nothing to attend to
+    if close(got[1:][mask[1:]], inverted[1:][mask[1:]], precision(got, 1e-6)):
+        raise Wrong("`real` is used the wrong way round: True = may attend; your real tokens look at padding alone")
     if got[mask].isnan().any():
         raise Wrong("the result holds nan: a whole row of scores is minus infinity. Hide the padding keys, the last "
                     "axis of (B, H, T, T), and no query")  # fmt: skip
@@ -430,9 +433,9 @@ def encoder_block(student):
         if close(got[mask], _block(x, mask, p, **options)[mask], precision(got, 1e-6)):
             raise Wrong("the heads are split the wrong way: H and K are exchanged. A head's K entries stand side by "
                         "side, so H comes before K in the view")  # fmt: skip
-    inverted = _block(x, ~mask, p)  # row 0, all real, then has nothing to attend to
-    if close(got[1:][mask[1:]], inverted[1:][mask[1:]], precision(got, 1e-6)):
-        raise Wrong("`real` is used the wrong way round: True = may attend; your real tokens look at padding alone")
+    for eps in (0.0, *(10.0**-n for n in range(1, 13) if n != 5)):
+        if close(got[mask], _block(x, mask, p, eps=eps)[mask], precision(got)):
+            raise Wrong("all is right but for eps: another number than 1e-5 stands under the root of your norms")
     if close(got[0], want[0], precision(got, 1e-6)):
         raise Wrong("row 0, without padding, is right; the rows with padding are not: its keys must get weight 0, by "
                     "scores of minus infinity before the softmax")  # fmt: skip
@@ -635,9 +638,11 @@ def continue_greedily(student):
         got = [token.item() if isinstance(token, torch.Tensor) else token for token in got]
         if not all(isinstance(token, int) for token in got):
             raise Wrong("the result must be a flat list of ids")
-        if got == right and model.calls > len(whole) + 1:
-            raise Wrong(f"the words are right, but the model was called {model.calls} times for {len(whole)} words, "
-                        f"the stop token ({_STOP}) among them: leave the loop when it comes")  # fmt: skip
+        if got == right and model.calls > len(whole):
+            called = f"the words are right, but the model was called {model.calls} times for {len(whole)} words"
+            if whole[-1] == _STOP:
+                raise Wrong(f"{called}, the stop token ({_STOP}) among them: leave the loop when it comes")
+            raise Wrong(f"{called}: at the limit the text is complete, so leave the loop before you ask for another")
         if got == right:
             continue
         if got == [] and _STOP in prompt:
@@ -665,6 +670,9 @@ def continue_greedily(student):
             raise Wrong(f"{len(got)} new tokens though at most {limit} were allowed")
         first = _CausalModel()(torch.tensor([prompt]))[0, -1].argmax().item()
         if got and len(set(got)) == 1 and got[0] == first and len(got) > 1:
+            if model.given[-1].shape[1] > len(prompt):
+                raise Wrong("the same word every time: the text grows, but you read the same row of logits in each "
+                            "round. The last one, [:, -1], is wanted")  # fmt: skip
             raise Wrong("the same word every time: append each word to the text before the next round")
         n = next(
             (i for i, (word, best) in enumerate(zip(got, right, strict=False)) if word != best),
@@ -795,10 +803,15 @@ def _repeated(layers, rule):
     )
 
 
+def _seen(real, rule):
+    """The mask of the source's padding, or a mistaken one: (B, 1, 1, S)."""
+    return {"no mask": torch.ones_like(real), "inverted": ~real}.get(rule, real)[:, None, None]
+
+
 def _encoded(weights, H, source, real, rule=""):
     """The memory, or that of a mistaken encoder."""
     x = _embedded(weights["source_table"], source, rule)
-    mask = (torch.ones_like(real) if rule == "no mask" else real)[:, None, None]
+    mask = _seen(real, rule)
     for p in _repeated(weights["encoder"], rule):
         x = _normed(x + _look(x, x, p, H, mask, rule=rule), p, 1)
         x = _normed(x + _feed_forward(x, p), p, 2)
@@ -809,7 +822,7 @@ def _decoded(weights, H, target_in, memory, real, rule=""):
     """The logits, or those of a mistaken decoder."""
     y, T = _embedded(weights["target_table"], target_in, rule), target_in.shape[1]
     past = torch.ones(T, T, dtype=torch.bool).tril(0 if rule != "ahead" else T)
-    there = (torch.ones_like(real) if rule == "no mask" else real)[:, None, None]
+    there = _seen(real, rule)
     for p in _repeated(weights["decoder"], rule):
         third, second = {"norms": (2, 3), "second norm twice": (2, 2)}.get(rule, (3, 2))
         early = rule in ("cross first", "cross first, norms in order")
@@ -862,6 +875,10 @@ def _compare(part, got, right, rules, compute):
     for rule, message in rules.items():
         if close(got, compute(rule)):
             raise Wrong(f"{part}: {message}")
+    inverted = compute("inverted")
+    with_padding = ~inverted.isnan()  # a sentence without it then has nothing to look at: nan, or torch's 0
+    if close(got[with_padding], inverted[with_padding]):
+        raise Wrong(f"{part}: `real` is used the wrong way round: True = may be looked at")
     if got.isnan().any():
         raise Wrong(f"{part}: the result holds nan: a row of scores is minus infinity throughout")
     raise Wrong(f"{part}: shapes are right, numbers are not. Give it one layer (a list of one dict), and compare the "

@@ -68,6 +68,7 @@ def block(
     exchange=False,
     by_head=False,
     unbiased=(),
+    eps=1e-5,
 ):
     def encoder_block(x, mask, p, num_heads):
         B, T, D = x.shape
@@ -101,10 +102,10 @@ def block(
         a, b = norms
 
         def norm1(x):
-            return F.layer_norm(x, (D,), p[f"gain{a}"], p[f"offset{a}"])
+            return F.layer_norm(x, (D,), p[f"gain{a}"], p[f"offset{a}"], eps)
 
         def norm2(x):
-            return F.layer_norm(x, (D,), p[f"gain{b}"], p[f"offset{b}"])
+            return F.layer_norm(x, (D,), p[f"gain{b}"], p[f"offset{b}"], eps)
 
         if form == "pre":
             x = x + attend(norm1(x))
@@ -204,6 +205,21 @@ def never_stops(model, prompt, stop, max_new):
     return words[: words.index(stop)] if stop in words else words
 
 
+def one_ahead(model, prompt, stop, max_new):
+    """Asks for one word more than the limit allows."""
+    ids = list(prompt)
+    word = model(torch.tensor([ids]))[0, -1].argmax().item()
+    while word != stop and len(ids) < len(prompt) + max_new:
+        ids.append(word)
+        word = model(torch.tensor([ids]))[0, -1].argmax().item()
+    return ids[len(prompt) :]
+
+
+def one_row(model, prompt, stop, max_new):
+    """Appends each word, and reads the row after the prompt in each round."""
+    return write(last=len(prompt) - 1)(model, prompt, stop, max_new)
+
+
 def looks_everywhere(model, prompt, stop, max_new):
     """Stops when a stop token stands anywhere, the prompt included."""
     ids = list(prompt)
@@ -293,6 +309,7 @@ def own(
 
         def encode(self, source, real):
             mask = (source != 1) if ids_tell else torch.ones_like(real) if see_source is False else real
+            mask = ~real if see_source == "padding" else mask
             mask = mask[:, None, None]
             x = self.embed(self.w["source_table"], source)
             if half:
@@ -306,6 +323,7 @@ def own(
             T = target_in.shape[1]
             past = torch.ones(T, T).tril() > 0 if causal else torch.ones(T, T) > 0
             there = torch.ones_like(real) if see_source == "encoder" else real
+            there = ~real if see_source == "padding across" else there
             there = there[:, None, None]
             y = self.embed(self.w["target_table"], target_in)
             for p in layers(self.w["decoder"])[:depth]:
@@ -414,8 +432,8 @@ PLANTED = {
         ("torch's own multi_head_attention_forward", torch_block),
         ("`real` is not used", block(see="all")),
         ("hides padded queries", block(see="queries")),
-        ("the wrong way round", lambda x, mask, p, H: torch.where(
-            mask.all(1)[:, None, None], 0 * x, block(see="padding")(x, mask, p, H))),
+        ("the wrong way round", block(see="padding")),
+        ("all is right but for eps", block(eps=1e-12)),
         ("this is Pre-LN", block(form="pre")),
         ("only what a sublayer gives is normalised", block(form="norm first")),
         ("split in the wrong order", block(split=False)),
@@ -490,9 +508,11 @@ PLANTED = {
         ("encode: the first layer is used again", own(layers=lambda layers: [layers[0]] * len(layers))),
         ("encode: the layers are used in the wrong order", own(layers=lambda layers: layers[::-1])),
         ("encode: real tokens look at padding", own(see_source=False)),
+        ("encode: `real` is used the wrong way round", own(see_source="padding")),
         ("encode: shapes are right, numbers are not", own(heads=1)),
         ("decode: a position sees the words after it", own(causal=False)),
         ("decode: the cross-attention looks at padding", own(see_source="encoder")),
+        ("decode: `real` is used the wrong way round", own(see_source="padding across")),
         ("decode: the cross-attention is missing", own(cross=None)),
         ("decode: the cross-attention stands before", own(first=True)),
         ("decode: the cross-attention uses the weights", own(cross="")),
@@ -531,7 +551,9 @@ PLANTED = {
         ("the first position", write(last=0)),
         ("only the newest token", write(whole=False)),
         ("least likely", write(sign=-1)),
-        ("the same word every time", write(append=False)),
+        ("append each word to the text", write(append=False)),
+        ("you read the same row of logits in each round", one_row),
+        ("at the limit the text is complete", one_ahead),
         ("append one word in each round", doubled),
         ("right for eos_id = 3, wrong for", lambda model, prompt, stop, limit: write()(model, prompt, 3, limit)),
         ("list of the new tokens", lambda model, prompt, stop, max_new: "words"),
@@ -605,6 +627,21 @@ def test_heads_of_the_wrong_axis_are_named(options):
     assert "H and K are exchanged" in verdict(ch09.encoder_block, block(**options))
 
 
+def test_an_inverted_mask_is_named_without_nan_too():
+    """Fails when the mistake is recognised by its nan alone."""
+
+    def filled(x, mask, p, H):
+        return torch.where(mask.all(1)[:, None, None], 0 * x, block(see="padding")(x, mask, p, H))
+
+    assert "the wrong way round" in verdict(ch09.encoder_block, filled)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-8, 1e-6, 1e-3])
+def test_another_eps_is_named(eps):
+    """Fails when a block whose norms have another eps gets only the general message."""
+    assert "all is right but for eps" in verdict(ch09.encoder_block, block(eps=eps))
+
+
 @pytest.mark.parametrize(("part", "options"), [
     ("only then are its weights (or its values) set to 0", {"see": "all", "zero": ("v",)}),
     ("padding has the score 0", {"hide": 0.0}),
@@ -618,20 +655,6 @@ def test_padding_that_keeps_its_weight_is_named(part, options):
 def test_a_prompt_cut_at_its_stop_token_is_named():
     """Fails when another way to trip over a stop token in the prompt passes, or gets another message."""
     assert "the prompt holds the stop token" in verdict(ch09.continue_greedily, cuts_all)
-
-
-def test_one_call_too_many_is_welcome():
-    """Fails when a loop that looks one word ahead at the limit is refused."""
-
-    def one_ahead(model, prompt, stop, max_new):
-        ids = list(prompt)
-        word = model(torch.tensor([ids]))[0, -1].argmax().item()
-        while word != stop and len(ids) < len(prompt) + max_new:
-            ids.append(word)
-            word = model(torch.tensor([ids]))[0, -1].argmax().item()
-        return ids[len(prompt) :]
-
-    assert verdict(ch09.continue_greedily, one_ahead) == "passed: continue_greedily"
 
 
 @pytest.mark.parametrize("low", [-1e4, -1e9])
