@@ -41,7 +41,6 @@ from course_lib.exercises import ch14
 from course_lib.experiments import kv_cache, linear_recurrences
 from course_lib.generate import generate
 from course_lib.linear_attention import (
-    MinGRU,
     linear_attention,
     linear_attention_chunked,
     linear_attention_step,
@@ -128,9 +127,9 @@ claim(
 )
 
 # %% [markdown]
-# Four chats, counting only the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; fewer heads also make the model 1.6 gigabytes smaller.) So went the years since GPT-2: chapter 13's network stayed, and its parts were exchanged one by one, some to save bytes or steps, others to lower the loss.
+# Four chats, counting only the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; fewer heads also make the model 1.6 gigabytes smaller.) So went the years since GPT-2: chapter 13's network stayed, and its parts were exchanged one by one.
 #
-# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until a Llama trains, loads a checkpoint and writes. **Second sitting** (sections 6 to 11, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
+# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until a Llama trains, loads a checkpoint and writes. **Second sitting** (sections 6 to 12, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
 #
 # ### You will be able to
 #
@@ -140,7 +139,7 @@ claim(
 # 4. say which loops can be trained in parallel, and what a state of fixed size forgets (14.7);
 # 5. say where a chat model begins, and run an ablation of your own (14.8).
 #
-# **Letters.** As in chapter 13; besides, `F` is the width of the feed-forward network (`F.` with a dot is torch's `functional`), and $G$ the number of heads of keys and values (`num_kv_heads` in code). Vectors are rows, in formulas as in code: a weight $W$ has the shape (outputs, inputs), and its layer computes $x W^\top$.
+# **Letters.** As in chapter 13; also, `F` is the width of the feed-forward network (`F.` with a dot is torch's `functional`), and $G$ the number of heads of keys and values (`num_kv_heads` in code). Vectors are rows, in formulas as in code: a weight $W$ has the shape (outputs, inputs), and its layer computes $x W^\top$.
 
 # %% [markdown]
 # ## The block to start from
@@ -350,34 +349,38 @@ try_out(step_2, causal=True)
 # %% [markdown]
 # ## 3 · Positions that turn
 #
-# GPT-2 adds a learned vector for each of its 1,024 positions, and there is no vector for the 1,025th. RoPE (chapter 08, section 6) adds nothing: it turns each pair of entries of a query or key like the hand of a clock, by an angle that grows with the position. (Any position has an angle; whether a trained model copes there is another matter: chapter 08, section 8.) When a query turned by $i\,\omega$ meets a key turned by $j\,\omega$, their product depends on $i - j$ alone: on how far apart they are.
+# GPT-2 adds a learned vector for each of its 1,024 positions, and there is no vector for the 1,025th. RoPE (chapter 08, section 6) adds nothing: it turns each pair of entries of a query or key like the hand of a clock, by an angle that grows with the position. When a query turned by $i\,\omega$ meets a key turned by $j\,\omega$, their product depends on $i - j$ alone: on how far apart they are.
 #
 # A pair $(a, b)$ is a complex number, and to turn it by $\theta$ is to multiply it by $e^{\mathrm{i}\theta}$. At position $t$, pair $p$ of a head of width $K$ becomes
 #
 # $$ (a + b\,\mathrm{i})\; e^{\mathrm{i}\, t\, \omega_p}, \qquad \omega_p = 10{,}000^{-2p/K}, \qquad p = 0, \dots, K/2 - 1 . $$
 #
-# Two short functions do it: one makes the factors, the same for all blocks (`scaling` serves longer texts), the other multiplies:
+# One query and one key of width 4, each put at six places:
+
 
 # %%
-show_source(rotations, rotate)
+K = 4
+speeds = 10_000.0 ** (-torch.arange(0, K, 2) / K)  # (K/2,), radians a token
+angles = torch.arange(6)[:, None] * speeds  # (T, K/2)
+turns = torch.polar(torch.ones(6, 2), angles)  # length 1, these angles: complex
+
+
+def turn_pairs(x):  # (..., T, K)
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))  # (..., T, K/2)
+    return torch.view_as_real(pairs * turns).flatten(-2)  # (..., T, K)
+
+
+query, key = torch.randn(2, K, generator=torch.Generator().manual_seed(0))
+q, k = turn_pairs(query.repeat(6, 1)), turn_pairs(key.repeat(6, 1))  # (T, K) each
+scores = q @ k.T  # rows: position of the query; columns: of the key
+print("speeds", speeds, "turns", tuple(turns.shape), turns.dtype)
+print(scores)
 
 # %% [markdown]
-# One query and one key, each put at six places:
-
-# %%
-turns = rotations(torch.arange(6.0), head_dim=4)  # (T, K/2) complex
-query, key = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
-q = rotate(query.expand(1, 1, 6, 4), turns)  # (B, H, T, K): the same at 6 places
-k = rotate(key.expand(1, 1, 6, 4), turns)
-scores = (q @ k.mT)[0, 0]
-print("rotations", tuple(turns.shape), turns.dtype)
-print("rows: position of the query; columns: of the key", scores, sep="\n")
-
-# %% [markdown]
-# Along each diagonal the number is the same: the same distance, the same score. A fast hand soon repeats; the slow ones tell its rounds apart. With the usual base of 10,000 and heads of width 128 the slowest needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000 for longer texts.
+# Along each diagonal the number is the same: the same distance, the same score. A fast hand soon repeats; the slow ones tell its rounds apart. With the usual base of 10,000 and heads of width 128 the slowest needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000 for longer texts. In the library `rotations` makes the factors, the same for all blocks, and `rotate` multiplies by them.
 
 # %% tags=["fold"]
-# @title Checked: chapter 08's RoPE, equal diagonals
+# @title Checked: three times RoPE, equal diagonals
 random_heads = torch.randn(2, 3, 6, 4)
 
 
@@ -387,8 +390,9 @@ def slowest_turn(base, head_dim=128):
 
 
 claim(
-    "These rotations are those of chapter 08's RoPE, and the scores are equal along every diagonal.",
-    torch.allclose(rotate(random_heads, turns), RoPE(4).rotate(random_heads), atol=1e-6)
+    "These lines turn as chapter 08's RoPE and as the library's two functions do, and the scores are equal along every diagonal.",
+    torch.allclose(turn_pairs(random_heads), RoPE(4).rotate(random_heads), atol=1e-6)
+    and torch.allclose(turn_pairs(random_heads), rotate(random_heads, rotations(torch.arange(6.0), 4)), atol=1e-6)
     and all(scores.diagonal(d).max() - scores.diagonal(d).min() < 1e-4 for d in range(-5, 6)),
 )
 claim(
@@ -489,31 +493,27 @@ step_4 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
 try_out(step_4, rotation=rotations(torch.arange(5.0), head_dim=4))
 
 # %% [markdown]
-# For each token this block keeps 16 numbers, where the one before kept 48.
-#
-# Back to the card with 24 gigabytes: the cache of Llama 2 7B, as it is and with fewer key heads, its bytes counted (on torch's `meta` device, where tensors have shapes and no memory). `start` makes what chapter 13's `generate` begins with, the empty caches of all blocks:
-
+# For each token this block keeps 16 numbers, where the one before kept 48. And on the card with 24 gigabytes? The cache of one chat with Llama 2 7B, as it is and with fewer key heads:
 
 # %%
-def cache_of(name, G, tokens):
-    """Gigabytes of one text's keys and values in 16 bits, counted in the tensors."""
-    sizes = replace(LlamaConfig.from_name(name), num_kv_heads=G)
-    with torch.device("meta"):
-        state = Llama(sizes).bfloat16().start(batch_size=1, room=tokens)
-    return kv_cache.cache_bytes(state["kv_caches"]) / 1e9
-
-
-cache_by_G = {}
-for G in tqdm((32, 8, 1), leave=False):
-    cache_by_G[G] = cache_of("llama-2-7b", G, 4096)
-for G, size in cache_by_G.items():
-    print(f"G = {G:2}: {size:.2f} GB for 4,096 tokens")
+N, S, K = 32, 4096, 128  # blocks, tokens of a chat, width of a head
+for G in (32, 8, 1):
+    numbers = 2 * N * S * G * K  # keys and values
+    print(f"G = {G:2}: {2 * numbers / 1e9:.2f} GB in 16 bits")
 
 # %% tags=["fold"]
-# @title Checked: the formula
+# @title Checked: the formula, in the caches' tensors
+def cache_of(key_heads):
+    """Bytes of one chat's keys and values in 16 bits, counted in tensors that have shapes and no memory."""
+    sizes = replace(LlamaConfig.from_name("llama-2-7b"), num_kv_heads=key_heads)
+    with torch.device("meta"):
+        state = Llama(sizes).bfloat16().start(batch_size=1, room=4096)
+    return kv_cache.cache_bytes(state["kv_caches"])
+
+
 claim(
-    "The tensors hold exactly $2\\,N S\\,G K$ numbers of two bytes: a quarter for $G$ = 8, a 32nd for $G$ = 1.",
-    all(round(1e9 * found) == 2 * 32 * 4096 * G * 128 * 2 for G, found in cache_by_G.items()),
+    "The library's caches hold exactly $2\\,N S\\,G K$ numbers of two bytes: a quarter for $G$ = 8, a 32nd for $G$ = 1.",
+    all(cache_of(key_heads) == 2 * 32 * 4096 * key_heads * 128 * 2 for key_heads in tqdm((32, 8, 1), leave=False)),
 )
 
 # %% [markdown]
@@ -680,15 +680,8 @@ with torch.no_grad():
     )
 
 # %% [markdown]
-# The library's is the same with sizes from a config and caches, all in one file, `course_lib/llama.py`:
-
-# %%
-show_source(Llama.forward, Llama.features)
-
-# %% [markdown]
-# `kv_caches` is `None` in training, else one `KVCache` a block; `past` counts the tokens in it, and positions go on from there. `embed` looks up the table, which is the output layer too if the config says `tied`, as in some small models. Weights start as in chapter 13's GPT.
-
-# %% [markdown]
+# The library's `Llama` is the same, with sizes from a config and with caches. If the config says `tied`, the table is the output layer too. (To read it whole: `course_lib/llama.py`.)
+#
 # ### It trains as GPT did
 #
 # Chapter 13's loop will do, with other settings. A Llama of 96,000 parameters reads the docstrings of your own Python, one character at a time.
@@ -852,7 +845,7 @@ print("in two steps", x @ A.T, "->", x @ A.T @ B.T)
 print("by the matrix       ", x @ (B @ A).T)
 
 # %% [markdown]
-# Seven numbers give a matrix of twelve. Larger matrices gain more: for 4,096 × 4,096 and $r = 8$ it is 65,536 numbers in place of 16.8 million, 0.4 %. The factor $\alpha / r$ is meant to keep the size of the correction about the same when you try another rank (Kalajdzievski 2023 argues for $\alpha / \sqrt r$). $B$ begins with zeros, so at first the model is what it was. $A$ begins with random numbers around 0. (If both were zero, nothing would ever move: *Going deeper*.)
+# Seven numbers give a matrix of twelve. Larger matrices gain more: for 4,096 × 4,096 and $r = 8$ it is 65,536 numbers in place of 16.8 million, 0.4 %. The factor $\alpha / r$ is meant to keep the size of the correction about the same when you try another rank. $B$ begins with zeros, so at first the model is what it was. $A$ begins with random numbers around 0; *Going deeper* shows why one of the two is zero, and not both.
 
 # %% [markdown]
 # ### Exercise 14.4 · Implement: LoRA, start, train and merge
@@ -954,7 +947,7 @@ for name, old in llama.named_parameters():
 claim("The weights that were there are untouched: without its correction the adapted model is the old one.", all(untouched))
 
 # %% [markdown]
-# One toy, one seed: a tiny correction achieves about half of the gain, with two learning rates that nobody tuned. (Hu et al., with up to 175 billion parameters, found results on a par with full fine-tuning.) Several corrections can share one model: for one of 7 billion parameters each takes 8 to 17 megabytes (rank 8 to 16, queries and values, 16 bits), and can be exchanged between two requests.
+# One toy, one seed: a tiny correction achieves about half of the gain, with two learning rates that nobody tuned. (Hu et al., with up to 175 billion parameters, found results on a par with full fine-tuning.) Several corrections can share one model: for Llama 2 7B each takes 8 to 17 megabytes (rank 8 to 16, queries and values, 16 bits).
 #
 # **Merging.** The correction is linear, so it can be added to the weight, $W + \frac{\alpha}{r} B A$. Then the model has its old shape and its old speed:
 
@@ -1021,12 +1014,8 @@ def quantize(weight):
 ch14.quantize(quantize)
 
 # %% [markdown]
-# A layer computes $y_o = s_o \sum_i x_i\,q_{oi}$: the scale stands outside the sum. In the library's version the incoming vectors may get 8 bits too (`activations`): each has its own scale (`to_int8`); whole numbers are multiplied, then both scales.
-
-# %%
-show_source(dequantize, Int8Linear.forward, Int8Linear.integer_sums)
-
-# %% [markdown]
+# A layer then computes $y_o = s_o \sum_i x_i\,q_{oi}$, the scale outside the sum. The library's `Int8Linear` does, and `quantize_model` puts it in the place of every `nn.Linear` of the blocks.
+#
 # Rounding 89,000 weights of our trained model to 255 values each (its table, also the output layer, stays in `float32`): **by what percentage does the validation loss rise?**
 
 # %%
@@ -1054,45 +1043,7 @@ claim(
 )
 
 # %% [markdown]
-# Each error is small, and errors of both signs add up slowly. Can it also be *faster*? On paper, yes, if the bytes are multiplied as they are. For one new token of one text, nearly each weight is fetched from memory and used once, and fetching takes far longer than computing. With 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
-
-# %%
-parameters = counted["llama-2-7b"]
-print(f"arithmetic      {1e3 * 2 * parameters / 1e15:.3f} ms a token")
-for bits in (16, 8, 4):
-    fetching = parameters * bits / 8 / 3.35e12  # seconds
-    print(f"read in {bits:2} bits {1e3 * fetching:.2f} ms a token")
-
-# %% [markdown]
-# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. Measured on one core, with a surprise in the middle row (GPT-2's sizes for the time, chapter 13's Shakespeare model for the loss; *share of memory speed*: 100 % = as fast as this core can merely read the weights):
-
-# %% tags=["fold"]
-# @title The ledger: speed and loss in eight bits
-FORMS = {"float32": "float32", "weights in 8 bits": "8 bits", "activations too": "8 bits, also activations"}
-speeds = {name: ledger.values("eight-bits", f"writing, {form}", "tokens_per_second") for name, form in FORMS.items()}
-faster = {name: [a / b for a, b in zip(values, speeds["float32"], strict=True)] for name, values in speeds.items()}
-of_memory = {name: ledger.values("eight-bits", f"writing, {form}", "share") for name, form in FORMS.items()}
-eight_loss = {name: ledger.values("eight-bits", f"Shakespeare, {form}", "valid_loss")[0] for name, form in FORMS.items()}
-
-
-def span(values, form):
-    """The least and the greatest of the repetitions."""
-    return f"{min(values):{form}} to {max(values):{form}}"
-
-
-table(
-    ["GPT, one text", "speed, float32 = 1", "share of memory speed", "validation loss"],
-    [[name, span(faster[name], ".2f"), span(of_memory[name], ".0%"), f"{eight_loss[name]:.4f}"] for name in FORMS],
-)
-claim(
-    "In each of three repetitions 8 bits for weights and activations write more than 1.6 times as fast as float32; for weights alone, at most 1.2 times. The loss changes by less than a thousandth.",
-    min(faster["activations too"]) > 1.6
-    and max(faster["weights in 8 bits"]) < 1.2
-    and max(abs(loss - eight_loss["float32"]) for loss in eight_loss.values()) < 1e-3,
-)
-
-# %% [markdown]
-# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. Only in the last row are whole numbers multiplied as they are. Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the activations so large that one scale a vector is too coarse; they multiply those in 16 bits. QLoRA (Dettmers et al. 2023) keeps the frozen weights in four bits and trains a LoRA beside them.
+# Each error is small, and errors of both signs add up slowly. Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the *activations* so large that 8 bits with one scale a vector are too coarse for them; they multiply those in 16. QLoRA (Dettmers et al. 2023) joins the last two sections: frozen weights in four bits, and a LoRA trained beside them. Are fewer bits also faster? *Going deeper* measures it.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1137,7 +1088,7 @@ claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published nu
 # %% [markdown]
 # ## 8 · The loop that trains in parallel
 #
-# The course began with a loop and gave it up for attention, partly because it could not be trained in parallel. Here the loop returns. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so a long text costs no more memory than a short one. But step $t$ must wait for step $t - 1$, and a GPU with 10,000 arithmetic units is mostly idle, unless batch and width fill it. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
+# The course began with a loop and gave it up for attention, partly because it could not be trained in parallel. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so a long text costs no more memory than a short one. But step $t$ must wait for step $t - 1$. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
 #
 # The obstacle is the $\tanh$. Leave it out, and let each entry of the state be multiplied by its own number, as the LSTM's cell is by its forget gate:
 #
@@ -1158,31 +1109,40 @@ diagrams.show("parallel_scan")
 # %%
 a, b = torch.full((4,), 0.5), torch.ones(4)
 for distance in (1, 2):
-    earlier_a, earlier_b = [F.pad(x[:-distance], (distance, 0)) for x in (a, b)]
+    earlier_a = F.pad(a[:-distance], (distance, 0))
+    earlier_b = F.pad(b[:-distance], (distance, 0))
     a, b = a * earlier_a, a * earlier_b + b  # join each step with an earlier one
     print(f"joined with the step {distance} before: b =", b)
 
-a, b = torch.rand(3, 50, 7).double(), torch.randn(3, 50, 7).double()  # (B, T, D)
-same = torch.allclose(linear_loop(a, b), linear_scan(a, b))
-print("the library's loop equals its scan:", same)
-
 # %% [markdown]
-# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. This is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait.
+# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. That is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait.
 #
-# Where do $a$ and $b$ come from? In a plain **state-space model** $a$ is learned and the same for all tokens. In the **minGRU** (Feng et al. 2024) a gate decides, as in chapter 05's GRU, but it looks at the token alone, not at the state: $h_t = (1 - z_t) \odot h_{t-1} + z_t \odot x_t W^\top$ with $z_t = \sigma(x_t W_z^\top + b_z)$. This is linear in $h$, so it can be scanned. Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token.
+# Where do $a$ and $b$ come from? A gate decides, as in chapter 05's GRU, but it may look at the token alone, not at the state. This is the **minGRU** (Feng et al. 2024):
+#
+# $$ h_t = (1 - z_t) \odot h_{t-1} + z_t \odot x_t W^\top, \qquad z_t = \sigma(x_t W_z^\top + b_z) . $$
+#
+# It is linear in $h$, so it can be scanned, and with the library's loop and scan it is three lines:
 
 # %%
-show_source(MinGRU.coefficients)
+x = torch.randn(3, 50, 7)  # (B, T, D)
+gate, content = nn.Linear(7, 7), nn.Linear(7, 7, bias=False)
+z = gate(x).sigmoid()
+a, b = 1 - z, z * content(x)  # both known for all tokens, before any state
+same = torch.allclose(linear_loop(a, b), linear_scan(a, b), atol=1e-6)
+print("states", tuple(linear_scan(a, b).shape), "loop equals scan:", same)
 
 # %% [markdown]
-# ### Attention without the softmax is such a loop
+# Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token. *Going deeper* times the scan against the loop. What does such a state remember? For that we need one that attention itself leads to.
+
+# %% [markdown]
+# ## 9 · Attention without the softmax is such a loop
 #
-# Now from the other side. Take attention and replace the measure of fit, $\exp(q \cdot k)$, by a product of features, $\phi(q) \cdot \phi(k)$ with $\phi(x) = \mathrm{elu}(x) + 1$, which is always positive (Katharopoulos et al. 2020):
+# Take attention and replace the measure of fit, $\exp(q \cdot k)$, by a product of features, $\phi(q) \cdot \phi(k)$ with $\phi(x) = \mathrm{elu}(x) + 1$, which is always positive (Katharopoulos et al. 2020):
 #
 # $$ y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}
 #    = \frac{\phi(q_t) \sum_{s \le t} \phi(k_s)^\top v_s}{\phi(q_t) \cdot \sum_{s \le t} \phi(k_s)} . $$
 #
-# The second form has $\phi(q_t)$ taken out of the sums, which the exponential does not allow. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector: $a_t = 1$, $b_t = \phi(k_t)^\top v_t$. **Linear attention is a recurrent network.** For training there is the first form, all positions at once. Written as below, it costs $T^2$, as attention does:
+# The second form has $\phi(q_t)$ taken out of the sums, which the exponential does not allow. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector. It is section 8's loop with $a_t = 1$ and $b_t = \phi(k_t)^\top v_t$: **linear attention is a recurrent network.** For training there is the first form, all positions at once:
 
 # %%
 show_source(linear_attention)
@@ -1193,7 +1153,7 @@ show_source(linear_attention)
 # %% [markdown]
 # ### Exercise 14.7 · Implement and explain: the loop that trains in parallel
 #
-# Difficulty ●●●○○ · 40 minutes · needs section 8
+# Difficulty ●●●○○ · 40 minutes · needs section 9
 #
 # With $\phi(x) = \text{elu}(x) + 1$, entry by entry, linear attention computes for each head $y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}$, without a division by $\sqrt K$. Write the same as a loop's step: one token comes in, and all that is known of those before it is a state of fixed size, the sums $S = \sum_s \phi(k_s)^\top v_s$ and $z = \sum_s \phi(k_s)$. Write it without the library's linear attention.
 
@@ -1282,38 +1242,6 @@ claim(
     torch.allclose(torch.stack(steps, 2), linear_attention(q, k, v)),
 )
 
-# %% [markdown]
-# ### Time, and what is remembered
-#
-# How does the time grow with the text? On one processor core, with linear attention in chunks of 64, all pairs within a chunk and the state between chunks:
-
-# %%
-show_source(linear_attention_chunked, linear_scan)
-
-# %% tags=["nbval-ignore-output"]
-rows = []
-for T in tqdm((64, 128, 256, 512, 1024, 2048), leave=False):
-    (a, b), (q, k, v) = torch.rand(2, 1, T, 64), torch.randn(3, 1, 4, T, 16)
-    ways = {"loop": partial(linear_loop, a, b), "scan": partial(linear_scan, a, b)}
-    ways["attention"] = partial(attention, q, k, v, causal=True)
-    ways["linear attention"] = partial(linear_attention_chunked, q, k, v)
-    found = measure.seconds(ways, rounds=3)
-    rows.append({"T": T, **{name: 1e3 * seconds for name, seconds in found.items()}})
-figures.times_by_length(rows)
-
-# %% tags=["fold"]
-# @title Checked: how the time grows
-longest = {name: rows[-1][name] / rows[-3][name] for name in rows[0] if name != "T"}
-claim(
-    "From 512 to 2,048 tokens attention's time grows by a larger factor than the loop's and than linear attention's; at 2,048 the scan takes less time than the loop and than attention.",
-    longest["attention"] > max(longest["loop"], longest["linear attention"])
-    and rows[-1]["scan"] < min(rows[-1]["loop"], rows[-1]["attention"]),
-    **{f"{name} grows": factor for name, factor in longest.items()},
-)
-
-# %% [markdown]
-# For twice as long a text the loop and linear attention take about twice as long, attention more than that. The scan promises no such thing: one core does all its $T \log_2 T$ work in turn. At 2,048 tokens it beats the loop for a plain reason: the loop is 2,048 steps of Python, the scan 11 rounds of large operations. So why is not every model such a loop?
-
 # %% tags=["fold"]
 # @title Checked: exercise 14.7's pairs, 200 draws
 def recall(seed, width=16, pairs=64):
@@ -1334,7 +1262,7 @@ claim(
 )
 
 # %% [markdown]
-# In 14.7 nothing was trained. Now two blocks learn to read `b7 k2 q7 ... k` and to say `2`: each token is a letter with its digit, the last a letter alone. **How many of 32 pairs does linear attention find?**
+# In 14.7 nothing was trained. What does a *trained* state remember? Two blocks learn to read `b7 k2 q7 ... k` and to say `2`: each token is a letter with its digit, the last a letter alone. **How many of 32 pairs does linear attention find?**
 
 # %%
 guess_3 = predict("right answers to 100 questions about 32 pairs", ...)
@@ -1365,14 +1293,14 @@ claim(
 )
 
 # %% [markdown]
-# GRU and gated recurrence, with 22 and 2.7 times linear attention's parameters, score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. Linear attention, which stores products of key and value, did learn to look up; that it fails by degrees as pairs are added suggests a limit. Newer layers change what is stored: RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade, DeltaNet (Schlag et al. 2021) first takes out what this key had stored. Other models mix in softmax attention every few layers, as Jamba (Lieber et al. 2024) does (*Going deeper* shows how it looks things up).
+# Linear attention, which stores products of key and value, learned to look up; that it fails by degrees as pairs are added suggests a limit. GRU and gated recurrence, with 22 and 2.7 times its parameters, score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. So some models mix both: Jamba (Lieber et al. 2024) has softmax attention in every eighth layer. *Going deeper* says how newer layers store more, and how attention looks things up.
 #
 # So much for the network. What makes it answer?
 
 # %% [markdown]
-# ## 9 · Where a chat model begins
+# ## 10 · Where a chat model begins
 #
-# Everything up to here predicts the next token of a text. What you talk to elsewhere is the same network, trained further in one or more of these ways.
+# What you talk to elsewhere is the same network, trained further in one or more of these ways.
 #
 # **Instruction tuning** shows it requests with good answers, in a fixed form with special tokens for who speaks. This is Llama 3's:
 #
@@ -1392,7 +1320,7 @@ claim(
 # **DPO** (Rafailov et al. 2023) learns from the comparisons directly, without a reward model; *Going deeper* has its loss.
 
 # %% [markdown]
-# ## 10 · Errors you will meet
+# ## 11 · Errors you will meet
 #
 # None of these raises an exception.
 #
@@ -1432,7 +1360,7 @@ with torch.no_grad():
         print(f"{name:9} equals the adapted layer:", same)
 
 # %% [markdown]
-# ## 11 · Design and run an ablation
+# ## 12 · Design and run an ablation
 #
 # Now it is your turn: a change, a guess, three seeds, and a sentence that says no more than they do.
 
@@ -1506,8 +1434,8 @@ ch14.an_ablation.compare(...)
 # This is the end of the course. You began with a table of letter pairs, and now hold the networks of today and the loop they came from, in code that you can read from top to bottom.
 #
 # - **Build:** load SmolLM2 (section 5), adapt it with `add_lora`, put it in 8 bits, and measure each step.
-# - **Read:** the Llama 3 report (Dubey et al. 2024). Its section 3.2 describes the network that you built, section 4 goes on where our section 9 stops.
-# - **Ask:** what does the last layer with softmax attention do that a state cannot? Section 8's task is small enough to find out.
+# - **Read:** the Llama 3 report (Dubey et al. 2024). Its section 3.2 describes the network that you built, section 4 goes on where our section 10 stops.
+# - **Ask:** what does the last layer with softmax attention do that a state cannot? Section 9's task is small enough to find out.
 #
 # ## References
 #
@@ -1524,7 +1452,7 @@ ch14.an_ablation.compare(...)
 # %% [markdown]
 # ## Going deeper
 #
-# Each part answers one question. They belong to sections 5 to 9.
+# Each part answers one question. They belong to sections 5 to 10.
 
 # %% [markdown] tags=["deeper"]
 # ### Why may the pairs of RoPE stand in another order?
@@ -1561,12 +1489,13 @@ print("left as they are:           ", torch.allclose(neighbours, careless))
 # - **mixture of experts** (Jiang et al. 2024): many feed-forward networks, of which each token is sent to a few, so a model has far more parameters than it uses for a token;
 # - **sliding windows**: some blocks look only at the last few thousand tokens, and keep no more in their cache;
 # - **QK-norm** (Henry et al. 2020): queries and keys are normed before their product;
-# - **rescaled RoPE**: the slow hands are slowed further, for longer texts (`rope_scaling`, as in Llama 3.1).
+# - **rescaled RoPE**: the slow hands are slowed further, for longer texts (`rope_scaling`, as in Llama 3.1); that every position has an angle does not mean that a trained model copes there (chapter 08, section 8);
+# - **states that forget**: section 9's state only adds. RWKV (Peng et al. 2023), gated linear attention (Yang et al. 2024) and Mamba-2 (Dao and Gu 2024) let what is old fade; DeltaNet (Schlag et al. 2021) first takes out what this key had stored.
 
 # %% [markdown] tags=["deeper"]
 # ### Why is one of LoRA's matrices zero, and not both?
 #
-# The output is $x A^\top B^\top$. By the product rule the gradient for $B$ contains $x A^\top$, and the gradient for $A$ contains $B$. If $B = 0$, then $A$ gets no gradient in the first step, but $B$ does, and from the second step on both learn. If both are 0, both gradients are 0, now and for ever:
+# The output is $x A^\top B^\top$, times $\alpha / r$. (Kalajdzievski 2023 argues for $\alpha / \sqrt r$.) By the product rule the gradient for $B$ contains $x A^\top$, and the gradient for $A$ contains $B$. If $B = 0$, then $A$ gets no gradient in the first step, but $B$ does, and from the second step on both learn. If both are 0, both gradients are 0, now and for ever:
 
 # %%
 linear = nn.Linear(5, 3)
@@ -1580,9 +1509,87 @@ for start in ("B zero", "both zero"):
     print(f"{start:10} has a gradient:", moves)
 
 # %% [markdown] tags=["deeper"]
+# ### Are eight bits also faster?
+#
+# On paper, yes, if the bytes are multiplied as they are. For one new token of one text, nearly each weight is fetched from memory and used once, and fetching takes far longer than computing. With 6.74 billion parameters on a GPU that reads $3.35 \cdot 10^{12}$ bytes and does about $10^{15}$ operations a second:
+
+# %%
+parameters = counted["llama-2-7b"]
+print(f"arithmetic      {1e3 * 2 * parameters / 1e15:.3f} ms a token")
+for bits in (16, 8, 4):
+    fetching = parameters * bits / 8 / 3.35e12  # seconds
+    print(f"read in {bits:2} bits {1e3 * fetching:.2f} ms a token")
+
+# %% [markdown]
+# Half of the bytes, half of the time, as long as memory is what we wait for: one text, or a few. Measured on one core, with a surprise in the middle row (GPT-2's sizes for the time, chapter 13's Shakespeare model for the loss; *share of memory speed*: 100 % = as fast as this core can merely read the weights):
+
+# %% tags=["fold"]
+# @title The ledger: speed and loss in eight bits
+FORMS = {"float32": "float32", "weights in 8 bits": "8 bits", "activations too": "8 bits, also activations"}
+speeds = {name: ledger.values("eight-bits", f"writing, {form}", "tokens_per_second") for name, form in FORMS.items()}
+faster = {name: [a / b for a, b in zip(values, speeds["float32"], strict=True)] for name, values in speeds.items()}
+of_memory = {name: ledger.values("eight-bits", f"writing, {form}", "share") for name, form in FORMS.items()}
+eight_loss = {name: ledger.values("eight-bits", f"Shakespeare, {form}", "valid_loss")[0] for name, form in FORMS.items()}
+
+
+def span(values, form):
+    """The least and the greatest of the repetitions."""
+    return f"{min(values):{form}} to {max(values):{form}}"
+
+
+table(
+    ["GPT, one text", "speed, float32 = 1", "share of memory speed", "validation loss"],
+    [[name, span(faster[name], ".2f"), span(of_memory[name], ".0%"), f"{eight_loss[name]:.4f}"] for name in FORMS],
+)
+claim(
+    "In each of three repetitions 8 bits for weights and activations write more than 1.6 times as fast as float32; for weights alone, at most 1.2 times. The loss changes by less than a thousandth.",
+    min(faster["activations too"]) > 1.6
+    and max(faster["weights in 8 bits"]) < 1.2
+    and max(abs(loss - eight_loss["float32"]) for loss in eight_loss.values()) < 1e-3,
+)
+
+# %% [markdown]
+# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. In the last row the incoming vectors have 8 bits too (`activations`), each with its own scale (`to_int8`); whole numbers are multiplied as they are, then both scales:
+
+# %%
+show_source(dequantize, Int8Linear.forward, Int8Linear.integer_sums)
+
+# %% [markdown] tags=["deeper"]
+# ### How does the time grow with the text?
+#
+# Of the loop, the scan, attention and linear attention: on one processor core, with linear attention in chunks of 64, all pairs within a chunk and the state between chunks:
+
+# %%
+show_source(linear_attention_chunked, linear_scan)
+
+# %% tags=["nbval-ignore-output"]
+rows = []
+for T in tqdm((64, 128, 256, 512, 1024, 2048), leave=False):
+    (a, b), (q, k, v) = torch.rand(2, 1, T, 64), torch.randn(3, 1, 4, T, 16)
+    ways = {"loop": partial(linear_loop, a, b), "scan": partial(linear_scan, a, b)}
+    ways["attention"] = partial(attention, q, k, v, causal=True)
+    ways["linear attention"] = partial(linear_attention_chunked, q, k, v)
+    found = measure.seconds(ways, rounds=3)
+    rows.append({"T": T, **{name: 1e3 * seconds for name, seconds in found.items()}})
+figures.times_by_length(rows)
+
+# %% tags=["fold"]
+# @title Checked: how the time grows
+longest = {name: rows[-1][name] / rows[-3][name] for name in rows[0] if name != "T"}
+claim(
+    "From 512 to 2,048 tokens attention's time grows by a larger factor than the loop's and than linear attention's; at 2,048 the scan takes less time than the loop and than attention.",
+    longest["attention"] > max(longest["loop"], longest["linear attention"])
+    and rows[-1]["scan"] < min(rows[-1]["loop"], rows[-1]["attention"]),
+    **{f"{name} grows": factor for name, factor in longest.items()},
+)
+
+# %% [markdown]
+# For twice as long a text the loop and linear attention take about twice as long, attention more than that. The scan promises no such thing: one core does all its $T \log_2 T$ work in turn. At 2,048 tokens it beats the loop for a plain reason: the loop is 2,048 steps of Python, the scan 11 rounds of large operations.
+
+# %% [markdown] tags=["deeper"]
 # ### How does a Transformer copy?
 #
-# The mixtures of section 8 keep some attention, because it can look things up. How does it do that? One case is understood well. A text names *Mr Dursley* early on; when *Mr Durs* comes again, a good guess is *ley* (the example is that of Elhage et al. 2021). The rule needs no English: **look for where this token stood last time, and say what came after it then.** A head that does this is an **induction head** (Olsson et al. 2022).
+# The mixtures of section 9 keep some attention, because it can look things up. How does it do that? One case is understood well. A text names *Mr Dursley* early on; when *Mr Durs* comes again, a good guess is *ley* (the example is that of Elhage et al. 2021). The rule needs no English: **look for where this token stood last time, and say what came after it then.** A head that does this is an **induction head** (Olsson et al. 2022).
 
 # %%
 diagrams.show("induction_head")
@@ -1656,7 +1663,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### How can a small model make a large one write faster, and change nothing?
 #
-# A large model waits for its memory at every token (section 7). So let a small *draft* model write a few tokens, and let the large one read them all at once, which takes hardly longer than one. In **speculative decoding** (Leviathan et al. 2023) the text still has *exactly* the large model's distribution. Let the draft have drawn $x$ with probability $q(x)$, where the large model has $p(x)$:
+# A large model waits for its memory at every token (*Are eight bits also faster?*). So let a small *draft* model write a few tokens, and let the large one read them all at once, which takes hardly longer than one. In **speculative decoding** (Leviathan et al. 2023) the text still has *exactly* the large model's distribution. Let the draft have drawn $x$ with probability $q(x)$, where the large model has $p(x)$:
 #
 # 1. accept $x$ with probability $\min(1, p(x) / q(x))$;
 # 2. otherwise draw from what is missing: $\max(0, p - q)$, made to sum to 1.
