@@ -1,7 +1,8 @@
 """When a high learning rate breaks a deep Post-LN model: at once, after several steps, or after a jump (chapter 11).
 
 The model and the training are those of chapter 11's first screen: 12 layers that should write 8 letters backwards.
-`plan` is the learning rate of each step, `train` trains with it, and the experiment repeats it for every plan.
+`plan` is the learning rate of each step, `train` trains with it, and `deep_jumps` repeats it for every plan.
+`deep_controls` trains Pre-LN at a high and a low rate, and Post-LN with an Adam that forgets what it has seen.
 """
 
 import torch
@@ -42,11 +43,24 @@ def examples(draws, size=32):
     return words, words.flip(1)
 
 
-def train(rates, seed, layers=12, every=10):
-    """Train Post-LN with Adam, one rate to a step.
+def make_model(seed, layers=12, residual="post-ln"):
+    """The untrained model: embedding, blocks, output layer; Pre-LN has a last norm before the output layer."""
+    torch.manual_seed(seed)
+    embedding = TokenEmbedding(LETTERS, WIDTH, Sinusoidal(WIDTH))
+    blocks = nn.Sequential(*(EncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0, residual=residual) for _ in range(layers)))
+    output = nn.Linear(WIDTH, LETTERS)
+    if residual == "pre-ln":
+        output = nn.Sequential(nn.LayerNorm(WIDTH), output)
+    return nn.Sequential(embedding, blocks, output)
+
+
+def train(rates, seed, layers=12, every=10, residual="post-ln", fresh=None):
+    """Train with Adam, one rate to a step.
 
     Args:
         rates: list of learning rates, one to a step; their number is a multiple of `every`.
+        residual: where the norms stand, as `EncoderLayer` takes it.
+        fresh: number of steps after which a new Adam, whose averages are empty, takes over; None keeps the first.
 
     Returns:
         row: dict, "loss" (mean of the last 20 steps, in nats a letter) and, on words that are not trained on, "alike"
@@ -54,14 +68,13 @@ def train(rates, seed, layers=12, every=10):
             gradient, of `feed_forward[2]` in the chapter, after the training over before it).
         history: list of dicts, "step" (`every`, 2 `every`, ...) and "loss", the mean of the `every` steps up to it.
     """
-    torch.manual_seed(seed)
-    embedding = TokenEmbedding(LETTERS, WIDTH, Sinusoidal(WIDTH))
-    blocks = nn.Sequential(*(EncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0) for _ in range(layers)))
-    model = nn.Sequential(embedding, blocks, nn.Linear(WIDTH, LETTERS))
+    model = make_model(seed, layers, residual)
     draws, fixed = torch.Generator().manual_seed(seed), examples(torch.Generator().manual_seed(99))
     optimizer = torch.optim.Adam(model.parameters(), lr=rates[0], fused=True)
     losses, before = [], first_gradient(model, fixed)
-    for rate in rates:
+    for step, rate in enumerate(rates):
+        if step == fresh:
+            optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
         optimizer.param_groups[0]["lr"] = rate
         loss = loss_on(model, examples(draws))
         loss.backward()
@@ -120,4 +133,22 @@ def deep_jumps(
         for count in counts:
             name = f"{kind}, {count} steps"
             results[name], history[name] = train(plan(kind, count, steps, high, low), seed, layers, every)
+    return {"results": results, "history": history}
+
+
+@experiment("deep-controls", "Deep Pre-LN at a high and a low rate, and deep Post-LN with a fresh Adam.")
+def deep_controls(seed, layers=12, steps=120, high=0.01, low=0.001, fresh=40, after=160, every=10):
+    """Rows "pre-ln, high rate", "pre-ln, low rate" and "post-ln, fresh Adam"; columns are those of `train`.
+
+    Words and matrices are those of `deep_jumps`. The last row has `fresh` steps at the high rate as there, then a new
+    Adam for `after` more.
+    """
+    trainings = {
+        "pre-ln, high rate": {"rates": [high] * steps, "residual": "pre-ln"},
+        "pre-ln, low rate": {"rates": [low] * steps, "residual": "pre-ln"},
+        "post-ln, fresh Adam": {"rates": [high] * (fresh + after), "fresh": fresh},
+    }
+    results, history = {}, {}
+    for name, training in trainings.items():
+        results[name], history[name] = train(seed=seed, layers=layers, every=every, **training)
     return {"results": results, "history": history}

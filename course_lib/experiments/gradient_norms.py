@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.experiments import experiment
+from course_lib.experiments import deep_jumps, experiment
 from course_lib.experiments.training_tricks import asked_loss, batches, make_model, translation_task
 from course_lib.optim import constant_schedule
 from course_lib.train import train_epoch
@@ -31,7 +31,7 @@ def gradient_norms(residual, layers, seed, *, xavier=False, width=32, batch_size
     task = task or translation_task(seed=seed)
     model = make_model(residual, layers, len(task.words), seed, width)
     if xavier:
-        _xavier(model.encoder)
+        _xavier(model.encoder.layers)
     streams = []
 
     def keep(layer, inputs):
@@ -50,9 +50,9 @@ def gradient_norms(residual, layers, seed, *, xavier=False, width=32, batch_size
     return found
 
 
-def _xavier(encoder):
+def _xavier(layers):
     """All matrices anew, uniform with variance 2 / (inputs + outputs), each of queries, keys and values by itself."""
-    for layer in encoder.layers:
+    for layer in layers:
         packed, out = layer.self_attn.in_proj_weight, layer.self_attn.out_proj.weight
         for matrix in (*packed.data.chunk(3), out, layer.linear1.weight, layer.linear2.weight):
             nn.init.xavier_uniform_(matrix)
@@ -158,6 +158,23 @@ def gradients(
         ratios = [gain["largest"] / gain["law"] for gain in found]
         row |= {"least": min(ratios), "most": max(ratios)}
         results[f"LayerNorm, width {D}, {'centred' if centred else 'not centred'}"] = row
+    return {"results": {name: _four_digits(row) for name, row in results.items()}}
+
+
+@experiment("first-over-last", "The first layer's gradient over the last's before training, by depth.")
+def first_over_last(seed, residuals=("post-ln", "pre-ln"), depths=(12, 24, 48)):
+    """Rows such as "post-ln, xavier, 12 layers"; the column is "ratio", of the feed-forward networks' last matrices.
+
+    The models and the batch are those of `deep_jumps`, untrained; "torch" is with torch's initial values.
+    """
+    batch, results = deep_jumps.examples(torch.Generator().manual_seed(seed)), {}
+    for residual, xavier, layers in itertools.product(residuals, (False, True), depths):
+        model = deep_jumps.make_model(seed, layers, residual)
+        if xavier:
+            _xavier(model[1])
+        deep_jumps.loss_on(model, batch).backward()
+        first, *_, last = (layer.linear2.weight.grad.norm().item() for layer in model[1])
+        results[f"{residual}, {'xavier' if xavier else 'torch'}, {layers} layers"] = {"ratio": first / last}
     return {"results": {name: _four_digits(row) for name, row in results.items()}}
 
 

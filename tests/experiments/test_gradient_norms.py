@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.experiments import gradient_norms, training_tricks
+from course_lib.experiments import deep_jumps, gradient_norms, training_tricks
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_xavier_redraws_every_matrix_of_the_layers():
     """Fails if a matrix keeps torch's size, or the packed one is drawn as if it had 3 D outputs of one kind."""
     encoder = training_tricks.make_model("pre-ln", 2, 9, 0, width=16).encoder
     before = [p.clone() for p in encoder.parameters()]
-    gradient_norms._xavier(encoder)
+    gradient_norms._xavier(encoder.layers)
     sizes = {(48, 16): 32, (16, 16): 32, (64, 16): 80, (16, 64): 80}  # inputs + outputs
     for parameter, old in zip(encoder.parameters(), before, strict=True):
         if parameter.ndim == 2:
@@ -184,3 +184,17 @@ def test_the_rows_of_the_gradients_are_the_measurements(monkeypatch):
     assert row["law"] == pytest.approx([5**0.5, 5**0.5 / 4], rel=1e-3)
     assert row["least"] == pytest.approx(1, rel=1e-3)
     assert results["LayerNorm, width 5, not centred"]["most"] > 1.1
+
+
+@pytest.mark.parametrize("residual", ["post-ln", "pre-ln"])
+def test_first_over_last_is_the_ratio_of_the_two_gradients(residual):
+    """Fails if the ratio is turned round, another matrix is measured, or Xavier's row has torch's values."""
+    results = gradient_norms.first_over_last(1, residuals=(residual,), depths=(2, 3))["results"]
+    kinds = [f"{residual}, {kind}, {layers} layers" for kind in ("torch", "xavier") for layers in (2, 3)]
+    assert list(results) == kinds
+    assert len({row["ratio"] for row in results.values()}) == 4
+    model = deep_jumps.make_model(1, 3, residual)
+    words, backwards = deep_jumps.examples(torch.Generator().manual_seed(1))
+    F.cross_entropy(model(words).flatten(0, 1), backwards.flatten()).backward()
+    first, last = (model[1][i].linear2.weight.grad.norm().item() for i in (0, 2))
+    assert results[f"{residual}, torch, 3 layers"]["ratio"] == pytest.approx(first / last, rel=1e-3)
