@@ -263,10 +263,7 @@ print("bank after savings: water, money", found[1, 2])
 # %% [markdown]
 # ## 3 · Why divide by the root?
 #
-# With $K = 2$ it only made the weights a little more even. But in large models queries and keys often have 64 or 128 numbers, and before training these are random. Suppose that their numbers are independent, with mean 0 and variance 1. (`nn.Linear` starts with a smaller variance, so its scores are smaller; they grow with the width in the same way.) Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ adds up $K$ of them: its variance is $K$, its standard deviation $\sqrt K$. So wide vectors have large scores, by chance alone, and the softmax turns differences of scores into ratios of weights. With 32 random keys, equal weights would be 0.03 each. How large is the largest at a very large width, $K = 1024$?
-
-# %%
-guess_weight = predict("the largest of 32 weights at width 1024, without root", ...)
+# With $K = 2$ it only made the weights a little more even. But in large models queries and keys often have 64 or 128 numbers, and before training these are random. Suppose that their numbers are independent, with mean 0 and variance 1. (`nn.Linear` starts with a smaller variance, so its scores are smaller; they grow with the width in the same way.) Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ adds up $K$ of them: its variance is $K$, its standard deviation $\sqrt K$. At a very large width, $K = 1024$, that should be 32:
 
 # %%
 generator = torch.Generator().manual_seed(1024)
@@ -274,6 +271,14 @@ q_random = torch.randn(200, 1, 1024, generator=generator)  # 200 queries
 k_random = torch.randn(200, 32, 1024, generator=generator)  # 32 keys for each
 scores_random = q_random @ k_random.mT  # (200, 1, 32)
 print(f"standard deviation of the scores: {scores_random.std():.1f}")
+
+# %% [markdown]
+# So wide vectors have large scores, by chance alone, and the softmax turns differences of scores into ratios of weights. With 32 keys, equal weights would be 0.03 each. How large is the largest?
+
+# %%
+guess_weight = predict("the largest of 32 weights at width 1024, without root", ...)
+
+# %%
 largest = scores_random.softmax(dim=-1).amax(dim=-1)  # (200, 1)
 largest_divided = (scores_random / math.sqrt(1024)).softmax(dim=-1).amax(dim=-1)
 undivided, divided = largest.mean().item(), largest_divided.mean().item()
@@ -609,8 +614,6 @@ with torch.no_grad():
 weights_shown = lookup.attend.weights  # (T, S), kept by the class
 print("pairs shown, digits (S,)", digits)
 print("asked in reverse    (T,)", found_digits.argmax(dim=1).tolist())
-
-# %%
 figures.lookup_weights(weights_shown, names[:8], digits)
 
 # %% tags=["fold"]
@@ -824,8 +827,8 @@ for sentence in task.test_sentences[:4]:
 # %%
 batches = coreference.ticket_batches(task.train, 64, torch.Generator().manual_seed(1))
 one_batch, their_tickets = next(batches)
-print("ids, tickets, real: True = a word (B, T)", tuple(one_batch.ids.shape))
-print("places of 'it' and of its noun    (B,)  ", tuple(one_batch.pronoun.shape))
+print("ids, tickets, real  (B, T)", tuple(one_batch.ids.shape))  # real: True = a word
+print("pronoun, referent   (B,)  ", tuple(one_batch.pronoun.shape))  # places in a row
 sentence_0 = [task.vocab.itos[i] for i in one_batch.ids[0]]
 tickets_0 = their_tickets[0].tolist()
 print("words  ", *sentence_0)
@@ -1362,8 +1365,6 @@ heights = torch.sin(2 * places) + 0.3 * torch.randn(40, generator=noise)  # valu
 asked = torch.linspace(0, 5, 400)  # queries (T,)
 distance = (asked[:, None] - places) ** 2 / 2  # (T, S)
 curves = {c: (-c * distance).softmax(dim=-1) @ heights for c in (0.1, 10.0, 3000.0)}
-
-# %%
 figures.kernel_regression(places, heights, asked, curves)
 
 # %% [markdown]
