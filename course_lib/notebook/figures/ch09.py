@@ -118,7 +118,7 @@ def look_across(weights, source, target):
         "<eos>.",
         caption="Where does the decoder look? In this block, before *dog*, *runs*, *through* and *snow*, mostly at "
         "the German word for what comes next. No training example says which word that is. (Not always: before *a* it "
-        "looks more at *hund* than at *ein*.)",
+        "looks most at *hund*, before the full stop and `<eos>` at the German `<eos>`.)",
     )
 
 
