@@ -383,7 +383,7 @@ print(f"{number_of_parameters(twin):,} parameters; the library's logits:", same)
 with torch.no_grad():
     z = untrained(word[None])[0, -1]  # (1, T) in, the last row of logits out: (V,)
 others = [i for i in range(V) if i != word[-1]]
-print(f"after Return: logit of n {z[word[-1]]:.0f}, largest other {z[others].max():.0f}")
+print(f"after Return: n {z[word[-1]]:.0f}, largest other logit {z[others].max():.0f}")
 
 # %% [markdown]
 # GPT-2's start is smaller. It draws nearly all weights from $\mathcal{N}(0, 0.02^2)$ and sets biases to 0. The weights that write into the stream it divides by $\sqrt{2N}$, because $2N$ parts add to the stream:
@@ -527,7 +527,7 @@ claim(
 #
 # ### Is that good?
 #
-# Compare it with chapter 01's tables of counts, on the same new text. We measure in bits *per character*, which are nats divided by $\ln 2$; each character that counts has at least `L`/2 others before it in its window. (So the GPT's number is a little below the last validation loss over $\ln 2$, where the windows' first halves count, too.)
+# Compare it with chapter 01's tables of counts, on the same new text. We measure in bits *per character*, nats divided by $\ln 2$. Only characters with at least `L`/2 others before them in their window count, so the GPT's number is a little below the last validation loss over $\ln 2$.
 
 # %% tags=["fold"]
 # @title Our GPT and the tables, on the same new text
@@ -586,7 +586,7 @@ best_n = min(by_n, key=by_n.get)
 print(f"speaker {stage_bits:.2f}, best table (n = {best_n}) {by_n[best_n]:.2f} bits per new character")
 
 # %% [markdown]
-# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. (They read eight tenths of the plays, the speaker nine; but every position of its windows counts, also those with few characters before them.) It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text.
+# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text. (The tables read eight tenths of the plays, the speaker nine; but every position of its windows counts, also those with few characters before them.)
 #
 # Its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 60 lines:
 
@@ -665,26 +665,28 @@ print(sample(speaker, "GREMIO:\n", 240, likeliest, characters))
 # %% [markdown]
 # Even at the end of its training it goes round in circles, as on the first screen. Often the last few characters decide. Nothing is drawn: once they come again, the same choice usually follows, and the next one, too. Holtzman et al. (2020) found such loops in *large* models.
 #
-# For such open text, chance helps, though pure chance sometimes draws nonsense. Three rules set how much chance, by the logits $z$:
+# For such open text, chance helps, though pure chance sometimes draws nonsense. Three rules set how much chance. Try each on four words that may follow *the cat sat on the*, with logits $z$.
 #
-# - **temperature** $\tau$: draw from $\mathrm{softmax}(z / \tau)$. Below 1 it prefers what is likely, above 1 it evens out. It cuts nothing.
-# - **top-k** (Fan et al. 2018): draw among the $k$ likeliest. Apart from ties it always leaves the same *number* of tokens.
-# - **top-p**, or *nucleus* (Holtzman et al. 2020): draw among the fewest tokens that together have a probability of at least $p$. The number adapts.
-#
-# Take four words that may follow *the cat sat on the*:
+# **Temperature** $\tau$: draw from $\mathrm{softmax}(z / \tau)$. Below 1 it prefers what is likely, above 1 it evens out. It cuts nothing:
 
 # %%
 four = ["mat", "sofa", "floor", "roof"]
 four_logits = torch.tensor([3.0, 2.0, 1.0, 0.0])
-z = four_logits
-print("greedy:         ", four[z.argmax()])
+print("greedy:         ", four[four_logits.argmax()])
 for tau in (0.5, 1.0, 2.0):
-    print(f"temperature {tau}:", (z / tau).softmax(dim=-1))
-top2 = z.masked_fill(z < z.topk(2).values[-1], -torch.inf)  # the others cannot come
+    print(f"temperature {tau}:", (four_logits / tau).softmax(dim=-1))
+
+# %% [markdown]
+# **Top-k** (Fan et al. 2018): draw among the $k$ likeliest. Logits below the $k$-th largest become $-\infty$, and softmax makes 0 of them, as under the mask. Apart from ties, the same *number* of tokens is always left:
+
+# %%
+second = four_logits.topk(2).values[-1]  # the smaller of the two largest
+top2 = four_logits.masked_fill(four_logits < second, -torch.inf)
+print("logits left:    ", top2)
 print("top-k, k = 2:   ", top2.softmax(dim=-1))
 
 # %% [markdown]
-# Top-p by hand, with $p = 0.9$: go down from the likeliest and add up, 0.64, 0.88, 0.97. The third token crosses 0.9, so three stay, and their probabilities are divided by 0.97.
+# **Top-p**, or *nucleus* (Holtzman et al. 2020): draw among the fewest tokens that together have a probability of at least $p$. Here the number adapts. By hand, with $p = 0.9$: go down from the likeliest and add up, 0.64, 0.88, 0.97. The third token crosses 0.9, so three stay, and their probabilities are divided by 0.97.
 #
 # Now the speaker. After `Good morro` it is nearly sure; where a speech begins it is not. Top-k with $k = 5$ leaves five characters in both places. And top-p with $p = 0.9$? (The library's `top_k_top_p` sets the logits of what is cut to $-\infty$.)
 
@@ -942,7 +944,7 @@ print("in parts equals at once:", largest < 1e-11)
 #
 # ### How much does it save?
 #
-# The speaker writes 200 tokens in both ways. **Without a cache, how many times as long as the first ten tokens do the last ten take, by their medians?**
+# The speaker writes 200 tokens in both ways; with the cache, it is given the newest token alone. **Without a cache, how many times as long as the first ten tokens do the last ten take, by their medians?**
 
 # %%
 guess_3 = predict("the last ten's time over the first ten's, without a cache", ...)
