@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 290
+#     minutes: 280
 #     needs: "chapters 06 (translation), 07 (attention) and 08 (position)"
 # ---
 
@@ -185,7 +185,7 @@ table(
 # 4. train in one pass, generate in a loop (9.5), and test what you have built;
 # 5. choose the right half, or both, for a task (9.6), and assemble the whole from your own parts (9.7).
 #
-# ***An hour and a quarter?** Read to the end of section 8. Sections 9 to 11 take half an hour more, the exercises of section 12 three hours.*
+# ***An hour and a quarter?** Read to the end of section 8. Sections 9 to 11 take 25 minutes more, the exercises of section 12 three hours.*
 
 # %% [markdown]
 # ## 1 · No loop
@@ -272,7 +272,7 @@ class Attention(nn.Module):
         return self.out(merged)
 
 # %% [markdown]
-# In our sentence every word may look at all eight tokens, so every entry of the mask is `True`. First the two tensors in the middle, whose shapes are worth knowing by heart; then the whole, beside what the library's trained layer gives. (From here on we test each part like this, as soon as it is built.)
+# In our sentence every word may look at all eight tokens, so every entry of the mask is `True`. First two tensors from the inside, then the whole. The last line tests it: with the same weights it must give what the library's layer gives. Every part will be tested so, as soon as it is built.
 
 # %%
 first = model.transformer.encoder.layers[0]  # of the trained translator
@@ -1578,7 +1578,7 @@ claim(
 )
 
 # %% [markdown]
-# Given the same words, one pass with the mask gives what generation gives word by word. Without the mask it does not.
+# Given the same words, one pass with the causal mask gives what a pass for each word gives. Without the mask it does not.
 
 # %% [markdown] tags=["deeper"]
 # ### Does the gradient reach every parameter, and order change nothing?
