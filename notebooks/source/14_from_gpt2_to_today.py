@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 330
+#     minutes: 320
 #     needs: "chapters 07 (attention), 08 (position) and 13 (GPT)"
 # ---
 
