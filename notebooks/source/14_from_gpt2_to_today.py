@@ -206,7 +206,7 @@ try_out(gpt, causal=True)
 #
 # Deep networks need a volume control. Each block adds to the residual stream, so the vectors grow. LayerNorm (chapter 09) does two things to a vector: it subtracts the mean, then it divides by the spread. Zhang and Sennrich (2019): dividing is enough.
 #
-# Take $x = (2, 4, 4, 8)$. Its squares are 4, 16, 16 and 64, their mean is 25, the root of it is 5. This is the **root mean square**, and $x / 5 = (0.4, 0.8, 0.8, 1.6)$. For a vector of `D` numbers, with a small $\epsilon$ against division by zero and one learned weight for each entry:
+# Take $x = (2, 4, 4, 8)$. Its squares are 4, 16, 16 and 64, their mean is 25, the root of it is 5. This is the **root mean square**, and $x / 5 = (0.4, 0.8, 0.8, 1.6)$. For a vector of `D` numbers, with a small $\epsilon$ against division by zero and one learned weight for each entry, which starts at 1:
 #
 # $$ \mathrm{RMSNorm}(x) = w \odot \frac{x}{\sqrt{\frac1D \sum_i x_i^2 + \epsilon}} . $$
 
@@ -1132,12 +1132,12 @@ same = torch.allclose(linear_loop(a, b), linear_scan(a, b), atol=1e-6)
 print("states", tuple(linear_scan(a, b).shape), "loop equals scan:", same)
 
 # %% [markdown]
-# Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token. *Going deeper* times the scan against the loop. What does such a state remember? For that we need one that attention itself leads to.
+# Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token. Attention seemed to be the opposite of such a loop. Is it? (*Going deeper* times the scan against the loop.)
 
 # %% [markdown]
 # ## 9 · Attention without the softmax is such a loop
 #
-# Take attention and replace the measure of fit, $\exp(q \cdot k)$, by a product of features, $\phi(q) \cdot \phi(k)$ with $\phi(x) = \mathrm{elu}(x) + 1$, which is always positive (Katharopoulos et al. 2020):
+# Attention compares each query with all keys, so it must keep them all. Replace its measure of fit, $\exp(q \cdot k)$, by a product of features, $\phi(q) \cdot \phi(k)$ with $\phi(x) = \mathrm{elu}(x) + 1$, which is always positive (Katharopoulos et al. 2020):
 #
 # $$ y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}
 #    = \frac{\phi(q_t) \sum_{s \le t} \phi(k_s)^\top v_s}{\phi(q_t) \cdot \sum_{s \le t} \phi(k_s)} . $$
@@ -1293,7 +1293,7 @@ claim(
 )
 
 # %% [markdown]
-# Linear attention, which stores products of key and value, learned to look up; that it fails by degrees as pairs are added suggests a limit. GRU and gated recurrence, with 22 and 2.7 times its parameters, score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. So some models mix both: Jamba (Lieber et al. 2024) has softmax attention in every eighth layer. *Going deeper* says how newer layers store more, and how attention looks things up.
+# Linear attention, which stores products of key and value, learned to look up; that it fails by degrees as pairs are added suggests a limit. GRU and gated recurrence, with 22 and 2.7 times its parameters, score about what naming the commonest digit would: after 1,000 steps they show no lookup, so their curves do not measure what their states can hold. Some models mix both: Jamba (Lieber et al. 2024) has softmax attention in every eighth layer. *Going deeper* says how newer layers store more, and how attention looks things up.
 #
 # So much for the network. What makes it answer?
 
