@@ -199,9 +199,6 @@ gpt = Block(norm=nn.LayerNorm, attn=MultiHeadAttention(D, num_heads=6), mlp=gpt_
 try_out(gpt, causal=True)
 
 # %% [markdown]
-# The first exchange is the smallest.
-
-# %% [markdown]
 # ## 1 · A norm that leaves the mean alone
 #
 # Deep networks need a volume control. Each block adds to the residual stream, so the vectors grow. LayerNorm (chapter 09) does two things to a vector: it subtracts the mean, then it divides by the spread. Zhang and Sennrich (2019): dividing is enough.
@@ -245,7 +242,7 @@ try_out(step_1, causal=True)
 #
 # GPT's feed-forward network makes `F` = 4 `D` hidden numbers, and an activation acts on each separately: negative ones are nearly cut to zero. With a **gate** one number says *what* is passed on, another *how much* of it, as in the LSTM (chapter 05).
 #
-# Shazeer (2020) put it into the feed-forward network. Two linear layers read the same $x$. One, the gate, passes through $\mathrm{silu}(z) = z\,\sigma(z)$, also called *swish*. Then they are multiplied, entry by entry:
+# Shazeer (2020) put it into the feed-forward network. Two linear layers read the same $x$. One, the gate, passes through $\mathrm{silu}(z) = z\,\sigma(z)$ (*swish*). Then they are multiplied, entry by entry:
 #
 # $$ \mathrm{SwiGLU}(x) = \left( \mathrm{silu}(x W_g^\top) \odot x W_u^\top \right) W_d^\top, \qquad W_g, W_u: (F, D), \quad W_d: (D, F) . $$
 #
@@ -261,8 +258,6 @@ print("passed on ", F.silu(gate) * content)
 # Nearly closed at −4, closed at 0, slightly negative between, partly open at 1, wide open at 4. What is new is the *product* of two functions of $x$, one of them linear, which GPT has only in attention.
 #
 # **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$, the next multiple of 256 after $10{,}923$.
-#
-# Both parts are yours.
 
 # %% [markdown]
 # ### Exercise 14.1 · Implement: two small parts
@@ -377,7 +372,7 @@ print("speeds", speeds, "turns", tuple(turns.shape), turns.dtype)
 print(scores)
 
 # %% [markdown]
-# Along each diagonal the number is the same: the same distance, the same score. A fast hand soon repeats; the slow ones tell its rounds apart. With the usual base of 10,000 and heads of width 128 the slowest needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000 for longer texts. In the library `rotations` makes the factors, the same for all blocks, and `rotate` multiplies by them.
+# Along each diagonal the number is the same: the same distance, the same score. A fast hand soon repeats; the slow ones tell its rounds apart. With the usual base of 10,000 and heads of width 128 the slowest needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000. In the library `rotations` makes the factors, the same for all blocks, and `rotate` multiplies by them.
 
 # %% tags=["fold"]
 # @title Checked: three times RoPE, equal diagonals
