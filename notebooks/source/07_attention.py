@@ -381,8 +381,9 @@ memory = x_savings  # (S, D), S = 4
 q_bank = x[2:3] @ W_q.T  # (T, K), T = 1
 k_memory, v_memory = memory @ W_k.T, memory @ W_v.T  # (S, K) each
 weights_memory = (q_bank @ k_memory.T / math.sqrt(2)).softmax(dim=-1)  # (T, S)
+h_memory = weights_memory @ v_memory  # (T, S) @ (S, K) -> (T, K)
 print("weights (T, S)", weights_memory)
-print("output (T, K)", weights_memory @ v_memory)
+print("output (T, K)", h_memory)
 
 # %% [markdown]
 # That is the vector of section 2, money: a query need not be part of what it looks at. This is **cross-attention**. Now the class gains `memory` and `mask`, and keeps its attention weights, so that we can look at them:
@@ -405,14 +406,17 @@ class PlainAttention(nn.Module):
         self.weights = scores.softmax(dim=-1)  # (B, T, S), new: kept
         return self.weights @ v  # (B, T, K)
 
+
+first_head = with_matrices(PlainAttention(D=4, K=2), W_q, W_k, W_v)
+print("as by hand:", torch.allclose(first_head(x[2:3], memory), h_memory))
+
 # %% [markdown]
-# Does the mask do its job? A test for every model: *change position $s$: no output that may not see $s$ may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
+# Does the mask do its job, too? A test for every model: *change position $s$: no output that may not see $s$ may change*, to the last bit. We change the last word of the first sentence, and the padding of the second.
 
 # %%
 changed = sentences.clone()  # (B, T, D)
 changed[0, 3] += 5  # "collapsed"
 changed[1, 2:] += 5  # the padding
-first_head = with_matrices(PlainAttention(D=4, K=2), W_q, W_k, W_v)
 for name, each in {"masked": both, "no mask": None}.items():
     old = first_head(sentences, mask=each)  # (B, T, K)
     new = first_head(changed, mask=each)
