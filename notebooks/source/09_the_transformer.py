@@ -108,7 +108,7 @@ for sentence, translation_ in zip(OWN_SENTENCES, whole, strict=True):
 # - *feed-forward networks* of either half: each word is processed on its own;
 # - *residual connections* of either half: what a layer finds is added to what it was given.
 #
-# **How many of these nine can it lose, each alone, and still write mostly the same words?** (*Mostly*: at least half, on average. We count the words that two translations share, wherever they stand, and divide by the length of the longer one, so added words count against it.)
+# **How many of these nine can it lose, each alone, and still write mostly the same words?** (*Mostly*: on average, the two translations share at least half of the longer one's words, wherever these stand.)
 
 # %%
 # from 0 to 9
@@ -272,7 +272,7 @@ class Attention(nn.Module):
         return self.out(merged)
 
 # %% [markdown]
-# In our sentence every word may look at all eight tokens, so every entry of the mask is `True`. First two tensors from the inside, then the whole. The last line tests it: with the same weights it must give what the library's layer gives. Every part will be tested so, as soon as it is built.
+# In our sentence every word may look at all eight tokens, so every entry of the mask is `True`. The last line tests our part: with the same weights it must give what the library's gives.
 
 # %%
 first = model.transformer.encoder.layers[0]  # of the trained translator
@@ -354,7 +354,7 @@ show_lengths("normalised", normalised)
 # %% [markdown]
 # All eight now have the length $\sqrt{128}$, about 11.3. Each vector is normalised *by itself*: a sentence's result depends neither on its neighbours in the batch nor on padding. In our blocks the norm will be `nn.LayerNorm(D)`, which holds $\gamma$ and $\beta$.
 #
-# It has a price: after the sum it stands on the gradient's short path, and rescales what passes. We build it so, as the paper of 2017 does: $\mathrm{norm}(x + f(x))$, **Post-LN**. Many later models normalise only what a sublayer reads, $x + f(\mathrm{norm}(x))$, **Pre-LN**, and leave that path alone. (Exercise 9.2 compares the two, *chapter 11* measures which trains better.)
+# There is a price: here, as in the paper of 2017, the norm stands after the sum, $\mathrm{norm}(x + f(x))$ (**Post-LN**), so it rescales the gradient on its short path. **Pre-LN**, $x + f(\mathrm{norm}(x))$, leaves that path alone. (*Chapter 11* measures which trains better.)
 #
 # Of the block's two lines one word is left: *think*.
 
@@ -658,7 +658,7 @@ claim("Ours translates all 12 sentences as the library does.", by_ours == whole)
 # %% [markdown]
 # **It translates**, on all twelve sentences word for word as the library's model does. From `Embedding` to `PlainTransformer` it takes fewer than eighty lines, blank ones not counted, and none is hidden, apart from torch's layers and chapter 08's table of positions. (*Going deeper* prints them in one piece.)
 #
-# *A good place to stop. You know every part of this Transformer. Exercises 9.1 to 9.5 (section 12) can be done from here. Three questions are left: how it learns, how you find out that something is wrong, and what BERT and GPT take from it.*
+# *A good place to stop. You know every part of this Transformer. Exercises 9.1 to 9.5 (section 12) can be done from here. Three questions are left: how does it learn, how do you test it, and what do BERT and GPT take from it?*
 
 # %% [markdown]
 # ## 9 · Train in one pass, generate in a loop
@@ -763,7 +763,7 @@ claim(
 # %% [markdown]
 # The low loss was not knowledge. The word to be predicted stood in the input, one place further on, and the model has probably learned to look there. When it generates, no word stands there. In training that happened only at the end of a sentence, where the answer was `<eos>`: a likely reason why, in this run, it says `<eos>` at once.
 #
-# With the causal mask no position sees the word that it must predict. For the same words, one pass then gives what writing word by word gives (*Going deeper* compares the numbers). So training needs no loop over the words; only generation does, where each word must be there before the next is asked for. What still differs is where the words come from: in training they are the true ones, in use the model's own.
+# With the causal mask no position sees the word that it must predict, and for the same words one pass gives what a pass for each word gives (*Going deeper* compares them). So training needs no loop over the words; only generation does. What still differs is where the words come from: in training they are the true ones, in use the model's own.
 
 # %% [markdown]
 # ## 10 · Test it, and errors you will meet
