@@ -189,9 +189,10 @@ def probe_train_steps(answer, micro, weights, trainings):
     class Mark:  # lives as long as the graph of its loss, or until the backward pass comes by
         pass
 
-    waiting, most, passes = weakref.WeakSet(), [0], []
+    waiting, most, passes, calls = weakref.WeakSet(), [0], [], [0]
 
     def loss_fn(model, batch):
+        calls[0] += 1
         x, y = batch
         loss, mark = (model(x) - y).square().sum(), Mark()
 
@@ -215,6 +216,7 @@ def probe_train_steps(answer, micro, weights, trainings):
         answer(model, micro, loss_fn, optimizer, scheduler, accumulate, max_norm)
         found.append([list(model.parameters()), scheduler.last_epoch])
     own = len(set(passes)) == len(passes) and most[0] <= 2  # a backward pass for each micro-batch, before the next
+    own = own and calls[0] == len(micro) * len(trainings)  # and one forward pass
     return [*found, own]
 
 

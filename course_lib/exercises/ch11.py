@@ -300,7 +300,7 @@ def warmup_stable_decay(student):
 
 @check(
     hints=(
-        "With both sublayers giving 0, a Pre-LN block must return x itself. What does the block above return?",
+        "What does each sublayer of the block above read? In Pre-LN a norm stands before it, and each has its own.",
         "x plus attention of norm1 of x; then that plus feed-forward of norm2 of that",
         "y = x + attend(norm1(x)), and the same again with the other two",
     )
@@ -316,10 +316,13 @@ def pre_ln_block(student):
     if close(got, y + forward(norm2(y)), most):
         return
     n, post = norm1(x), norm1(x + attend(x))
-    shifted = n + attend(n)
+    shifted, behind = n + attend(n), x + norm1(attend(x))
     mistakes = {
         "the block returns x": x,
-        "that is the block as it stands above": shifted + norm2(forward(shifted)),
+        "that is the block as it stands above": behind + forward(norm1(behind)),
+        "the attention's output is normalised; norm1 belongs before it": behind + forward(norm2(behind)),
+        "both norms stand after their sublayers; they belong before them": behind + norm2(forward(behind)),
+        "the stream is replaced by norm1 of x, and norm2 stands after its sublayer": shifted + norm2(forward(shifted)),
         "norm1 stands in place of the residual: x itself must be added, not norm1 of x": (
             shifted + forward(norm2(shifted))
         ),
@@ -641,16 +644,17 @@ MISTAKES = [
 
 
 def _watched():
-    """`_squares` as a loss, and what it sees: losses that wait for their backward pass, and the passes' numbers.
+    """`_squares` as a loss, and what it sees: losses that wait for their backward pass, the passes' numbers, its calls.
 
     A mark lives as long as the graph of its loss, or until the backward pass comes by.
     """
-    waiting, most, passes = weakref.WeakSet(), [0], []
+    waiting, most, passes, calls = weakref.WeakSet(), [0], [], [0]
 
     class Mark:
         pass
 
     def loss_fn(model, batch):
+        calls[0] += 1
         loss, count = _squares(model, batch)
         mark = Mark()
 
@@ -664,7 +668,7 @@ def _watched():
             most[0] = max(most[0], len(waiting))
         return loss, count
 
-    return loss_fn, most, passes
+    return loss_fn, most, passes, calls
 
 
 @check(
@@ -679,7 +683,7 @@ def train_steps(student):
     micro = [[_draw(n, 3, seed=n), 3 * _draw(n, 2, seed=10 + n)] for n in (2, 5, 1, 3, 4, 6)]
     before, _ = _loop([], 1, 1.0)
     trainings = ((2, 0.7), (3, 100.0))  # every step is clipped, none is
-    found, (loss_fn, most, passes) = [], _watched()
+    found, (loss_fn, most, passes, calls) = [], _watched()
     for accumulate, max_norm in trainings:
         model, optimizer, scheduler = _training()
         student(model, micro, loss_fn, optimizer, scheduler, accumulate, max_norm)
@@ -697,6 +701,9 @@ def train_steps(student):
         if len(set(passes)) < len(passes):
             raise Wrong("the weights are right, but one backward() serves several micro-batches, whose graphs must all "
                         "be kept until then: call backward() once a micro-batch")  # fmt: skip
+        if calls[0] > len(trainings) * len(micro):
+            raise Wrong("the weights are right, but a micro-batch goes through the model more than once, which costs "
+                        "time: keep a running total of the counts, and divide the gradients at the end")  # fmt: skip
         if most[0] > 2:  # 2: the one before may still have its name
             raise Wrong("the weights are right, but the losses of a step, and so their graphs, are kept until its end: "
                         "call backward() before the next micro-batch is computed")  # fmt: skip
