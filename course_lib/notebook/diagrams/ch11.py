@@ -28,14 +28,14 @@ def _branch(ax, x, y, boxes):
 @diagram(
     alt="Three columns, each a residual stream from x at the bottom to h at the top with two sublayers at its side. "
     "Post-LN: after each plus a norm stands on the stream itself. Pre-LN: the norms stand in the branches, before "
-    "attention and feed-forward; nothing stands on the stream. ReZero: no norms; a factor alpha, at first 0, stands "
-    "in each branch after the sublayer.",
+    "attention and feed-forward; on the stream stands only one last norm, above both sublayers. ReZero: no norms; a "
+    "factor alpha, at first 0, stands in each branch after the sublayer.",
     caption="What stands on the green line? In Post-LN a norm after each addition, which every gradient must pass. In "
-    "Pre-LN and ReZero nothing but additions: through the blocks a path without any norm or weight.",
+    "Pre-LN and ReZero the path through the blocks passes additions only; above the last block Pre-LN has one norm.",
 )
 def norm_placement():
     """Draw Post-LN, Pre-LN and ReZero side by side."""
-    ax = canvas(14.4, 9.3)
+    ax = canvas(14.4, 10.2)
     norm, attend, forward = ("norm", "Add & Norm"), ("attention", "self-attention"), ("feed-forward", "feed-forward")
     alpha = (r"$\times\;\alpha$", "gradient")
     columns = {
@@ -46,7 +46,7 @@ def norm_placement():
     for i, (name, (first, second, on_stream)) in enumerate(columns.items()):
         x = 1.3 + 4.9 * i
         box(ax, x, 0.5, "$x$", kind="input", w=1.2, h=0.66, size=11)
-        _stream(ax, x, 0.85, 7.85)
+        _stream(ax, x, 0.85, 8.75)
         y = 1.15
         for branch in (first, second):
             top = _branch(ax, x, y, branch)
@@ -54,6 +54,8 @@ def norm_placement():
                 box(ax, x, top + 0.75, "norm", kind="Add & Norm", w=1.4, h=0.6, size=9.5)
                 top += 0.9
             y = top + 0.5
-        box(ax, x, 8.2, "$h$", kind="hidden", w=1.2, h=0.66, size=11)
-        label(ax, x + 0.9, 8.95, name, size=11, weight="bold")
+        if name == "Pre-LN":
+            box(ax, x, 8.12, "last norm", kind="Add & Norm", w=1.9, h=0.6, size=9.5)
+        box(ax, x, 9.1, "$h$", kind="hidden", w=1.2, h=0.66, size=11)
+        label(ax, x + 0.9, 9.85, name, size=11, weight="bold")
     return ax

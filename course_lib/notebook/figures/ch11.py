@@ -30,20 +30,20 @@ def deeper():
     )
 
 
-def hook_losses(losses, blind):
-    """Loss by step of 12 layers without a change, at a tenth of the rate, and with a warm-up; `blind`: of a guess."""
+def cures(losses, blind):
+    """Loss by step of 12 layers unchanged and with each of three cures; `blind`: of a guess."""
     ax, steps = plots.axes(height=3.3), len(next(iter(losses.values())))
     ax.plot([1, steps], [blind, blind], "--", color=plots.COLORS["muted"], linewidth=1)
     series = {name: (range(1, len(curve) + 1), curve) for name, curve in losses.items()}
-    colors = dict(zip(losses, ("Post-LN", "ink", "Post-LN, warm-up"), strict=True))
+    colors = dict(zip(losses, ("Post-LN", "ink", "Post-LN, warm-up", "Pre-LN"), strict=True))
     plots.lines(ax, series, "optimizer step", "training loss (nats per letter)", colors, direct=True)
     show(
         ax,
-        alt="Three loss curves over 120 steps, all of 12 layers. Unchanged: it stays on the dashed line at ln 16. With "
+        alt="Four loss curves over 120 steps, all of 12 layers. Unchanged: it stays on the dashed line at ln 16. With "
         "a tenth of the rate and with a warm-up it falls to a little above 2; with the warm-up it rises again for a "
-        "while around step 60.",
-        caption="Does a warm-up get the 12 layers going? Yes, and so does a tenth of the rate. Dashed: a blind guess "
-        "among 16 letters. With the warm-up the loss rises again as the rate nears its full value (step 60).",
+        "while around step 60. With Pre-LN it falls to near 0.",
+        caption="What gets the 12 layers going? A tenth of the rate, a warm-up (its loss rises again as the rate nears "
+        "its full value, at step 60), and, far ahead of both, Pre-LN. Dashed: a blind guess among 16 letters.",
     )
 
 
@@ -91,11 +91,11 @@ def jacobian_norm(lengths, centred, shifted):
     )
 
 
-def _draw_looks(ax, seen, key, log=True):
+def _draw_steps(ax, by_training, key, log=True):
     """Draw one measurement of the first 40 steps, a line for each run: {name: one {step: values} a seed}."""
-    for name, runs in seen.items():
+    for name, runs in by_training.items():
         for i, run in enumerate(runs):
-            values, label = [look[key] for look in run.values()], None if i else name
+            values, label = [measured[key] for measured in run.values()], None if i else name
             ax.plot(list(run), values, "o-", markersize=2.5, linewidth=1.4, color=plots.color(name), label=label)
     ax.set_xscale("symlog", linthresh=1)
     ax.set_xticks([0, 1, 3, 10, 40], ["0", "1", "3", "10", "40"])
@@ -127,6 +127,8 @@ def way_down(ways):
     for (step, way), alpha in zip(ways.items(), (0.4, 0.6, 0.8, 1.0), strict=True):
         name = "before training" if step == 0 else f"after {step} step{'s' * (step > 1)}"
         ax.plot(range(len(way)), way, color=plots.color("Post-LN"), alpha=alpha, label=name)
+        passed = range(1, len(way), 2)  # a norm, then an addition
+        ax.plot(passed, [way[i] for i in passed], ".", markersize=5, color=plots.color("Post-LN"), alpha=alpha)
     ax.set(yscale="log", xlabel="norms and additions passed, from the top", ylabel="length of the gradient")
     ax.set_xticks(range(0, len(way), 8))
     plots.direct_labels(ax)
@@ -136,15 +138,15 @@ def way_down(ways):
         "moments. All lines start at the same height. Before training the line stays nearly level; after 1 step it "
         "falls about tenfold, after 5 steps a thousandfold, after 40 steps by almost six orders of magnitude.",
         caption="Where does the gradient of the failing model die? On its way down: at the top it always has the same "
-        "length. (Seed 0; each norm is followed by an addition.)",
+        "length. Dots: after a norm; each is followed by an addition. (Seed 0.)",
     )
 
 
-def first_steps(seen):
+def first_steps(by_training):
     """How alike the outputs are, and the first layer's gradient, by steps taken."""
     panels = plots.grid(1, 2, width=7.0, height=3.1)[0]
-    _draw_looks(panels[0], seen, "alike", log=False)
-    _draw_looks(panels[1], seen, "gradient")
+    _draw_steps(panels[0], by_training, "alike", log=False)
+    _draw_steps(panels[1], by_training, "gradient")
     panels[0].set_ylim(0, 1.05)
     panels[0].set_title("1 · how alike are the outputs?", fontsize=10)
     panels[1].set_title("2 · how long is the first layer's gradient?", fontsize=10)
@@ -160,10 +162,10 @@ def first_steps(seen):
     )
 
 
-def last_sums(seen):
+def last_sums(by_training):
     """Standard deviation of what the last norm reads, by steps taken."""
     ax = plots.axes(height=2.8)
-    _draw_looks(ax, seen, "reads")
+    _draw_steps(ax, by_training, "reads")
     ax.set_ylabel("what the last norm reads")
     plots.direct_labels(ax)
     show(
@@ -175,10 +177,10 @@ def last_sums(seen):
     )
 
 
-def step_sizes(seen):
+def step_sizes(by_training):
     """How far a weight of the first layer moves in a step, by steps taken."""
     ax = plots.axes(height=2.8)
-    _draw_looks(ax, seen, "step")
+    _draw_steps(ax, by_training, "step")
     ax.set_ylabel("mean step of a weight")
     plots.direct_labels(ax)
     show(
@@ -374,8 +376,7 @@ def schedule_units(ways):
         "and falls to near 0 at the end. Stepped once a micro-batch it is 0 from step 8 on. Stepped once an epoch it "
         "has three levels, all in the rise, at most one half.",
         caption="When does each schedule end? Stepped per micro-batch after a quarter of the training; stepped per "
-        "epoch never: "
-        "it does not leave the warm-up.",
+        "epoch, it never ends: it does not leave the warm-up.",
     )
 
 
