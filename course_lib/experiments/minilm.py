@@ -4,8 +4,8 @@ Read `embed`, texts to vectors, and `minilm_search`, which finds texts by meanin
 few labelled reviews, `minilm_bag` gives the same reviews to a bag of words, `minilm_probe` asks its frozen layers. The
 reviews are those of `imdb_bert.imdb_bert_curves`, to learn from and to be tested on, and nothing was chosen on a test.
 
-The model (6 layers, D 384, 22.7 million parameters) learned to imitate a larger network of BERT's kind, and then, from
-more than a billion pairs of texts that belong together, to give such texts similar vectors.
+The model (6 layers, D 384, 22.7 million parameters) descends from a network that learned to imitate a larger one of
+BERT's kind; it learned from more than a billion pairs of texts that belong together to give such texts similar vectors.
 
 Source: Wang et al. (2020), "MiniLM: Deep Self-Attention Distillation for Task-Agnostic Compression of Pre-Trained
 Transformers", arXiv:2002.10957; Reimers and Gurevych (2019), "Sentence-BERT", arXiv:1908.10084; the model's page,
@@ -264,6 +264,24 @@ def minilm_judge(seed, size=100, epochs=8, tested=200, length=256, batch_size=16
     row |= {"texts": list(JUDGED), "wanted": list(JUDGED.values())}
     row["positive"] = margins(model, short, bf16=False).sigmoid()
     return {"results": {f"{size} labels": row}, "history": {f"{size} labels": history}}
+
+
+def recorded_judge(seed=0, size=100):
+    """The lines that the chapter's judge prints as it learns and judges, of a recorded run of `minilm_judge`.
+
+    Returns:
+        list of str: the loss of every second pass and the one before it, the accuracy on new reviews, the verdicts.
+    """
+    record = ledger.load("minilm-judge")
+    name, batch_size = f"{size} labels", record["config"]["batch_size"]
+    run = next(run for run in record["runs"] if run["seed"] == seed)
+    steps, losses = -(-size // batch_size), [entry["train_loss"] for entry in run["history"][name]]
+    lines = [f"step {steps * n}, loss {(losses[n - 2] + losses[n - 1]) / 2:.2f}" for n in range(2, len(losses) + 1, 2)]
+    row = run["results"][name]
+    lines.append(f"new reviews {row['accuracy']:.2f}")
+    for text, p in zip(row["texts"], row["positive"], strict=True):
+        lines.append(f"{'positive' if p > 0.5 else 'negative'} {max(p, 1 - p):.2f}  {text}")
+    return lines
 
 
 # --- the same reviews for others ----------------------------------------------------

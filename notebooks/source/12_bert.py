@@ -68,7 +68,7 @@ from course_lib.utils import huggingface, number_of_parameters
 set_seed(0)
 
 # %% [markdown]
-# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks. There are 4,608: 3,608 to read, 400 new ones to be judged, and 600 with labels, of which the network gets a hundred. They are the example of sections 1 to 5. The network, **the small BERT**, is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
+# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks. There are 4,608: 3,608 to read, 400 new ones to be judged, and 600 with labels, of which the network gets a hundred. They are the example of sections 1 to 5. The network is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
 
 # %%
 task = toys.review_task(seed=0)
@@ -80,7 +80,8 @@ for review in task.reviews[:3]:  # of the 400 to be judged
 # %%
 guess_1 = predict("the share of new reviews judged right after reading the 3,608", ...)
 
-# %%
+# %% tags=["fold"]
+# @title The run, with the library's network
 untrained = toys.small_bert(task)
 small_bert = copy.deepcopy(untrained)
 toys.pretrain(small_bert, task, seed=0)  # 800 steps; no label is read here
@@ -127,11 +128,11 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them: only one of the two has read before. Two names stay: `untrained`, the random start that both share, and `small_bert`, which has read.
+# Same network, same hundred labels, the same 150 steps on them: only one of the two has read before.
 #
-# **Sections 1 to 5, some 70 minutes,** make such a judge: hide words of one sentence by hand (1), build the network that guesses them (2), decide how to hide (3), let the network read (4), and give it a new last layer that judges (5). At the end you save it, load it, and try it on a sentence of your own.
+# **Sections 1 to 5, some 70 minutes,** make such a judge, all in your own lines: hide words of one sentence by hand (1), build the network that guesses them (2), decide how to hide (3), let the network read (4), and give it a new last layer that judges (5). At the end you save it, load it, and try it on a sentence of your own.
 #
-# **Sections 6 to 10, for a second sitting,** do the same with real words and MiniLM, a published network.
+# **Sections 6 to 9, for a second sitting,** take the same steps with real words and MiniLM, a published network, and search with it.
 #
 # *The reading took 800 steps of its own. Section 5 gives the other network as many.*
 #
@@ -172,43 +173,26 @@ print("inputs ", *(vocab.itos[i] for i in masked_ids[0]))
 print("targets", old_words[0].tolist())  # (B, T)
 
 # %% [markdown]
-# **Predict.** The small BERT reads the input. It returns logits for *every* position, V = 45 numbers each, though only two positions count.
-
-# %% tags=["nbval-ignore-output"]
-with torch.no_grad():
-    plot_logits, _ = small_bert(masked_ids)  # (B, T, V), and one not needed here
-print("logits", tuple(plot_logits.shape))
-for t in chosen:
-    probs = plot_logits[0, t].softmax(dim=-1)  # (V,)
-    best = [f"{vocab.itos[i]} {probs[i]:.2f}" for i in probs.topk(4).indices]
-    print(f"token {t}:", ", ".join(best))
-
-# %% [markdown]
-# At token 8 there is no doubt. Token 2 must be a *thing*, but which one? In the grammar of these reviews nothing says, and its eight things share the probability.
+# **Predict.** What would *you* say? Token 8 is *was*, without a doubt. Token 2 must be a *thing*: these reviews know eight, and nothing says which it is. So give *was* the probability 1, and each thing 1/8.
 #
-# **The loss** is the negative log-probability of the old token, averaged over the chosen positions alone. The other ten positions show their own answer, so they prove nothing.
+# **The loss** is the negative log-probability of the old token, averaged over the chosen positions alone. The other ten positions show their own answer, so they prove nothing. For your prediction, and for a blind guess among all V = 45 tokens:
 
-# %% tags=["nbval-ignore-output"]
-for name, reader in {"pre-trained": small_bert, "untrained": untrained}.items():
-    with torch.no_grad():
-        log_probs = reader(masked_ids)[0].log_softmax(dim=-1)  # (B, T, V)
-    nats = [-log_probs[0, t, old_words[0, t]].item() for t in chosen]
-    print(f"{name:11} {nats[0]:.2f} and {nats[1]:.2f}: mean {sum(nats) / 2:.2f} nats")
-print(f"guessing blindly: ln V = {math.log(V):.2f} nats")
+# %%
+for name, probs in {"yours": [1 / 8, 1], "blind": [1 / V, 1 / V]}.items():
+    nats = [math.log(1 / p) for p in probs]  # of "plot" and of "was"
+    print(f"{name} {nats[0]:.2f} and {nats[1]:.2f}: mean {sum(nats) / 2:.2f} nats")
 
 # %% tags=["fold"]
-# @title Checked: what it knows about the two words
-things, good, bad = (
-    torch.tensor([vocab.stoi[word] for word in words_of_kind])
-    for words_of_kind in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
-)
-at_thing, at_verb = plot_logits[0, chosen].softmax(dim=-1)
+# @title Checked: what can be known about the two words
+fitting = [
+    review.words
+    for review in toys.review_text()
+    if len(review.words) == len(words) and all(i + 1 in chosen or word == words[i] for i, word in enumerate(review.words))
+]
 claim(
-    "The verb is found; at the other mask it knows that a thing is wanted, but not which one.",
-    vocab.itos[at_verb.argmax()] == "was" and at_thing[things].sum() > 0.95 and at_thing.max() < 0.4,
-    verb=at_verb.max(),
-    all_things=at_thing[things].sum(),
-    likeliest_thing=at_thing.max(),
+    "Of all reviews of the language that fit the visible words, each has *was* there, and the eight things occur equally often.",
+    {review[7] for review in fitting} == {"was"}
+    and sorted(Counter(review[1] for review in fitting).values()) == [len(fitting) / 8] * 8,
 )
 
 # %% [markdown]
@@ -299,15 +283,18 @@ def init_small(network):
 
 
 set_seed(0)
-plain = init_small(MaskedLM(PlainBERT(V)))
+reader = init_small(MaskedLM(PlainBERT(V)))
 all_real = torch.ones_like(masked_ids, dtype=torch.bool)
+logits = reader(masked_ids, all_real)
+loss = F.cross_entropy(logits.flatten(0, 1), old_words.flatten())  # skips -100
 print("ids       ", tuple(masked_ids.shape))
-print("vectors   ", tuple(plain.bert(masked_ids, all_real).shape))
-print("logits    ", tuple(plain(masked_ids, all_real).shape))
-print("parameters", number_of_parameters(plain))
+print("vectors   ", tuple(reader.bert(masked_ids, all_real).shape))
+print("logits    ", tuple(logits.shape))
+print("parameters", number_of_parameters(reader))
+print(f"loss       {loss:.2f} nats, a blind guess {math.log(V):.2f}")
 
 # %% [markdown]
-# To see what it knows, we look at one gap: *i found the plot lovely , ___ critics called it boring .* `fill` gives the probabilities at each gap of a sentence, `best_three` names the likeliest words:
+# It returns V logits for *every* position, though only two count, and guesses about as well as a blind one. To watch it learn we take one gap: *i found the plot lovely , ___ critics called it boring .* `fill` gives the probabilities at each gap of a sentence, `best_three` names the likeliest words:
 
 # %% tags=["nbval-ignore-output"]
 def fill(network, sentence):
@@ -324,10 +311,10 @@ def best_three(probs):  # (V,)
 
 
 gap = "i found the plot lovely , _ critics called it boring ."
-print(best_three(fill(plain, gap)[0]))
+print(best_three(fill(reader, gap)[0]))
 
 # %% [markdown]
-# It knows nothing yet. Keep the two networks apart: `small_bert`, the library's, has read; `plain`, yours, will read in section 4. What should it be asked, so that it learns?
+# It knows nothing yet. What should it be asked, so that it learns?
 #
 # - Two things of BERT are left out: its dropout, and a second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
 
@@ -400,12 +387,12 @@ def hide_in_tests(seed):
 
 
 with torch.no_grad():
-    plain_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(test_ids, test_real)
+    our_logits = copy_weights(untrained, MaskedLM(PlainBERT(V)))(test_ids, test_real)
     library_logits, _ = untrained(test_ids, test_real)
 claim(
     "With the same weights your network and the library's give the same logits at all real tokens of 400 padded reviews.",
-    torch.allclose(library_logits[test_real], plain_logits[test_real], atol=1e-5),
-    largest_difference=(library_logits - plain_logits)[test_real].abs().max(),
+    torch.allclose(library_logits[test_real], our_logits[test_real], atol=1e-5),
+    largest_difference=(library_logits - our_logits)[test_real].abs().max(),
 )
 by_library = mask_tokens(test_ids, words_only, V, MASK, generator=torch.Generator().manual_seed(0), first_regular_id=FIRST)
 claim(
@@ -436,30 +423,30 @@ def adamw(network, rate, steps):
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
-plain = init_small(MaskedLM(PlainBERT(V)))  # section 2's
+reader = init_small(MaskedLM(PlainBERT(V)))  # section 2's
 draws = torch.Generator().manual_seed(0)
 stream = endless(task.unlabelled, [0] * len(task.unlabelled), 32, draws)
-optimizer, schedule = adamw(plain, 0.003, steps=800)
+optimizer, schedule = adamw(reader, 0.003, steps=800)
 losses = []
 for step in tqdm(range(1, 801), leave=False):
     ids, real, _ = next(stream)
     inputs, targets = hide_words(ids, real, draws)  # hide
-    logits = plain(inputs, real)  # predict: (B, T, V)
+    logits = reader(inputs, real)  # predict: (B, T, V)
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())  # measure
     optimizer.zero_grad()  # improve, down to schedule.step()
     loss.backward()
-    nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+    nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
     optimizer.step()
     schedule.step()
     losses.append(loss.item())
     if step % 200 == 0:
         print(f"step {step}, loss {sum(losses[-50:]) / 50:.2f}", end=": ")
-        print(best_three(fill(plain, gap)[0]))
+        print(best_three(fill(reader, gap)[0]))
 
 # %% [markdown]
 # At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
 #
-# **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review, though not which of them were read, and computes the best guess.
+# **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review and computes the best guess. It does not know which were read, so its loss is no strict floor for a network that remembers.
 
 # %% tags=["fold"]
 # @title The perfect reader
@@ -503,7 +490,7 @@ perfect, perfect_expects, perfect_at_mask = perfect_reader()
 times_seen = Counter(word for review in toys.review_text() for word in review.words)
 probs_of_words = [n / times_seen.total() for n in times_seen.values()]
 unigram = -sum(p * math.log(p) for p in probs_of_words)
-levels = {"log V": math.log(V), "unigram": unigram, "perfect reader": perfect}
+levels = {"ln V": math.log(V), "unigram": unigram, "perfect reader": perfect}
 curve = []
 for step in range(50, 801, 50):  # the mean of 50 steps each
     curve.append({"step": step, "loss": sum(losses[step - 50 : step]) / 50})
@@ -519,8 +506,8 @@ claim(
     loss=f"{perfect:.3f} nats",
     expected=f"{perfect_expects:.3f} nats",
 )
-plain_as_library = copy_weights(plain, copy.deepcopy(untrained))  # yours, in the library's class
-scores, library_scores = toys.masked_scores(plain_as_library, task), toys.masked_scores(small_bert, task)
+reader_as_library = copy_weights(reader, copy.deepcopy(untrained))  # yours, in the library's class
+scores, library_scores = toys.masked_scores(reader_as_library, task), toys.masked_scores(small_bert, task)
 claim(
     "At the same chosen positions of unseen reviews your network is below a quarter of the unigram entropy and above the perfect reader's loss, at 0.5 to 0.6 nats; so is the library's, within a tenth of a nat of yours.",
     all(levels["perfect reader"] < score["loss"] < levels["unigram"] / 4 for score in (scores, library_scores))
@@ -531,7 +518,34 @@ claim(
 )
 
 # %% [markdown]
-# The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41: where several words fit, nobody can know. So your own lines have made a small BERT.
+# The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41: where several words fit, nobody can know. So your own lines have made a small BERT. Section 1's sentence once more:
+
+# %% tags=["nbval-ignore-output"]
+at_thing, at_verb = fill(reader, "the _ was not boring , it _ wonderful .")  # (V,) each
+nats = [-at_thing[vocab.stoi["plot"]].log(), -at_verb[vocab.stoi["was"]].log()]
+print("token 2:", best_three(at_thing))
+print("token 8:", best_three(at_verb))
+print(f"{nats[0]:.2f} and {nats[1]:.2f}: mean {sum(nats) / 2:.2f} nats")
+
+# %% tags=["fold"]
+# @title Checked: what it knows about the two words
+things, good, bad = (
+    torch.tensor([vocab.stoi[word] for word in words_of_kind])
+    for words_of_kind in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
+)
+claim(
+    "The verb is found; at the other mask it knows that a thing is wanted, but not which one. Its mean loss is within 0.4 nats of the 1.04 that can be known.",
+    vocab.itos[at_verb.argmax()] == "was"
+    and at_thing[things].sum() > 0.95
+    and at_thing.max() < 0.4
+    and abs(sum(nats) / 2 - math.log(8) / 2) < 0.4,
+    verb=at_verb.max(),
+    all_things=at_thing[things].sum(),
+    likeliest_thing=at_thing.max(),
+)
+
+# %% [markdown]
+# It has found what you knew: *was*, and that a thing is wanted.
 #
 # **What has it learned?** A harder gap: *the plot was not ___ , it was wonderful .* In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
 
@@ -540,14 +554,14 @@ guess_2 = predict("the probability of good adjectives, from 0 to 1", ...)
 
 # %% tags=["fold", "reveal"]
 # @title What it knows, and what not
-harder = fill(plain, "the plot was not _ , it was wonderful .")[0]  # (V,)
+harder = fill(reader, "the plot was not _ , it was wonderful .")[0]  # (V,)
 given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
 guess_2.compare(f"{given_to_good:.2f}")
 sentences = (
     "critics called the plot boring , _ i found it lovely .",
     "the plot was not boring , it _ wonderful .",
 )
-filled = [fill(plain, sentence)[0] for sentence in (gap, *sentences)]
+filled = [fill(reader, sentence)[0] for sentence in (gap, *sentences)]
 claim(
     "It predicts *although*, *but* and *was* where they belong. In the harder gap it knows that an adjective is wanted, but gives good and bad ones about half of the probability each.",
     [vocab.itos[probs.argmax()] for probs in filled] == ["although", "but", "was"]
@@ -557,7 +571,7 @@ claim(
 )
 
 # %% [markdown]
-# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad. So what it brings to the hundred labels seems to be the grammar; good and bad it must learn from them. Can it?
+# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad (*Going deeper* masks all 800 adjectives). So what it brings to the hundred labels seems to be the grammar; good and bad it must learn from them. Can it?
 
 # %% [markdown]
 # ## 5 · A new last layer: the judge
@@ -576,13 +590,13 @@ print("real  ", tuple(first_real.shape), first_real[0].int().tolist())
 print("labels", tuple(first_labels.shape), first_labels.tolist())
 
 # %% [markdown]
-# **The network that has read** is `plain`. Its encoder gives each *token* a vector, and a verdict needs one for the *whole review*: we take the mean over the real tokens. A new layer turns it into two numbers, for negative and for positive. Line by line:
+# **The network that has read** is `reader`. Its encoder gives each *token* a vector, and a verdict needs one for the *whole review*: we take the mean over the real tokens. (BERT's authors take the vector at `[CLS]`, which their second task trains; ours was never trained there.) A new layer turns it into two numbers, for negative and for positive. Line by line:
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
 new_layer = nn.Linear(64, 2)  # random
 with torch.no_grad():
-    x = plain.bert(first_ids, first_real)  # (B, T, D)
+    x = reader.bert(first_ids, first_real)  # (B, T, D)
     total = (x * first_real[..., None]).sum(dim=1)  # (B, D), nothing from padding
     mean = total / first_real.sum(dim=1, keepdim=True)  # (B, D)
     logits = new_layer(mean)  # (B, 2)
@@ -613,17 +627,17 @@ class Classifier(nn.Module):
 diagrams.show("new_head")
 
 # %%
-judge = Classifier(plain.bert, classes=2)
-print("before", tuple(plain(first_ids, first_real).shape))
+judge = Classifier(reader.bert, classes=2)
+print("before", tuple(reader(first_ids, first_real).shape))
 print("after ", tuple(judge(first_ids, first_real).shape))
 print("kept  ", number_of_parameters(judge.bert), "parameters")
 print("new   ", number_of_parameters(judge.output))
 
 # %% [markdown]
-# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, without hiding, and with the reviews' labels as targets. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`plain` has none.)
+# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, without hiding, and with the reviews' labels as targets. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`reader` has none.)
 
 # %%
-def fine_tune(judge, pairs, steps, rate):
+def fine_tune(judge, pairs, steps, rate, every=50):
     rows, labels = zip(*pairs)
     draws = torch.Generator().manual_seed(0)
     stream = endless(rows, labels, 16, draws)
@@ -639,8 +653,8 @@ def fine_tune(judge, pairs, steps, rate):
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
-        if step % 50 == 0:
-            print(f"step {step}, loss {sum(losses[-50:]) / 50:.2f}")
+        if step % every == 0:
+            print(f"step {step}, loss {sum(losses[-every:]) / every:.2f}")
     judge.eval()
 
 # %% [markdown]
@@ -659,7 +673,7 @@ def share_right(judge, pairs):
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
-judge = Classifier(plain.bert, classes=2)
+judge = Classifier(reader.bert, classes=2)
 before = share_right(judge, task.test)
 fine_tune(judge, hundred, steps=150, rate=0.001)
 after = share_right(judge, task.test)
@@ -674,9 +688,15 @@ claim(
     before=before,
     after=after,
 )
+recorded_100 = ledger.values("bert-toy", "pre-trained, 100 labels", "accuracy")
+claim(
+    "Of the three recorded judges with a hundred labels, each with another start and other reviews, the worst is right on 0.88 of the new ones.",
+    len(recorded_100) == 3 and abs(min(recorded_100) - 0.88) < 0.005,
+    **{"seed by seed": ", ".join(f"{value:.3f}" for value in recorded_100)},
+)
 
 # %% [markdown]
-# A hundred labels have made a judge that is nearly always right. How close to always is a matter of luck: the opening's judge, which began with other random numbers, got about 0.97.
+# Here a hundred labels have made a judge that is nearly always right. That is partly luck: of the three recorded ones, with other starts and other reviews, the worst is right on 0.88.
 #
 # ### Your judge at work
 #
@@ -818,7 +838,6 @@ claim(
 #
 # - In all, the network that read saw 28,000 reviews, the one with 950 steps 15,200: batches of reading are larger.
 # - The rates from scratch were chosen on 400 further labelled reviews; after reading the rate stays 0.001.
-# - In place of the mean BERT's authors take the vector at `[CLS]`, which next sentence prediction had trained.
 # - 150 and 300 steps from scratch, and a frozen network, are tried in *Going deeper*.
 #
 # *You have a judge that works: a good place to stop.* Three exercises belong to this half, an hour in all. In them you rebuild hiding (section 3), the loss and the step (section 4), without looking back.
@@ -977,52 +996,47 @@ claim(
 # "Uncased" models lower-case the text and drop accents first. So `tokenizer.encode(string).ids` takes the place of `to_ids`. Is there a network that has read such words?
 
 # %% [markdown]
-# ## 7 · A network that others have trained
+# ## 7 · The same three steps, with a published model
 #
 # **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2), of BERT's architecture, with six layers of width 384. It descends from a network that learned to imitate a larger one, and was then trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its pieces, and `model.safetensors`, a table of names and numbers.
 #
-# The rest is section 5 again. The strings become ids; of a long review the last 256 are kept. `BERT.from_pretrained` is the library's network: the parts of your `PlainBERT`, filled with the published numbers. `Classifier` puts a new layer on it. `fine_tune` trains everything, at a rate of 5e-5, one that BERT's authors recommend:
+# The rest is section 5 again. **Load:** `BERT.from_pretrained` makes the library's network, of the same parts as your `PlainBERT`, with the published numbers. The tokenizer keeps the last 256 ids of a long review. **Put on a head:** `Classifier`. **Fine-tune:** `fine_tune`, at a rate of 5e-5, one that BERT's authors recommend:
 
 # %%
 def make_film_judge(source, reviews):
-    tokenizer = huggingface.tokenizer(source)
+    tokenizer = huggingface.tokenizer(source)  # 1 load
     tokenizer.enable_truncation(256, direction="left")  # keeps a review's end
+    bert = BERT.from_pretrained(source)
 
     def encode(review):
         return tokenizer.encode(review.replace("<br />", " ")).ids
 
     pairs = [(encode(review), label) for review, label in reviews]
     set_seed(0)
-    film_judge = Classifier(BERT.from_pretrained(source), classes=2, D=384)
-    fine_tune(film_judge, pairs, steps=56, rate=5e-5)  # 8 passes of 7 batches
+    film_judge = Classifier(bert, classes=2, D=384)  # 2 put on a head
+    fine_tune(film_judge, pairs, steps=56, rate=5e-5, every=14)  # 3: 8 passes of 7
     return film_judge, encode
 
 # %% [markdown]
-# `reviews` is a list such as `[("What a film!", 1), ("Two hours lost.", 0)]`. Here it holds a hundred of IMDB's (chapter 02). Then come a hundred new ones, and five short reviews of our own, two of which you know. The cell trains for some two minutes if MiniLM and IMDB lie on this machine; otherwise it says how to fetch what is missing. The table after it shows the verdicts recorded with three seeds:
+# It learns from a hundred of IMDB's reviews (chapter 02), is tried on new ones, and judges five short reviews of our own, two of which you know. That takes some two minutes if MiniLM and IMDB lie on this machine. Where they do not, a recorded run is shown. (`BERT.from_pretrained(minilm.MINILM)` and `huggingface.tokenizer(minilm.MINILM)` fetch MiniLM once, 91 MB.)
 
 # %% tags=["nbval-ignore-output"]
 try:
-    source = minilm.find_minilm()  # the folder of a model of 91 MB
+    source = minilm.find_minilm()  # the model's folder
     known, new = minilm.draw_reviews(seed=0, size=100, tested=100)
     film_judge, encode = make_film_judge(source, list(zip(*known)))
     new_pairs = [(encode(review), label) for review, label in zip(*new)]
     print(f"new reviews {share_right(film_judge, new_pairs):.2f}")
     for review in minilm.JUDGED:
         judge_review(review, film_judge, encode)
-except DataError as error:
-    print(str(error).replace(str(Path.home()), "~"))
+except DataError:
+    print("Not in the cache: here is the recorded run.")
+    print(*minilm.recorded_judge(seed=0), sep="\n")
 
 # %% tags=["fold"]
-# @title Recorded: three judges of a hundred labels each
+# @title Three recorded judges of a hundred labels each
 recorded_judges = [run["results"]["100 labels"] for run in ledger.load("minilm-judge")["runs"]]
 says = list(zip(*(row["positive"] for row in recorded_judges), strict=True))  # a row for each of the five
-table(
-    ["review", "its label", *(f"seed {seed}" for seed in range(3))],
-    [
-        [review, "+" if label else "-", *(f"{'positive' if p > 0.5 else 'negative'} {max(p, 1 - p):.2f}" for p in row)]
-        for (review, label), row in zip(minilm.JUDGED.items(), says, strict=True)
-    ],
-)
 minilm_right = ledger.values("imdb-minilm", "100 labels", "accuracy")
 bag_right = ledger.values("minilm-bag", "words, 100 labels", "accuracy")
 claim(
@@ -1037,28 +1051,16 @@ claim(
     and len(recorded_judges) == 3
     and all(p > 0.5 for p in says[2])
     and all(p < 0.5 for p in says[0] + says[1]),
+    **{"positive, the first of the five": ", ".join(f"{p:.2f}" for p in says[0])},
 )
 
 # %% [markdown]
-# A hundred labels make a judge of real reviews: in three seeds it is right on 0.74 to 0.81 of 2,000 new ones, a bag of words on 0.71. But look at the first of the five. Your judge of 40 words was sure of it, and right; all three film judges read it as a bad review. What is the reading worth here, and what do more labels bring?
+# So the same three steps make a judge of real reviews. In three seeds it is right on 0.74 to 0.81 of 2,000 new ones, a bag of words on 0.71. But look at the first of the five. Your judge of 40 words was sure of it, and right; all three recorded film judges read it as a bad review.
 #
-# - MiniLM has dropout, so here `train()` and `eval()` in `fine_tune` matter.
-# - In the recorded runs attention has no dropout, to save time.
-# - Five short reviews are examples, no measurement.
-
-# %% [markdown]
-# ## 8 · Few labels, real reviews
-#
-# **What is reading worth in a real language?** Three networks learn from 100, 400 or 1,600 of IMDB's labelled reviews:
-#
-# - **from scratch**: a small encoder, two layers of width 128;
-# - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews;
-# - **MiniLM**, with a new layer on the mean.
-#
-# Beside them are chapter 02's bags of words. All learn from the same reviews, drawn anew for each seed, and are judged on the same 2,000 test reviews. The points at the right have all 25,000 labels.
+# **What do more labels bring?** MiniLM and chapter 02's bags of words, which read nothing beforehand, learn from the same 100, 400 or 1,600 reviews, and are judged on the same 2,000:
 
 # %% tags=["fold"]
-# @title Accuracy by the number of labels
+# @title Accuracy with 100 to 1,600 labels
 WAYS = {
     "MiniLM": ("imdb-minilm", "{} labels"),
     "our pre-training": ("imdb-bert-curves", "pre-trained, {} labels"),
@@ -1067,15 +1069,8 @@ WAYS = {
     "bag of words and pairs": ("minilm-bag", "words and pairs, {} labels"),
 }
 FEW = (100, 400, 1600)
-ALL = {  # with all 25,000 labels
-    "MiniLM": ("imdb-minilm-all", "25000 labels"),
-    "bag of words": ("imdb-bow", "unigrams, scaled"),
-    "bag of words and pairs": ("imdb-bow", "unigrams + bigrams, scaled"),
-}
-figures.imdb_by_labels(WAYS, FEW, ALL)
 
-# %% tags=["fold"]
-# @title The ledger: 100 to 25,000 labels
+
 def few(way, n):
     """Accuracy with n labels: {seed: accuracy}."""
     experiment, variant = WAYS[way]
@@ -1093,42 +1088,30 @@ def leads(way, others, n):
     return [value - max(few(other, n)[seed] for other in others) for seed, value in few(way, n).items()]
 
 
-with_all = {way: ledger.values(*where, "accuracy") for way, where in ALL.items()}
-table(
-    ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW), "25,000 labels"],
-    [
-        [way, *(mean_of(few(way, n).values()) for n in FEW), mean_of(with_all[way]) if way in with_all else "-"]
-        for way in WAYS
-    ],
-)
 small, bags = ("our pre-training", "from scratch"), ("bag of words", "bag of words and pairs")
+table(
+    ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW)],
+    [[way, *(mean_of(few(way, n).values()) for n in FEW)] for way in ("MiniLM", *bags)],
+)
 ahead = {n: mean_of(leads("MiniLM", bags, n)) for n in FEW}
 claim(
     "On average over three seeds MiniLM is more than 4 points ahead of the better bag with 100 labels, more than 3 with 400, and within a point of it "
-    "with 1,600; with all labels each seed of MiniLM is more than a point ahead of each of either bag.",
-    ahead[100] > 0.04 and ahead[400] > 0.03 and abs(ahead[1600]) < 0.01 and min(with_all["MiniLM"]) > max(max(with_all[bag]) for bag in bags) + 0.01,
+    "with 1,600.",
+    ahead[100] > 0.04 and ahead[400] > 0.03 and abs(ahead[1600]) < 0.01,
     **{f"ahead with {n:,}": f"{100 * points:.1f} points" for n, points in ahead.items()},
-)
-gains = [mean_of(leads("our pre-training", ["from scratch"], n)) for n in FEW]
-claim(
-    "With each number of labels the pre-trained network is ahead of the same from scratch in every seed; with 100, 400 and 1,600 labels its mean gain is 5.8, 4.9 and 1.6 points.",
-    all(min(leads("our pre-training", ["from scratch"], n)) > 0 for n in FEW) and [round(100 * gain, 1) for gain in gains] == [5.8, 4.9, 1.6],
 )
 
 # %% [markdown]
-# First compare the two small networks: the same architecture, each with a rate fixed beforehand, and the same passes over the labels. In these runs the reading gained 5.8, 4.9 and 1.6 points.
-#
-# MiniLM, with far more training, is ahead of both bags with 100 labels, with 400 (by some 3.6 points) and with 25,000. With 1,600 a bag that read nothing beforehand comes within a point of it, on average; and the bag of words is better than our small encoder throughout. Most film reviews can probably be judged by words and pairs of words. On such a task try a bag first, then see what a well-read network adds.
+# With few labels the network that has read is ahead. With 1,600 a bag of words and pairs comes within a point of it, on average: most film reviews can probably be judged by words and pairs of words. On such a task try a bag first, then see what a well-read network adds.
 #
 # A network that has read can judge after a few labels. What can it do with none?
 #
-# - The two rates were 0.0015 from scratch and 0.0005 after reading. From scratch got no extra steps, so this does not show what longer training would do.
-# - MiniLM differs in more than reading: it is five times as large as our BERT.
-# - Our pre-training was done once; the three seeds are of fine-tuning.
-# - The bags read whole reviews, the networks only their ends. With all labels the bags keep a tenth back to choose by, all test reviews are judged, and MiniLM has other settings (*Going deeper*).
+# - The bags read whole reviews, MiniLM only their ends. Five short reviews are examples, no measurement; the recorded run's 0.80 is of 200 new ones.
+# - MiniLM has dropout, so here `train()` and `eval()` in `fine_tune` matter. In the recorded runs attention has none, to save time.
+# - *Going deeper* has all 25,000 labels, and a BERT of our own that read IMDB, beside the same network from scratch.
 
 # %% [markdown]
-# ## 9 · Search by meaning
+# ## 8 · Search by meaning
 #
 # **Can a text be found that shares no word with the question?** MiniLM needs no label for this and no new layer. A text's vector is section 5's mean over its real tokens, brought to length 1; the notice with the nearest vector is shown. Here are four questions, written so that words mislead, and twelve notices:
 
@@ -1229,7 +1212,7 @@ ch12.wordpiece(wordpiece)
 #
 # Difficulty ●●●○○ · 35 minutes · needs section 5
 #
-# Below, the small BERT reads for 50 steps only, then learns from the hundred as before. Change the steps of reading (`steps=`), the number of labels, the rate of fine-tuning (`learning_rate=`). For another seed begin with `toys.review_task(seed)` and a new `toys.small_bert`. Answer in words, with your numbers:
+# Below, a network reads for 50 steps only, then learns from a hundred labels. Change the steps of reading and of fine-tuning, the number of labels, the rate, the seed: it stands in every call, so that a run is the same again. Reading for 0 steps is a start from scratch. Answer in words, with your numbers:
 #
 # (a) From how many steps on does reading pay? What had the network learned by then? (Its loss at the chosen positions is printed; section 4 has lines to compare it with.) Try it with at least two seeds.
 #
@@ -1238,19 +1221,25 @@ ch12.wordpiece(wordpiece)
 # Optional, with *Going deeper*'s first part, on probes, and `toys.probe_layers(bert, task)`: (c) The role is read off layer 2 by a linear probe almost without a mistake, yet the linear layer on frozen features does poorly on the verdict. How can both be true? (d) What do you expect of the probes for "role" and "thing" after fine-tuning? Test it. (e) A colleague shows that a two-layer probe reads syntax trees off BERT with 90 %, and concludes that BERT "knows syntax". Which three numbers do you ask for?
 
 # %% tags=["nbval-ignore-output"]
-explored = copy.deepcopy(untrained)
-toys.pretrain(explored, task, steps=50)
-print(f"loss {toys.masked_scores(explored, task)['loss']:.2f} nats")
-explored_right = toys.accuracy(toys.finetune(explored.bert, hundred), task.test)
-print(f"new reviews {explored_right:.2f}")
+seed = 0
+other = toys.review_task(seed)
+set_seed(seed)
+explored = toys.small_bert(other)  # the library's network of these sizes, random
+toys.pretrain(explored, other, steps=50, seed=seed)
+print(f"loss {toys.masked_scores(explored, other)['loss']:.2f} nats")
+few_labels = other.labelled[:100]
+explored_judge = toys.finetune(
+    explored.bert, few_labels, steps=150, learning_rate=0.001, seed=seed
+)
+print(f"new reviews {toys.accuracy(explored_judge, other.test):.2f}")
 
 # %% [markdown] nbgrader={"grade": true, "grade_id": "ex12-5-explain", "locked": false, "points": 3, "schema_version": 3, "solution": true, "task": false}
 # *Your answer:*
 #
 # ### BEGIN SOLUTION
-# (a) A good answer shows its numbers, and more than one seed. In most seeds 200 steps help, and 100 in some: by then the loss is well below the unigram entropy, so the network knows which kinds of words go together, though it is far from the perfect reader's loss. Fewer need not help: with 25 or 50 steps a network may end worse than after none. More reading helps more, but seeds differ as much as 200 steps and 400.
+# (a) A good answer shows its numbers, and more than one seed. In ours 200 steps pay: 0.97 against 0.81 without reading in seed 0, 0.86 against 0.67 in seed 1, with a loss near 1.2. That is far above the perfect reader's; the network knows by then which kinds of words go together. 50 steps, with a loss near 2.6, helped in none of three seeds, and made it worse in two; 100, near 2.1, helped in one of two. So a loss below the unigram entropy is not enough. More reading usually helps more, but seeds differ much.
 #
-# (b) In the seed that we tried, 200 steps of reading and then 150 of fine-tuning get further than 400 from scratch, at either rate. With 950 steps the other catches up where labels are many (section 5's figure). So here reading saves steps on each new task, and some labels; with enough of both it need not raise what can be reached, since the toy's grammar can be learned from 200 reviews by repeating them. In a real language a few hundred texts do not hold the grammar.
+# (b) In three of the four runs that we tried, 250 steps of reading and 150 of fine-tuning get further than 400 from scratch: 0.99 against 0.91 in seed 0, at the better rate; 0.84 against 0.68 in seed 1 and 0.93 against 0.81 in seed 2, at 0.003 only. A fourth, in which the task was seed 1's and all other draws seed 0's, went the other way: 0.62 against 0.84. With 950 steps the other catches up where labels are many (section 5's figure). So here reading usually saves steps on each new task, and some labels; with enough of both it need not raise what can be reached, since the toy's grammar can be learned from 200 reviews by repeating them. In a real language a few hundred texts do not hold the grammar.
 #
 # (c) The verdict is positive if a good adjective is held *or* a bad one denied: role and polarity enter as a product (exclusive or), which no linear layer computes from a mean in which every review has one good and one bad adjective, one held and one denied. Each factor may be linearly readable at its own token; the product needs a nonlinear step at that token, which fine-tuning learns in the layers.
 #
@@ -1300,7 +1289,7 @@ ch12.bert_parameters(bert_parameters)
 # %% [markdown]
 # ### Exercise 12.7 · Search
 #
-# Difficulty ●●○○○ · 15 minutes · needs section 9
+# Difficulty ●●○○○ · 15 minutes · needs section 8
 #
 # From the encoder's output to the cosines of all pairs. The vectors at padding may hold any finite numbers.
 #
@@ -1341,7 +1330,7 @@ def similarities(queries, real_queries, documents, real_documents):
 ch12.similarities(similarities)
 
 # %% [markdown]
-# ## 10 · Errors you will meet
+# ## 9 · Errors you will meet
 #
 # **Which mistakes leave everything running?** The first three raise no error, and all shapes fit. They are shown with your judge of section 5.
 #
@@ -1379,7 +1368,7 @@ for name, read in {"wrong": torch.ones_like(real), "fixed": real}.items():
 hasty = {}
 for name, rate in {"wrong": 0.02, "fixed": 0.001}.items():
     set_seed(0)
-    tried = Classifier(plain.bert, classes=2)
+    tried = Classifier(reader.bert, classes=2)
     fine_tune(tried, hundred, steps=150, rate=rate)
     hasty[name] = share_right(tried, hundred), share_right(tried, task.test)
     print(f"{name}: the hundred {hasty[name][0]:.2f}, new reviews {hasty[name][1]:.2f}")
@@ -1415,8 +1404,8 @@ with torch.no_grad():
     by_itself = judge(alone_ids, torch.ones_like(alone_ids).bool())
     wrong = judge(padded[0], torch.ones_like(real)) - by_itself
     fixed = judge(*padded) - by_itself
-    vectors = plain.bert(*padded)  # (1, 30, D), not 0 at padding
-    with_zeros = plain_as_library.bert(*padded)  # (1, 30, D), 0 at padding
+    vectors = reader.bert(*padded)  # (1, 30, D), not 0 at padding
+    with_zeros = reader_as_library.bert(*padded)  # (1, 30, D), 0 at padding
 right_mean = vectors[real].mean(dim=0, keepdim=True)
 off = (vectors.mean(dim=1) - right_mean).norm() / right_mean.norm()
 claim(
@@ -1543,7 +1532,7 @@ wide = toys.probe(around[:half], role[:half], around[half:], role[half:])
 narrow = toys.probe(layers[0][:half], role[:half], layers[0][half:], role[half:])
 
 # %%
-last_layer = toys.adjectives(plain_as_library.bert, task)[0][-1]  # (2 R, D), layer 2
+last_layer = toys.adjectives(reader_as_library.bert, task)[0][-1]  # (2 R, D), layer 2
 order = torch.randperm(len(last_layer), generator=torch.Generator().manual_seed(0))
 first_40 = last_layer[:40], role[order][:40]  # shuffled answers
 heart = toys.probe(*first_40, last_layer[40:], role[order][40:], decay=1e-6)
@@ -1569,7 +1558,7 @@ claim(
 # It fills the gap of section 4 with both. But do the vectors of its token table know more? Compare those of the twelve adjectives, after subtracting their mean. Two clear kinds would have cosines near 1 within and near -1 between them:
 
 # %% tags=["nbval-ignore-output"]
-twelve = plain.bert.token.weight.detach()[torch.cat([good, bad])]  # (12, D)
+twelve = reader.bert.token.weight.detach()[torch.cat([good, bad])]  # (12, D)
 centred = F.normalize(twelve - twelve.mean(dim=0), dim=1)
 cosines_of = centred @ centred.T  # (12, 12): six good, six bad
 unequal = ~torch.eye(6, dtype=torch.bool)  # without a word and itself
@@ -1612,7 +1601,7 @@ def given_to_the_right_kind():
         at = 1 + torch.tensor(where)  # 1: after [CLS]
         old, hidden = test_ids[every_review, at], test_ids.index_put((every_review, at), torch.tensor(MASK))
         with torch.no_grad():
-            probs = plain(hidden, test_real)[every_review, at].softmax(dim=-1)  # (R, V)
+            probs = reader(hidden, test_real)[every_review, at].softmax(dim=-1)  # (R, V)
         given.append(torch.where(torch.isin(old, good), probs[:, good].sum(1), probs[:, bad].sum(1)))
     return torch.cat(given).mean()
 
@@ -1726,11 +1715,11 @@ def explore_gaps(*reviews):
     for review in reviews:
         _, gap_ids = tokens_and_ids(review)
         with torch.no_grad():
-            best = plain_as_library(gap_ids)[0][0].argmax(-1)[1:-1]
+            best = reader_as_library(gap_ids)[0][0].argmax(-1)[1:-1]
         filled = [f"[{vocab.itos[i]}]" if w == "_" else w for w, i in zip(review.split(), best.tolist(), strict=True)]
         print("filled:", " ".join(filled))
     return explore_sentence(
-        plain_as_library,
+        reader_as_library,
         tokens_and_ids,
         *reviews,
         title="A small BERT, pre-trained on toy reviews",
@@ -1826,13 +1815,13 @@ def share_good(probs):
     return probs[:, good].sum(1) / (probs[:, good].sum(1) + probs[:, bad].sum(1))
 
 
-both = fill(plain, " ".join(frame))  # (2, V)
+both = fill(reader, " ".join(frame))  # (2, V)
 p = share_good(both)
 own_by_itself = (p.prod() + (1 - p).prod()).item()
 own_in_turn = total = 0.0
 for word in (*synthetic.GOOD, *synthetic.BAD):
     weight = both[0, vocab.stoi[word]].item()
-    then = share_good(fill(plain, f"the plot was not {word} , it was _ ."))[0].item()
+    then = share_good(fill(reader, f"the plot was not {word} , it was _ ."))[0].item()
     own_in_turn += weight * (then if word in synthetic.GOOD else 1 - then)
     total += weight
 own_in_turn /= total
@@ -1914,11 +1903,11 @@ claim(
 
 # %% tags=["nbval-ignore-output"]
 six = [
-    toys.masked_scores(plain_as_library, task, draws=1, seed=seed)["loss"]
+    toys.masked_scores(reader_as_library, task, draws=1, seed=seed)["loss"]
     for seed in range(6)
 ]
 print("wrong:", *(f"{loss:.3f}" for loss in six))
-again = [toys.masked_scores(plain_as_library, task)["loss"] for _ in range(2)]
+again = [toys.masked_scores(reader_as_library, task)["loss"] for _ in range(2)]
 print("fixed:", *(f"{loss:.3f}" for loss in again))
 
 # %% tags=["fold"]
@@ -1958,7 +1947,7 @@ claim(
 figures.four_heads()
 
 # %%
-x = plain.bert(test_ids[:8], test_real[:8])  # (B, T, D)
+x = reader.bert(test_ids[:8], test_real[:8])  # (B, T, D)
 print("encoder      ", tuple(x.shape))
 print("one text     ", tuple(nn.Linear(64, 2)(x[:, 0]).shape))  # positive or not
 print("two texts    ", tuple(nn.Linear(64, 3)(x[:, 0]).shape))  # entailment or not, ...
@@ -2044,7 +2033,7 @@ claim(
 
 # %% tags=["fold"]
 # @title Frozen features, with more labels too
-with_600 = toys.frozen_accuracy(plain_as_library.bert, task.labelled, task.test)
+with_600 = toys.frozen_accuracy(reader_as_library.bert, task.labelled, task.test)
 claim(
     "A linear layer on the frozen network is more than 20 points behind fine-tuning with 200 labels, on average; on your network, frozen, even 600 labels do not reach two thirds.",
     recorded("frozen", 200, FOUR_WAYS) < recorded("pre-trained", 200) - 0.2 and with_600 < 2 / 3,
@@ -2057,7 +2046,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### Where is the sentiment in MiniLM?
 #
-# The same kind of probe on MiniLM, frozen: is a review positive? It is fitted to the mean of each layer's vectors over 400 labelled reviews, and tested on section 8's 2,000.
+# The same kind of probe on MiniLM, frozen: is a review positive? It is fitted to the mean of each layer's vectors over 400 labelled reviews, and tested on section 7's 2,000.
 
 # %% tags=["reveal"]
 figures.sentiment_by_layer("minilm-probe")
@@ -2089,14 +2078,53 @@ claim(
 # For large networks, yes: chapter 14's LoRA trains a small addition to each matrix, and leaves the matrices as they are.
 
 # %% [markdown] tags=["deeper"]
-# ### How does our network of section 8 differ from BERT?
-#
-# *The masks:* only the 8,000 most frequent words can be chosen, each with probability 0.25, the very frequent ones with less; no NSP. *The input:* whole words, 30,000 of them, in windows of 128 without `[CLS]`. *The network:* Pre-LN, ALiBi (chapter 08) beside the learned positions, larger initial weights, no dropout in pre-training. *Fine-tuning:* the mean of all vectors instead of `[CLS]`, the last 128 words of a review, a fifth of them masked at random. MiniLM reads the last 256 WordPieces, masks none, trains for 8, 4 and 2 epochs (ours for 10, 6 and 3, at a rate of 0.0005 after reading and of 0.0015 from scratch) at a rate that the paper recommends, 5e-5, and uses no attention dropout, which halves its time on a processor. With all labels it reads the last 512 in three epochs, in batches of 32 instead of 16, on an H100. Rates and epochs were set beforehand. (The paper: batches of 16 or 32, rates of 2e-5 to 5e-5, 2 to 4 epochs.) The bags read whole reviews. With few labels they choose their penalty by cross-validation on the labelled reviews; of all 25,000 they keep a tenth back for that.
-
-# %% [markdown] tags=["deeper"]
 # ### What was our own pre-training worth?
 #
-# Section 8 has the gain of the small network with few labels, at equal passes over them; longer training from scratch was not tried. How does that compare with more labels, and with the others?
+# Section 7's figures were of other people's reading. Here is our own, in the same comparison, with 100, 400 or 1,600 labels:
+#
+# - **from scratch**: a small encoder, two layers of width 128;
+# - **our pre-training**: the same, after reading 12 million words of IMDB's training and unlabelled reviews.
+#
+# The points at the right have all 25,000 labels.
+
+# %% tags=["fold"]
+# @title Accuracy by the number of labels
+ALL = {  # with all 25,000 labels
+    "MiniLM": ("imdb-minilm-all", "25000 labels"),
+    "bag of words": ("imdb-bow", "unigrams, scaled"),
+    "bag of words and pairs": ("imdb-bow", "unigrams + bigrams, scaled"),
+}
+figures.imdb_by_labels(WAYS, FEW, ALL)
+
+# %% tags=["fold"]
+# @title The ledger: 100 to 25,000 labels
+with_all = {way: ledger.values(*where, "accuracy") for way, where in ALL.items()}
+table(
+    ["accuracy, mean of three seeds", *(f"{n:,} labels" for n in FEW), "25,000 labels"],
+    [
+        [way, *(mean_of(few(way, n).values()) for n in FEW), mean_of(with_all[way]) if way in with_all else "-"]
+        for way in WAYS
+    ],
+)
+claim(
+    "With all labels each seed of MiniLM is more than a point ahead of each of either bag.",
+    min(with_all["MiniLM"]) > max(max(with_all[bag]) for bag in bags) + 0.01,
+)
+gains = [mean_of(leads("our pre-training", ["from scratch"], n)) for n in FEW]
+claim(
+    "With each number of labels the pre-trained network is ahead of the same from scratch in every seed; with 100, 400 and 1,600 labels its mean gain is 5.8, 4.9 and 1.6 points.",
+    all(min(leads("our pre-training", ["from scratch"], n)) > 0 for n in FEW) and [round(100 * gain, 1) for gain in gains] == [5.8, 4.9, 1.6],
+)
+
+# %% [markdown]
+# The two small networks have the same architecture, each a rate fixed beforehand, and the same passes over the labels. In these runs the reading gained 5.8, 4.9 and 1.6 points.
+#
+# - The two rates were 0.0015 from scratch and 0.0005 after reading. From scratch got no extra steps, so this does not show what longer training would do.
+# - MiniLM differs in more than reading: it is five times as large as our BERT.
+# - Our pre-training was done once; the three seeds are of fine-tuning.
+# - With all labels the bags keep a tenth back to choose by, all test reviews are judged, and MiniLM has other settings (the next part).
+#
+# How does that compare with more labels, and with the others?
 
 # %% tags=["fold"]
 # @title The small network beside the others
@@ -2159,6 +2187,11 @@ claim(
 # So the size of the gain is that of one pair of networks. From scratch, one as large as this learns the labelled reviews by heart. Reading helps against that; so, less, does chapter 09's way, a smaller network with more dropout.
 
 # %% [markdown] tags=["deeper"]
+# ### How does our small network for IMDB differ from BERT?
+#
+# *The masks:* only the 8,000 most frequent words can be chosen, each with probability 0.25, the very frequent ones with less; no NSP. *The input:* whole words, 30,000 of them, in windows of 128 without `[CLS]`. *The network:* Pre-LN, ALiBi (chapter 08) beside the learned positions, larger initial weights, no dropout in pre-training. *Fine-tuning:* the mean of all vectors instead of `[CLS]`, the last 128 words of a review, a fifth of them masked at random. MiniLM reads the last 256 WordPieces, masks none, trains for 8, 4 and 2 epochs (ours for 10, 6 and 3, at a rate of 0.0005 after reading and of 0.0015 from scratch) at a rate that the paper recommends, 5e-5, and uses no attention dropout, which halves its time on a processor. With all labels it reads the last 512 in three epochs, in batches of 32 instead of 16, on an H100. Rates and epochs were set beforehand. (The paper: batches of 16 or 32, rates of 2e-5 to 5e-5, 2 to 4 epochs.) The bags read whole reviews. With few labels they choose their penalty by cross-validation on the labelled reviews; of all 25,000 they keep a tenth back for that.
+
+# %% [markdown] tags=["deeper"]
 # ### What does BERT add to a bag of word pairs?
 #
 # Let both vote: the scores of the pre-trained network and of a bag of words and pairs are added, with weights chosen on the validation reviews.
@@ -2204,7 +2237,7 @@ claim(
 )
 words_read = {name: [points[-1]["tokens"] for points in points_of(name)] for name in ("imdb-bert", "imdb-bert-gpu")}
 claim(
-    "The larger network read 164 million words in each of three seeds; the small one of section 8 read 12 million, and had a higher loss on the same held-out reviews.",
+    "The larger network read 164 million words in each of three seeds; the small one read 12 million, and had a higher loss on the same held-out reviews.",
     all(round(n / 1e6) == 164 for n in words_read["imdb-bert-gpu"])
     and all(round(n / 1e6) == 12 for n in words_read["imdb-bert"])
     and min(points[-1]["valid_loss"] for points in points_of("imdb-bert"))
@@ -2260,7 +2293,7 @@ claim(
 )
 
 # %% [markdown]
-# RoBERTa (Liu et al. 2019) dropped NSP, with results as good or better; the small BERT does without it, too.
+# RoBERTa (Liu et al. 2019) dropped NSP, with results as good or better; your network does without it, too.
 
 # %% [markdown] tags=["deeper"]
 # ### What if the second text's segments are left at 0?
@@ -2301,7 +2334,7 @@ claim(
 # print([tokenizer.id_to_token(i) for i in best])
 # ```
 #
-# (Not run here.) The library reads and writes Hugging Face's names, so the round trip can be made with the small BERT:
+# (Not run here.) The library reads and writes Hugging Face's names, so the round trip can be made with `small_bert`, the network that read in the opening:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -2325,7 +2358,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### Which names are in a published file?
 #
-# Those of Hugging Face's `BertForPreTraining`, in `model.safetensors`. (Older files, `pytorch_model.bin`, are pickles; opening a pickle can run any program, and the library refuses them.) There query, key and value are three matrices, in the library one; it cuts and joins. Of the small BERT just saved, the weights of one layer and of the rest:
+# Those of Hugging Face's `BertForPreTraining`, in `model.safetensors`. (Older files, `pytorch_model.bin`, are pickles; opening a pickle can run any program, and the library refuses them.) There query, key and value are three matrices, in the library one; it cuts and joins. Of the network just saved, the weights of one layer and of the rest:
 
 # %% tags=["fold"]
 # @title Some of the names

@@ -39,6 +39,12 @@ def hidden(below=0.8, since=0.9, everything=False, swap=False, targets=None):
     return hide
 
 
+def own_fate(ids, maskable, choose, fate, others, mask_id):
+    """What becomes of a chosen token is drawn anew."""
+    fate = torch.rand(fate.shape, generator=torch.Generator().manual_seed(1))
+    return hidden()(ids, maskable, choose, fate, others, mask_id)
+
+
 def early(ids, maskable, choose, fate, others, mask_id):
     """The last two tenths exchanged: the random token below 0.9, not from there on."""
     inputs, targets = hidden(since=1.1)(ids, maskable, choose, fate, others, mask_id)
@@ -181,6 +187,7 @@ PLANTED = {
         ("use the id that was passed", lambda ids, m, c, f, others, mask_id: hidden()(ids, m, c, f, others, 4)),
         ("not at 0.15", lambda ids, m, c, f, *rest: hidden(below=0.8 + 1e-9)(ids, m, c, f, *rest)),
         ("the input is", hidden(below=0.5)),
+        ("make none of your own", own_fate),
         ("wanted a tuple", lambda ids, *others: ids),
     ],
     "chosen_loss": [
@@ -251,6 +258,7 @@ PLANTED = {
         ("pooler is missing", counted(pooler=False)),
         ("segments' table", less(lambda V, L, D, N, F: 2 * D)),
         ("has two rows", less(lambda V, L, D, N, F: D)),
+        ("those of the layers are not", less(lambda V, L, D, N, F: N * (5 * D + F))),
         ("a LayerNorm is surplus", less(lambda V, L, D, N, F: -2 * D)),
         ("head for pairs", less(lambda V, L, D, N, F: -(2 * D + 2))),
         ("head of the masked language model", less(lambda V, L, D, N, F: -(D * D + 3 * D + V))),

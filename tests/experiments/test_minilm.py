@@ -106,6 +106,21 @@ def test_a_long_review_keeps_its_end(model):
     assert tokens == [["[CLS]", "good", "film", "[SEP]"], ["[CLS]", "plot", "was", "awful", "[SEP]"]]
 
 
+def test_the_recorded_judge_speaks_as_the_chapter_s_does():
+    """Fails if a pass, the accuracy, or a verdict with its probability is missing or another run's."""
+    record = ledger.load("minilm-judge")
+    for run in record["runs"]:
+        lines, row = minilm.recorded_judge(run["seed"]), run["results"]["100 labels"]
+        losses = [entry["train_loss"] for entry in run["history"]["100 labels"]]
+        assert [line.split(",")[0] for line in lines[:4]] == ["step 14", "step 28", "step 42", "step 56"]
+        assert lines[3] == f"step 56, loss {sum(losses[-2:]) / 2:.2f}"
+        assert lines[4] == f"new reviews {row['accuracy']:.2f}"
+        for line, text, p in zip(lines[5:], row["texts"], row["positive"], strict=True):
+            word, share = line.removesuffix(text).split()
+            assert word == ("positive" if p > 0.5 else "negative")
+            assert abs(float(share) - max(p, 1 - p)) < 0.006
+
+
 # --- learning -----------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ def loss_at_chosen(history, levels):
     show(
         ax,
         alt="The first point, the mean of steps 1 to 50, lies near the unigram entropy; the loss falls quickly to "
-        "below 1 nat, and ends a little above the perfect reader's; log V, the unigram entropy and the perfect "
+        "below 1 nat, and ends a little above the perfect reader's; ln V, the unigram entropy and the perfect "
         "reader's loss are dotted lines.",
         caption="What does the network learn? Far more than how often each word occurs; it ends above the loss of "
         "the perfect reader, who was given reviews with words hidden in the same way.",
