@@ -331,6 +331,7 @@ def sample(model, beginning, steps, choose=by_chance, letters=alphabet):
 
 set_seed(0)
 untrained = PlainGPT(V, L, D, N, H, Block)
+print(f"{number_of_parameters(untrained):,} parameters")
 print(sample(untrained, "Return", 60))
 
 # %% [markdown]
@@ -349,30 +350,7 @@ with torch.no_grad():
 print("changed:", (moved > 1e-4).tolist())
 
 # %% [markdown]
-# The past does not see the change; positions 5 to 7 do. And the rest? The library's `GPT` is GPT-2's network, with dropout, faster attention and a cache besides. With the same weights, ours must give the same logits. (A folded function copies them over.) A new model's positions are zeros, which would hide a mistake in them; so we compare a twin with positions drawn at random:
-
-
-# %% tags=["fold"]
-# @title `to_library`: our weights in the library's GPT
-def to_library(model):
-    """The library's GPT with the weights of a model of this notebook's sizes; in_proj has other names there."""
-    library = GPT(GPTConfig(V, L, D, N, H, dropout=0.0))
-    weights = model.state_dict().items()
-    renamed = {name.replace("in_proj.", "in_proj_"): w for name, w in weights}
-    library.load_state_dict(renamed)
-    return library.eval()
-
-
-# %%
-set_seed(0)
-twin = PlainGPT(V, L, D, N, H, Block)
-nn.init.normal_(twin.positions)
-with torch.no_grad():
-    same = torch.allclose(to_library(twin)(eight), twin(eight), atol=1e-3)
-print(f"{number_of_parameters(twin):,} parameters; the library's logits:", same)
-
-# %% [markdown]
-# So it computes what the library's does. It knows nothing yet. But why does it repeat one letter?
+# The past does not see the change; positions 5 to 7 do. (Section 5 compares the whole network with the library's, on trained weights.) So far ours knows nothing. But why does it repeat one letter?
 
 # %% [markdown]
 # ## 4 · How wrong is it?
@@ -588,7 +566,7 @@ print(f"speaker {stage_bits:.2f}, best table (n = {best_n}) {by_n[best_n]:.2f} b
 # %% [markdown]
 # By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text. (The tables read eight tenths of the plays, the speaker nine; but every position of its windows counts, also those with few characters before them.)
 #
-# Its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 60 lines:
+# It was trained as the library's `GPT`, another implementation of the same network; its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 60 lines, and must give the same logits there:
 
 # %% tags=["nbval-ignore-output"]
 library_speaker, characters = pretrained.load_shakespeare()  # the library's GPT
@@ -1342,7 +1320,26 @@ except NotImplementedError:
 # %% [markdown] tags=["deeper"]
 # ### How far do the logits move, and how near is the library?
 #
-# Section 3 compared with bounds. Here are the largest differences themselves:
+# Section 3 changed one token. And the rest of the network? The library's `GPT` is GPT-2's, with dropout, faster attention and a cache besides. With the same weights, ours must give the same logits. A new model's positions are zeros, which would hide a mistake in them; so we compare a twin with positions drawn at random:
+
+# %% tags=["fold"]
+# @title `to_library`: our weights in the library's GPT
+def to_library(model):
+    """The library's GPT with the weights of a model of this notebook's sizes; in_proj has other names there."""
+    library = GPT(GPTConfig(V, L, D, N, H, dropout=0.0))
+    weights = model.state_dict().items()
+    renamed = {name.replace("in_proj.", "in_proj_"): w for name, w in weights}
+    library.load_state_dict(renamed)
+    return library.eval()
+
+
+# %%
+set_seed(0)
+twin = PlainGPT(V, L, D, N, H, Block)
+nn.init.normal_(twin.positions)
+with torch.no_grad():
+    same = torch.allclose(to_library(twin)(eight), twin(eight), atol=1e-3)
+print(f"{number_of_parameters(twin):,} parameters; the library's logits:", same)
 
 # %% tags=["fold"]
 # @title The mask, and the library
