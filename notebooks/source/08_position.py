@@ -135,9 +135,9 @@ claim(
 )
 
 # %% [markdown]
-# More training cannot help, nor can more layers of this kind: the verdict does not depend on the order of the words. It is the bag of words of chapter 02, with attention inside. Why? And what is the least that we must add?
+# More training cannot help, nor can more such layers without a causal mask: the verdict does not depend on the order of the words. It is the bag of words of chapter 02, with attention inside. Why? And what is the least that we must add?
 #
-# If you have only an hour, read sections 1 to 4 and section 6, and leave the exercises for later.
+# If you have only an hour, read sections 1 to 4 and section 6, look at the figure of section 8, and leave the exercises for later.
 #
 # ## You will be able to
 #
@@ -325,10 +325,16 @@ for i in range(L):  # positions
 print(P)
 
 # %% [markdown]
-# Row 0 is (0, 1) three times: all clocks stand at twelve. The first clock turns by one radian a position; the last has hardly moved. Now 100 positions and 16 clocks, the fastest at the top, and above them the bits of the same 100 positions, the fastest at the top too:
+# Row 0 is (0, 1) three times: all clocks stand at twelve. The first clock turns by one radian a position; the last has hardly moved. As curves, a fast clock and a slow one of a wider table:
 
 # %%
-waves = sinusoidal_table(100, 32)
+waves = sinusoidal_table(100, 32)  # (L, D): 16 clocks
+figures.clocks(waves[:20], clocks=(0, 4))
+
+# %% [markdown]
+# Now 100 positions and all 16 clocks, the fastest at the top, and above them the bits of the same 100 positions, the fastest at the top too:
+
+# %%
 figures.bits_and_waves(waves)
 
 # %% tags=["fold"]
@@ -378,19 +384,26 @@ def position_table(length, width):
 ch08.position_table(position_table)
 
 # %% [markdown]
-# A module computes the table once and adds its rows. `register_buffer` makes the table a *buffer*: it belongs to the model, but is not trained. It is not saved either (`persistent=False`), since it can be computed again:
+# One module does all of it: it computes the table once, without loops, and adds its rows. `register_buffer` makes the table a *buffer*: it belongs to the model, but is not trained. It is not saved either (`persistent=False`), since it can be computed again:
 
 
 # %%
 class Sines(nn.Module):
     def __init__(self, d_model, max_len):
         super().__init__()
-        table = sinusoidal_table(max_len, d_model)  # P, (L, D)
-        self.register_buffer("P", table, persistent=False)
+        i = torch.arange(max_len)[:, None]  # (L, 1): positions
+        omega = 10000 ** (-torch.arange(0, d_model, 2) / d_model)  # (D/2,): speeds
+        P = torch.zeros(max_len, d_model)  # (L, D)
+        P[:, 0::2] = torch.sin(i * omega)  # even columns
+        P[:, 1::2] = torch.cos(i * omega)  # odd columns
+        self.register_buffer("P", P, persistent=False)
 
     def forward(self, x):  # (B, T, D)
         return x + self.P[: x.shape[1]]
 
+
+same = torch.allclose(Sines(d_model=32, max_len=100).P, waves, atol=1e-4)
+print("the table of the figure:", same)
 
 # %% [markdown]
 # The library has it as `Sinusoidal`. Vaswani et al. compared it with a learned table and found nearly the same BLEU. They took sines because the model "may" go on with them to texts longer than those of training; section 8 puts that to the test. And they took this function because a model might learn from it to look a fixed number of words back, at any position. Why should that be easy with sines?
@@ -448,6 +461,15 @@ def shift_matrix(delta, width):
 ch08.shift_matrix(shift_matrix)
 
 # %% [markdown]
+# <details><summary>The derivation</summary>
+#
+# Let $\alpha = i\,\omega_n$ and $\beta = \delta\,\omega_n$. At position $i + \delta$ clock $n$ stands at $\alpha + \beta$. The two addition theorems are the two columns of one product:
+#
+# $$ \big( \sin(\alpha + \beta), \; \cos(\alpha + \beta) \big) = \big( \sin\alpha, \; \cos\alpha \big) \begin{pmatrix} \cos\beta & -\sin\beta \\ \sin\beta & \cos\beta \end{pmatrix} . $$
+#
+# The block holds $\beta$ and not $\alpha$: it is the same at every position $i$. One such block for each clock, along the diagonal, is the whole matrix.
+# </details>
+#
 # Every block is a rotation. And since $\sin a \sin b + \cos a \cos b = \cos(a - b)$, the dot product of two rows depends on their distance alone, $P_i \cdot P_{i+\delta} = \sum_n \cos(\delta\,\omega_n)$, wherever they stand:
 
 # %%
@@ -538,7 +560,7 @@ figures.turned(RoPE(head_dim=2), query[None], key[None], places=((1, 0), (4, 3))
 #
 # $$ \begin{pmatrix} y_{2n} \\ y_{2n+1} \end{pmatrix} = \begin{pmatrix} \cos\theta_{in} & -\sin\theta_{in} \\ \sin\theta_{in} & \cos\theta_{in} \end{pmatrix} \begin{pmatrix} x_{2n} \\ x_{2n+1} \end{pmatrix}. $$
 #
-# All pairs together are one block diagonal matrix $R_i$ $(K, K)$. It holds the same numbers as the matrix of exercise 8.3; there it multiplied rows from the right. Turning back undoes turning, $R_i^\top R_i = I$, and two turns add up. So, with queries and keys as columns,
+# All pairs together are one block diagonal matrix $R_i$ $(K, K)$. It holds the same numbers as section 4's matrix; there it multiplied rows from the right. Turning back undoes turning, $R_i^\top R_i = I$, and two turns add up. So, with queries and keys as columns,
 #
 # $$ (R_i\,q)^\top (R_j\,k) = q^\top R_i^\top R_j\,k = q^\top R_{j-i}\,k: $$
 #
@@ -760,7 +782,9 @@ table(
 show_source(lengths.OneLayer)
 
 # %% [markdown]
-# It is trained for 250 steps, at a learning rate of up to 0.01, on sequences of 20 tokens, new ones at each step. Because it is causal and questions stand everywhere, one test sequence of 80 tokens scores all lengths up to 80: the accuracy at length $n$ is that of the questions at positions $n - 5$ to $n - 1$. Tables get 80 rows; of the learned one, rows 20 to 79 are never trained.
+# It is trained for 250 steps, at a learning rate of up to 0.01, on sequences of 20 tokens, new ones at each step. Tables get 80 rows; of the learned one, rows 20 to 79 are never trained.
+#
+# It is tested on sequences of 80 tokens, with questions everywhere. Being causal, it scores all lengths at once: the accuracy at length $n$ is that of the questions at positions $n - 5$ to $n - 1$.
 #
 # We train three of the schemes now, on *latest value*: sinusoidal, RoPE and ALiBi. All do well at 20 tokens. And at 80?
 

@@ -36,6 +36,25 @@ def bits_and_waves(table):
     )
 
 
+def clocks(table, clocks):
+    """Draw the two columns of some clocks of the sinusoidal table (T, D), a dot at each position."""
+    panels = plots.grid(1, len(clocks), height=2.4, sharey=True)[0]
+    for ax, n in zip(panels, clocks, strict=True):
+        for name, column, style, colour in (("sine", 2 * n, "-", "attention"), ("cosine", 2 * n + 1, "--", "gradient")):
+            label = f"column {column} ({name})"
+            ax.plot(table[:, column], style, marker="o", markersize=3.5, color=plots.COLORS[colour], label=label)
+        ax.set(title=f"clock {n}", xlabel="position (tokens)", ylim=(-1.15, 1.75), yticks=(-1, 0, 1))
+        ax.legend(loc="upper right", ncol=2, fontsize=8, columnspacing=1.0, handlelength=1.8)
+    panels[0].set_ylabel("entry")
+    show(
+        panels[0],
+        alt=f"Two panels: sine and cosine over {len(table)} positions, a dot at each. The first clock goes round "
+        "about three times, the second makes not a third of one round.",
+        caption="What does a pair of columns look like? A wave and the same wave a quarter of a round ahead: together "
+        "they say where the hand stands. The slow clock tells apart positions that look alike on the fast one.",
+    )
+
+
 def shift(matrix):
     """Draw the matrix that shifts the rows of the table by three positions."""
     names = range(len(matrix))
@@ -86,7 +105,7 @@ def relative_biases(biases):
         alt="Two 8 by 8 matrices of biases, constant along diagonals. Head 0 is highest one place left of the "
         "diagonal; head 1 rises from left to right up to a distance of 4 and is constant beyond.",
         caption="What can such a table say? Head 0 (set by hand) favours the word before; head 1 what comes later. "
-        "Along a diagonal nothing changes, and beyond the distance M = 4 neither.",
+        "Nothing changes along a diagonal, or beyond the distance M = 4.",
     )
 
 
