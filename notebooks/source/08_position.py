@@ -332,7 +332,7 @@ waves = sinusoidal_table(100, 32)  # (L, D): 16 clocks
 figures.clocks(waves[:20], clocks=(0, 4))
 
 # %% [markdown]
-# Now 100 positions and all 16 clocks, the fastest at the top, and above them the bits of the same 100 positions, the fastest at the top too:
+# Now all 16 clocks over 100 positions, and above them the bits of the same positions, the fastest at the top in both:
 
 # %%
 figures.bits_and_waves(waves)
@@ -406,12 +406,12 @@ same = torch.allclose(Sines(d_model=32, max_len=100).P, waves, atol=1e-4)
 print("the table of the figure:", same)
 
 # %% [markdown]
-# The library has it as `Sinusoidal`. Vaswani et al. compared it with a learned table and found nearly the same BLEU. They took sines because the model "may" go on with them to texts longer than those of training; section 8 puts that to the test. And they took this function because a model might learn from it to look a fixed number of words back, at any position. Why should that be easy with sines?
+# The library has it as `Sinusoidal`. Vaswani et al. found nearly the same BLEU with a learned table. They took sines because the model "may" go on with them to texts longer than those of training; section 8 puts that to the test. And a model might learn from them to look a fixed number of words back, at any position. Why should that be easy with sines?
 
 # %% [markdown]
 # ## 4 · Why sines: a shift is one matrix
 #
-# Queries and keys are linear maps of the inputs. If a head is to find "the word three back", it helps if $P_{i-3}$ is a linear function of $P_i$, the *same* one for every $i$. With clocks it is: between two positions at a fixed distance, each hand turns by a fixed angle. Before you derive the matrix, see that it exists: least squares looks for one that shifts by three in the first rows, and we test it on rows that the search has not seen.
+# Queries and keys are linear maps of the inputs. If a head is to find "the word three back", it helps if $P_{i-3}$ is a linear function of $P_i$, the *same* one for every $i$. With clocks it is: between two positions at a fixed distance, each hand turns by a fixed angle. Before you derive the matrix, see that it exists: least squares looks for one that shifts the first rows by three, and we test it on others.
 
 # %%
 exact = sinusoidal_table(100, 8, dtype=torch.float64)  # (L, D)
@@ -470,7 +470,7 @@ ch08.shift_matrix(shift_matrix)
 # The block holds $\beta$ and not $\alpha$: it is the same at every position $i$. One such block for each clock, along the diagonal, is the whole matrix.
 # </details>
 #
-# Every block is a rotation. And since $\sin a \sin b + \cos a \cos b = \cos(a - b)$, the dot product of two rows depends on their distance alone, $P_i \cdot P_{i+\delta} = \sum_n \cos(\delta\,\omega_n)$, wherever they stand:
+# Every block is a rotation, by the angle $\delta\,\omega_n$ of its clock. And since $\sin a \sin b + \cos a \cos b = \cos(a - b)$, the dot product of two rows depends on their distance alone, $P_i \cdot P_{i+\delta} = \sum_n \cos(\delta\,\omega_n)$, wherever they stand:
 
 # %%
 rows = sinusoidal_table(200, 128)
@@ -693,7 +693,7 @@ ch08.alibi_bias(alibi_bias)
 # %% [markdown]
 # ### One interface for all
 #
-# Five schemes, and each enters at one of the three points of the picture at the top of the chapter. So the library needs three methods. A scheme overrides one of them, and the others do nothing:
+# Five schemes, each at one of the three points of the picture at the top of the chapter. So the library has three methods, and a scheme overrides one of them:
 
 # %%
 show_source(PositionScheme)
