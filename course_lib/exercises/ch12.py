@@ -424,9 +424,10 @@ what_tuning_adds = Written(
         "(a) Change one thing at a time, and try more than one seed. (b) Which of the two had its best rate? (c) Which "
         "two facts about an adjective make the verdict? (d) Which of the two does the verdict need? (e) Compared with "
         "what?",
-        "(a) steps=0, 100, 200, 400, 800; is the loss below the unigram entropy? (b) toys.finetune(untrained.bert, "
-        "hundred, steps=400, learning_rate=...). (c) How many good and how many bad adjectives has a review, and what "
-        "is left of them in a mean? (d) Probe the network before and after. (e) The controls of the probing part.",
+        "(a) Reading for 0, 50, 100, 200, 400, 800 steps: how far is the loss below the unigram entropy? (b) Reading "
+        "for 0 steps, then toys.finetune with steps=400 and either learning_rate. (c) How many good and how many bad "
+        "adjectives has a review, and what is left of them in a mean? (d) Probe the network before and after. (e) The "
+        "controls of the probing part.",
         "(a) Which loss have the runs in which reading pays, and which have those where it does not? (b) Count the "
         "steps of both, and say how often reading has to be done. (c) Held good and denied bad are both praise: a "
         "product of role and polarity, which no linear layer computes from a mean. (d) Nobody asks for the thing. (e) "

@@ -527,33 +527,18 @@ print("token 2:", best_three(at_thing))
 print("token 8:", best_three(at_verb))
 print(f"{nats[0]:.2f} and {nats[1]:.2f}: mean {sum(nats) / 2:.2f} nats")
 
-# %% tags=["fold"]
-# @title Checked: what it knows about the two words
-things, good, bad = (
-    torch.tensor([vocab.stoi[word] for word in words_of_kind])
-    for words_of_kind in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
-)
-claim(
-    "The verb is found; at the other mask it knows that a thing is wanted, but not which one. Its mean loss is within 0.4 nats of the 1.04 that can be known.",
-    vocab.itos[at_verb.argmax()] == "was"
-    and at_thing[things].sum() > 0.95
-    and at_thing.max() < 0.4
-    and abs(sum(nats) / 2 - math.log(8) / 2) < 0.4,
-    verb=at_verb.max(),
-    all_things=at_thing[things].sum(),
-    likeliest_thing=at_thing.max(),
-)
-
 # %% [markdown]
-# It has found what you knew: *was*, and that a thing is wanted.
-#
-# **What has it learned?** A harder gap: *the plot was not ___ , it was wonderful .* In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
+# It has found what you knew: *was*, and that a thing is wanted. **What has it not found?** A harder gap: *the plot was not ___ , it was wonderful .* In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
 
 # %%
 guess_2 = predict("the probability of good adjectives, from 0 to 1", ...)
 
 # %% tags=["fold", "reveal"]
 # @title What it knows, and what not
+things, good, bad = (
+    torch.tensor([vocab.stoi[word] for word in words_of_kind])
+    for words_of_kind in (synthetic.THINGS, synthetic.GOOD, synthetic.BAD)
+)
 harder = fill(reader, "the plot was not _ , it was wonderful .")[0]  # (V,)
 given_to_good, given_to_bad = harder[good].sum(), harder[bad].sum()
 guess_2.compare(f"{given_to_good:.2f}")
@@ -568,6 +553,16 @@ claim(
     and given_to_good + given_to_bad > 0.95
     and abs(given_to_good - given_to_bad) < 0.4,
     likeliest=best_three(harder),
+)
+claim(
+    "At section 1's two masks it finds the verb, and knows that a thing is wanted, but not which one. Its mean loss is within 0.4 nats of the 1.04 that can be known.",
+    vocab.itos[at_verb.argmax()] == "was"
+    and at_thing[things].sum() > 0.95
+    and at_thing.max() < 0.4
+    and abs(sum(nats) / 2 - math.log(8) / 2) < 0.4,
+    verb=at_verb.max(),
+    all_things=at_thing[things].sum(),
+    likeliest_thing=at_thing.max(),
 )
 
 # %% [markdown]
@@ -700,7 +695,7 @@ claim(
 #
 # ### Your judge at work
 #
-# Getting from a string to a verdict takes three steps: words to ids, ids to two logits, logits to two probabilities.
+# From a string to a verdict: words to ids, ids to two logits, logits to two probabilities.
 
 # %% tags=["nbval-ignore-output"]
 def to_ids(review):
@@ -779,7 +774,7 @@ claim(
 )
 
 # %% [markdown]
-# So a judge is a network that has read, one new layer, and a few small steps.
+# So a judge is made in three steps: load a network that has read, put on a new head, fine-tune.
 #
 # ### Was it the reading that helped?
 #

@@ -77,6 +77,14 @@ def test_pretraining_learns_and_is_the_same_again(task):
     assert toys.masked_scores(model, task) != toys.masked_scores(model, task, seed=1)
 
 
+def test_no_steps_of_pretraining_change_nothing(task):
+    """Fails if exercise 12.5's start from scratch, 0 steps of reading, is refused or moves a weight."""
+    model = toys.small_bert(task, width=16, heads=2, layers=1)
+    start = [parameter.clone() for parameter in model.parameters()]
+    assert toys.pretrain(model, task, steps=0) == []
+    assert all(torch.equal(a, b) for a, b in zip(start, model.parameters(), strict=True))
+
+
 def test_finetuning_leaves_its_start_as_it_was(task, model):
     """Fails if the pre-trained network is changed, the classifier does not learn, or labels are not its own."""
     before = copy.deepcopy(model.bert.state_dict())
