@@ -23,14 +23,14 @@ def network(B, T, D, F):
 
 
 def draw_attention_operations(draw):
-    B, T, K = draw.sizes(3, high=20)
-    H = draw.randint(1, 6)
-    return B, T, H * K, H
+    B, T, D, K = draw.sizes(4, high=20)
+    return B, T, D, draw.randint(1, 6), K
 
 
-def right_attention_operations(B, T, D, H):
-    projections, heads = attention(B, T, T, D, H)
-    return operations(*projections, *heads)
+def right_attention_operations(B, T, D, H, K):
+    x, weight, merged = torch.ones(B, T, D), torch.ones(D, H * K), torch.ones(B, T, H * K)
+    heads, shares = torch.ones(B, H, T, K), torch.ones(B, H, T, T)
+    return operations(*[(x, weight)] * 3, (heads, heads.mT), (shares, heads), (merged, weight.T))
 
 
 def right_crossovers():
@@ -98,6 +98,8 @@ def probe_positions_seen(answer, x, weights, signs):
         return torch.cat([others[:, :-1], last[:, None]], 1)
 
     found = answer(model, x)
+    if x.grad is not None:
+        return "x is changed: it has a gradient"
     return "x is changed: it requires a gradient" if x.requires_grad else found
 
 

@@ -32,32 +32,49 @@ def _forbid(student, sizes):
 # --- exercise 10.1: the operations of self-attention --------------------------------------
 
 # First five heads: with two or three, parts of one head and halves of the whole are the same number.
-SIZES = ((3, 7, 20, 5), (4, 5, 12, 3), (1, 11, 6, 2))
+SIZES = ((3, 7, 23, 5, 6), (4, 5, 12, 3, 7), (1, 11, 6, 2, 9))
+
+
+def _of_own_width(H, K):
+    """The products of a self-attention whose heads have a width of their own."""
+
+    def layer(x):
+        (B, T, D), width = x.shape, H * K
+        q, k, v = (x @ x.new_ones(D, width) for _ in range(3))
+        q, k, v = (each.view(B, T, H, K).transpose(1, 2) for each in (q, k, v))  # (B, H, T, K)
+        h = (q @ k.mT).softmax(-1) @ v
+        return h.transpose(1, 2).reshape(B, T, width) @ x.new_ones(width, D)
+
+    return layer
 
 
 @check(
     hints=(
         "A product of (n, m) and (m, p) has n p entries, each a sum of m products: 2 n m p FLOPs.",
-        "Six products: three projections and the output's, (B T, D) times (D, D) each; the scores, for each of B H "
-        "pairs (T, K) times (K, T); the weighted mean, (T, T) times (T, K).",
-        "B H (2 T K T) is 2 B T^2 D, since H K = D; the weighted mean costs the same. Add 4 (2 B T D D).",
+        "Six products: three projections, (B T, D) times (D, H K) each; the scores, for each of B H pairs (T, K) times "
+        "(K, T); the weighted mean, (T, T) times (T, K); the output's projection, (B T, H K) times (H K, D).",
+        "The scores take B H (2 T K T), the weighted mean the same. Add 4 (2 B T D H K): all four projections cost the "
+        "same.",
     )
 )
 def attention_operations(student):
-    """Exercise 10.1: operations of multi-head self-attention."""
-    for B, T, D, H in SIZES:
-        got = expect_number(student(B, T, D, H), "the count")
-        with attention_backend("math"):  # the counter cannot look into the other one
-            wanted = count_operations(MultiHeadAttention(D, H), torch.ones(B, T, D))
+    """Exercise 10.1: operations of multi-head self-attention whose heads have a width of their own."""
+    for B, T, D, H, K in SIZES:
+        answer = student(B, T, D, H, K)
+        got = expect_number(answer, "the count")
+        wanted = count_operations(_of_own_width(H, K), torch.ones(B, T, D))
         if got != wanted:
-            where = f" (B={B}, T={T}, D={D}, H={H}: torch counts {wanted:,})"
-            raise Wrong(_operations_diagnosis(got, B, T, D, H) + where)
-    _forbid(student, (2, 9, 8, 4))
+            where = f" (B={B}, T={T}, D={D}, H={H}, K={K}: torch counts {wanted:,})"
+            raise Wrong(_operations_diagnosis(got, B, T, D, H, K) + where)
+        if isinstance(answer, float):
+            raise Wrong(f"the count is right, but {answer!r} is a float; wanted an int: divide with //, or not at all")
+    _forbid(student, (2, 9, 8, 4, 3))
 
 
-def _operations_diagnosis(got, B, T, D, H):
+def _operations_diagnosis(got, B, T, D, H, K):
     """What a wrong count of self-attention looks like."""
-    projection, quadratic, scores = 2 * B * T * D * D, 2 * B * T * T * D, B * H * T * T
+    projection, quadratic, scores = 2 * B * T * D * H * K, 2 * B * T * T * H * K, B * H * T * T
+    square, of_width = 2 * B * T * D * D, 2 * B * T * T * D  # what they would be for H K = D
     surplus, rest = divmod(got - 4 * projection - 2 * quadratic, scores)
     known = {
         0: "0 FLOPs: nothing was added up",
@@ -65,29 +82,45 @@ def _operations_diagnosis(got, B, T, D, H):
         4 * projection: "the scores and the weighted mean are missing: only the projections are there",
         2 * quadratic: "the four projections are missing: they have weights, and are products too",
         3 * projection + 2 * quadratic: "one projection is missing: queries, keys, values, and the output's",
-        4 * projection + quadratic: "two products have T^2, scores and weighted mean, 2 B T^2 D FLOPs each; "
+        4 * projection + quadratic: "two products have T^2, scores and weighted mean, 2 B T^2 H K FLOPs each; "
         "one of them, or its factor 2, is missing",
-        2 * projection + 2 * quadratic: "four projections of 2 B T D^2 FLOPs each; you have half of that",
-        4 * projection + 2 * quadratic * H: "a head has width D / H, not D: you count the quadratic part H times",
-        4 * projection + 2 * quadratic // H: "there are H heads of width D / H: you count the quadratic part of one",
-        4 * projection * H + 2 * quadratic: "the projections are D by D for all heads together, not for each",
-        4 * projection // H + 2 * quadratic: "the projections are D by D, not D by D / H: they serve all heads",
-        3 * projection // H + projection + 2 * quadratic: "queries, keys and values have width D / H in each of H "
+        2 * projection + 2 * quadratic: "four projections of 2 B T D H K FLOPs each; you have half of that",
+        4 * square
+        + 2 * of_width: "that is section 1's layer, whose heads are together as wide as the words; here they "
+        "have H K numbers",
+        4 * square + 2 * quadratic: "all four projections are D by H K, not D by D",
+        3 * projection + square + 2 * quadratic: "the output's projection leads from H K numbers to D, not from D to D",
+        3 * square + projection + 2 * quadratic: "queries, keys and values have H K numbers a word, not D; of the "
+        "projections only the output's is right",
+        4 * projection + 2 * of_width: "scores and weighted mean are made of heads of width K, not D / H",
+        4 * projection
+        + 2 * of_width * H: "each head has K numbers, not D: the scores, and the weighted mean, of a head "
+        "take 2 B T^2 K FLOPs",
+        4 * projection + 2 * quadratic * H: "K is the width of one head, not of all: you count the quadratic part H "
+        "times",
+        4 * projection + 2 * quadratic // H: "there are H heads of width K: you count the quadratic part of one",
+        4 * projection * H + 2 * quadratic: "H K numbers are all heads together: you count the projections H times",
+        4 * projection // H + 2 * quadratic: "the projections are D by H K, not D by K: they serve all heads",
+        3 * projection // H + projection + 2 * quadratic: "queries, keys and values have width K in each of H "
         "heads: you count their projections for one head",
-        3 * projection // H + projection + 2 * quadratic // H: "queries, keys and values have width D / H in each of "
+        3 * projection // H + projection + 2 * quadratic // H: "queries, keys and values have width K in each of "
         "H heads: you count their projections, scores and weighted mean for one head",
-        (3 * H + 1) * projection + 2 * quadratic: "queries, keys and values have width D / H in each head, not D: you "
+        (4 * projection + 2 * quadratic) // H: "there are H heads of width K: you count everything for one of them",
+        (3 * H + 1) * projection + 2 * quadratic: "queries, keys and values have width K in each head, not H K: you "
         "count their projections H times",
-        (3 * H + 1) * projection + 2 * quadratic * H: "queries, keys and values have width D / H in each head, not D: "
+        (3 * H + 1) * projection + 2 * quadratic * H: "queries, keys and values have width K in each head, not H K: "
         "you count their projections and the quadratic part H times",
-        (4 * projection + 2 * quadratic) * H: "you count everything H times, but a head has width D / H, not D",
-        4 * projection + 2 * quadratic + 4 * B * T * D: "adding a bias is no matrix product: it does not count here",
-        4 * projection + 2 * quadratic + 8 * B * T * D: "adding a bias is no matrix product: it does not count here",
-        4 * D * D + 4 * D: "that is the number of parameters",
-        4 * D * D: "that is the number of weights",
+        (4 * projection + 2 * quadratic) * H: "you count everything H times, but H K numbers are all heads together",
+        4 * projection + 2 * quadratic + B * T * (3 * H * K + D): "adding a bias is no matrix product: it does not "
+        "count here",
+        4 * projection + 2 * quadratic + 2 * B * T * (3 * H * K + D): "adding a bias is no matrix product: it does not "
+        "count here",
+        4 * D * H * K + 3 * H * K + D: "that is the number of parameters",
+        4 * D * H * K: "that is the number of weights",
         (4 * projection + 2 * quadratic) // B: "the batch is missing: every sequence is computed",
         4 * projection // B + 2 * quadratic: "the projections work on B T vectors, not on T",
         4 * projection + 2 * quadratic // B: "every sequence of the batch has scores of its own: B is missing there",
+        4 * projection + 2 * quadratic * B: "sequences of a batch do not meet: there are B T^2 pairs, not (B T)^2",
     }
     if got in known:
         return known[got]
@@ -186,6 +219,12 @@ def cross_operations(student):
             2 * B * (S - T) * D * D: "three projections read the S vectors; only keys and values do",
             4 * B * (S - T) * D * D: "all projections read the S vectors; queries and output have T rows",
             -2 * B * T * S * D: "two products have T S, scores and weighted mean; you have half of their operations",
+            2
+            * B
+            * T
+            * S
+            * D
+            * (H - 1): "one of scores and weighted mean still has width D in each head; both have D / H",
             4 * B * T * D * F: "in the feed-forward network there are two products of 2 B T D F, not four",
             4 * B * T * S * (D // H - D): "there are H heads of width D / H: you count scores and weighted mean of one",
             4 * B * (S - T) * D * F: "the feed-forward network works on the T outputs, not on the S keys",
@@ -300,6 +339,7 @@ class _Reader:
 def _special(sequences, slopes, kind):
     """A model whose last output depends, in sequence b, on x with the slopes (B, T, 2); the others read their own.
 
+    Of kind "flat" the output depends on position 3 too, by the third power of the step from x: its slope there is 0.
     Of kind "turning" that output is a vector of length 1, whatever x is: it stands at an angle that x changes. Of kind
     "compared" rows are subtracted from one another, as by a BatchNorm, so that an input's gradients in all rows of
     a batch add up to 0.
@@ -309,6 +349,8 @@ def _special(sequences, slopes, kind):
         nearest = [(sequences - sequence).abs().sum((1, 2)).argmin() for sequence in x.detach()]
         own, slope = torch.stack([sequences[b] for b in nearest]), torch.stack([slopes[b] for b in nearest])
         angle = ((x - own) * slope).sum((1, 2))  # 0, exactly, where x is a sequence
+        if kind == "flat":
+            angle = angle + ((x - own)[:, 3] ** 3).sum(1)
         if kind == "compared" and len(x) > 1:
             angle = (angle - angle.flip(0)) * torch.arange(1, len(x) + 1)
         pair = (angle.cos(), angle.sin()) if kind == "turning" else (angle, 2 * angle)
@@ -378,9 +420,13 @@ def positions_seen(student):
          "or rows; ask of each entry of the gradient whether it is 0, and add up nothing before"),
         (level, "compared", "nothing is seen: this model compares the rows of a batch, as a BatchNorm does, so the "
          "mean of the gradients over the batch is 0; ask of each row, and average nothing before"),
+        (level, "flat", "position 3 is seen, though its gradient is exactly 0 here, at a saddle: a small step (a finite "
+         "difference) moves the output all the same; ask autograd for the gradient"),
     ):  # fmt: skip
         got = expect_tensor(student(_special(x, slopes, kind), x), shape=(T,), name="the answer")
         seen, places = (set(found.nonzero().flatten().tolist()) for found in (got, slopes.abs().sum((0, 2))))
+        if kind == "flat" and seen == {1, 3, 4}:
+            raise Wrong(message)
         if seen != places:
             found = f"the last output depends on the positions {sorted(places)}, you found {sorted(seen)}"
             raise Wrong(found if seen else message)
@@ -397,6 +443,9 @@ def _leaves_no_trace(student, x):
         )  # fmt: skip
         raise Wrong("the positions are right, but your caller's x now requires a gradient; take x.detach(), a tensor "
                     "of your own, and let that require one" + also)  # fmt: skip
+    if x.grad is not None:
+        raise Wrong("the positions are right, but your caller's x now has a .grad; let x.detach(), a tensor of your own, "
+                    "require the gradient")  # fmt: skip
 
 
 # --- exercise 10.6: when an RNN is still the better choice ----------------------------------

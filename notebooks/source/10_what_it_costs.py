@@ -50,43 +50,65 @@ _ = torch.manual_seed(0)
 # %%
 guess_1 = predict("the layer with the fewest FLOPs for 20 words", ...)
 
-# %% tags=["fold"]
-# @title Count what each layer does and keeps
+# %% [markdown]
+# torch has a counter that watches a layer while it runs. It sees only separate products, so attention runs on plain ones (`"math"`), the RNN step by step (`"loop"`):
+
+
+# %%
+def count_flops(layer, x):
+    """FLOPs of one run of a layer, by torch's own counter."""
+    how = {"backend": "loop"} if isinstance(layer, RNN) else {}
+    with attention_backend("math"), FlopCounterMode(display=False) as counter:
+        layer(x, **how)
+    return counter.get_total_flops()
+
+
+# %%
 layers = {
     "RNN": RNN(512, 512),
     "CNN": CausalCNN(512, 3),
     "attention": MultiHeadAttention(512, 8),
 }
-sentence, articles = torch.randn(1, 20, 512), torch.randn(2, 2000, 512)
-opening = []  # layer, parameters, FLOPs of both texts, numbers saved for the article
-for name, each in layers.items():
-    how = {"backend": "loop"} if name == "RNN" else {}
-    with attention_backend("math"):  # plain products: fused kernels cannot be counted
-        short = measure.count_operations(each, sentence, **how)
-        long = measure.count_operations(each, articles[:1], **how)
-        saved = measure.count_activations(each, articles, **how) // 2  # for each of two
-    opening.append([name, number_of_parameters(each), short, long, saved])
+sentence, article = torch.randn(1, 20, 512), torch.randn(1, 2000, 512)
+for_sentence = [count_flops(layer, sentence) for layer in layers.values()]
+for_article = [count_flops(layer, article) for layer in layers.values()]
 
 # %% tags=["fold", "reveal"]
 # @title The bill
-guess_1.compare(min(opening, key=lambda row: row[2])[0])
-table(["layer", "parameters", "FLOPs, 20 words", "FLOPs, 2,000 words", "numbers saved for the backward pass, 2,000 words"], opening)
-rnn_row, cnn_row, attention_row = opening
+lines = {  # of the bill, each with the section that counts it
+    "FLOPs, 20 words": 1,
+    "FLOPs, 2,000 words": 1,
+    "numbers saved for the backward pass, 2,000 words": 2,
+    "T from which T² is half of an encoder layer's FLOPs": 3,
+    "parameters": 4,
+    "products in a row, 2,000 words": 5,
+    "products from the first word to the last output": 6,
+    "numbers carried on to write word 2,001": 7,
+}
+bill = {"FLOPs, 20 words": for_sentence, "FLOPs, 2,000 words": for_article}
+
+
+def show_bill(whole=False):
+    """Show the lines that are filled in and the next one, or all of them."""
+    rows = [[section, line, *bill.get(line, ("?", "?", "?"))] for line, section in lines.items()]
+    table(["section", "one layer, D = 512", *layers], rows if whole else rows[: len(bill) + 1])
+
+
+guess_1.compare(min(layers, key=dict(zip(layers, for_sentence, strict=True)).get))
+show_bill(whole=True)
 claim(
     "The RNN needs the fewest FLOPs, for the sentence and for the article; attention needs about twice as many, and then about six times as many.",
-    all(rnn_row[i] < min(cnn_row[i], attention_row[i]) for i in (2, 3))
-    and round(attention_row[2] / rnn_row[2]) == 2
-    and round(attention_row[3] / rnn_row[3]) == 6,
-)
-claim(
-    "For the article attention saves more than 30 times as many numbers as it has parameters, and 18 times as many as the RNN saves.",
-    attention_row[4] > 30 * attention_row[1] and attention_row[4] > 18 * rnn_row[4],
+    all(rnn < min(cnn, of_attention) for rnn, cnn, of_attention in (for_sentence, for_article))
+    and round(for_sentence[2] / for_sentence[0]) == 2
+    and round(for_article[2] / for_article[0]) == 6,
 )
 
 # %% [markdown]
-# If you guessed attention, you are in good company: *Attention Is All You Need* calls it faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. Yet here it takes twice the RNN's FLOPs. And for the article it saves 37 million numbers, none of them a parameter. Why?
+# If you guessed attention, you are in good company: *Attention Is All You Need* calls it faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. Yet here it takes twice the RNN's FLOPs. Why?
 #
-# If you have only an hour, read sections 1, 2 and 4, and do exercises 10.1 and 10.2, which wait at the first pause.
+# And FLOPs are only the first two lines of the **bill**. Every section of this chapter asks one question about these three layers, counts, and fills in its line.
+#
+# If you have only an hour, read sections 1 and 3, and do exercises 10.1 and 10.2, which wait at the first pause.
 #
 # ### You will be able to
 #
@@ -95,76 +117,29 @@ claim(
 # 3. count the parameters of a whole Transformer by hand (10.4);
 # 4. measure which inputs an output depends on (10.5);
 # 5. decide, with numbers, when an RNN is still the better choice (10.6).
+#
+# **Letters.** `B` sequences of `T` words (`S` if keys come from elsewhere), width `D`, `H` heads of width `K = D / H`, feed-forward width `F`, `N` layers, kernel `k`.
 
 # %% [markdown]
-# ## 1 · Three layers, three questions
+# ## 1 · Work: how many FLOPs?
 #
-# All three layers take T words, vectors of D numbers, and let them learn about one another. Three questions compare them:
+# All three layers take T words, vectors of D numbers, and let them learn about one another.
 #
-# - **Work:** how many FLOPs? In a matrix product they come in pairs, a multiplication and an addition.
-# - **Waiting:** how many matrix products must come one after the other, on however many processors?
-# - **Distance:** through how many matrix products does the news of the first word reach the last output? Each product is a chance for the news, or for its gradient on the way back, to fade. The opening's picture shows this way in red.
+# **RNN: a note goes down a row of people.** Each person reads it, adds something and hands it on. Each step multiplies the word by one D × D matrix and the state by another.
 #
-# **RNN: a note goes down a row of people.** Each person reads it, adds something and hands it on. Each step multiplies the word by one D × D matrix and the state by another: $2 \cdot 2D^2$ FLOPs, so $4TD^2$ for T steps. That is little, but everyone waits for the person before, and the first person's news passes through all T hands.
+# **CNN: everyone hears a few neighbours, all at the same time.** A kernel of k places multiplies each word and the k − 1 before it by a D × D matrix each.
 #
-# **CNN: everyone hears a few neighbours, all at the same time.** A kernel of k places multiplies each word and the k − 1 before it by a D × D matrix each: $2kTD^2$. Nobody waits for anyone in the same round (layer). But news moves only k − 1 places a round, so it takes $L = (T - 1) / (k - 1)$ rounds, rounded up, until the last person has heard of the first.
-#
-# **Attention: everyone hears everyone, all at the same time.** Each of the T · T pairs meets twice: once for a score, once in a weighted mean, with D multiplications and D additions each time: $4T^2D$. We call this the **quadratic part**. Nobody waits for a neighbour, and all news comes first hand. But T people hold T · T conversations.
-#
-# Attention that consists only of the quadratic part has no parameters: call it **bare attention**. **Real attention**, the opening's multi-head layer, also learns what to ask and what to say. Its **projections**, four learned D × D matrices, make queries, keys, values and the output, for $8TD^2$ FLOPs more. News then passes three products: value, weighted mean, output. The wait is four: query, score, weighted mean, output.
+# **Attention: everyone hears everyone, all at the same time.** Each pair of words meets twice: once for a score, once in a weighted mean. So T people hold T · T conversations. We call this the **quadratic part**.
 
 # %%
 diagrams.show("two_kinds_of_matrices")
 
 # %% [markdown]
-# All together:
+# **From here on there are two attentions.** Attention that consists only of the quadratic part has no parameters: call it **bare attention**. **Real attention**, the opening's multi-head layer, also learns what to ask and what to say. Its **projections**, four learned D × D matrices, make queries, keys, values and the output.
 #
-# | | work (FLOPs) | waiting (products in a row) | distance (products) |
-# |---|---|---|---|
-# | RNN | $4TD^2$ | T | T |
-# | CNN, a stack of L layers that sees all T | $L \cdot 2kTD^2$ | L | L |
-# | bare attention | $4T^2D$ | 2 | 1 |
-# | real attention | $8TD^2 + 4T^2D$ | 4 | 3 |
+# ### On paper
 #
-# Of these four only attention, bare or real, sees all T words with a short wait *and* over a short distance; **the price is $T^2$**. The stack of convolutions pays $T^2$ as well, since its L layers grow with T.
-#
-# ### Back to the puzzle
-#
-# Put D = 512 into the formulas. In millions of FLOPs:
-#
-# | | 20 words | 2,000 words |
-# |---|---|---|
-# | RNN: two learned matrices, $4TD^2$ | 21.0 | 2,097 |
-# | CNN, one layer: three learned matrices, $6TD^2$ | 31.5 | 3,146 |
-# | real attention: projections, $8TD^2$ | 41.9 | 4,194 |
-# | real attention: quadratic part, $4T^2D$ | 0.8 | 8,192 |
-#
-# For the sentence the quadratic part is almost nothing. Alone, as bare attention, it would win easily, and this is what *Attention Is All You Need* compares. The opening's layer loses because of its projections: four learned matrices against the RNN's two. For the article the quadratic part is most of the work.
-#
-# **And the memory?** Each of the 8 heads has a weight for each pair of words: 8 · 2,000 · 2,000 = 32 million numbers, most of the 37 million. What fills the memory is neither what the layer has learned nor the words, but *who looks at whom*.
-#
-# One layer of convolutions sees only three words. A stack that sees the whole article needs 1,000 layers and 250 times the work of real attention; with dilated kernels, which leave gaps, seven layers are enough (*Going deeper*).
-
-# %% tags=["fold"]
-# @title The table beside the opening's counts
-T_and_FLOPs = [(20, [row[2] for row in opening]), (2000, [row[3] for row in opening])]
-claim(
-    "Two, three and four learned matrices, and real attention's quadratic part, make up the opening's FLOPs to the last digit.",
-    all(
-        found == [2 * 2 * T * 512**2, 2 * 3 * T * 512**2, 2 * (4 * T * 512**2 + 2 * T**2 * 512)]
-        for T, found in T_and_FLOPs
-    ),
-)
-
-# %% [markdown]
-# That is the chapter in short. Now we check it, one question at a time, beginning with the work.
-#
-# **Letters.** `B` sequences of `T` words (`S` if keys come from elsewhere), width `D`, `H` heads of width `K = D / H`, feed-forward width `F`, `N` layers, kernel `k`.
-
-# %% [markdown]
-# ## 2 · Work: count every FLOP
-#
-# Where does $4T^2D$ come from? Take a text short enough to count on paper: T = 3 words of D = 2 numbers, and bare attention: each word is query, key and value at once (chapter 07, section 1). The score of two words is a dot product, and every pair has one. Here is the matrix product with plain loops, each multiplication printed. With each goes an addition, to a sum that starts at 0, so it counts as **2 FLOPs**:
+# Take a text short enough to count: T = 3 words of D = 2 numbers, and bare attention, where each word is query, key and value at once (chapter 07, section 1). The score of two words is a dot product, and every pair has one. Here is the matrix product with plain loops, each multiplication printed. With each goes an addition, to a sum that starts at 0, so it counts as **2 FLOPs**:
 
 
 # %%
@@ -197,7 +172,7 @@ weights = (scores / math.sqrt(2)).softmax(dim=-1)  # (T, T)
 h = product_by_hand("h", weights, x)  # (T, T) @ (T, D) -> (T, D)
 
 # %% [markdown]
-# Six numbers of three multiplications and additions each: 36 again, so $4T^2D = 72$ in all. Now the RNN reads the same words, with two D × D matrices at each step:
+# Six numbers of three multiplications and additions each: 36 again, so $4T^2D = 72$ in all. Now the RNN reads the same words:
 
 # %%
 torch.manual_seed(0)
@@ -209,55 +184,83 @@ for t in range(3):
     print(f"t = {t}: {work:2} FLOPs, h = {state.numpy().round(2)}")
 
 # %% [markdown]
-# T steps use the same $2D^2$ numbers: $4TD^2 = 48$. Which of $4T^2D$ and $4TD^2$ is larger depends on which of T and D is.
-#
-# You have used one rule, the only one that you need:
+# T steps use the same $2D^2$ numbers: $4TD^2 = 48$. You have used one rule, the only one that you need:
 #
 # $$ \text{FLOPs of } (\text{rows} \times \text{inner}) \text{ times } (\text{inner} \times \text{columns}) \;=\; 2 \cdot \text{rows} \cdot \text{inner} \cdot \text{columns}. $$
 #
-# By this rule the four projections of real attention, (T, D) times (D, D) each, add $8TD^2 = 96$ FLOPs, which makes 168. Added biases, scaling, softmax and norms are left out: at real widths they are few beside the products.
+# Added biases, scaling, softmax and norms are left out: at real widths they are few beside the products.
 #
-# torch's `FlopCounterMode` watches a layer while it runs and applies the same rule. `math` and `loop` make torch do every product separately, so that the counter sees them. It should find 72, 48 and 168:
+# ### Back to the puzzle
+#
+# Here is the rule for the three layers, at any T and D:
+
 
 # %%
-with FlopCounterMode(display=False) as bare_counter:
-    attention(x, x, x, backend="math")  # plain products
-with FlopCounterMode(display=False) as rnn_counter:
-    RNN(2, 2)(x.unsqueeze(0), backend="loop")
-with FlopCounterMode(display=False) as real_counter, attention_backend("math"):
-    MultiHeadAttention(2, 1)(x.unsqueeze(0))  # one head
-print("bare attention:", bare_counter.get_total_flops())
-print("RNN:           ", rnn_counter.get_total_flops())
-print("real attention:", real_counter.get_total_flops())
+def rnn_flops(T, D):
+    return T * 2 * (2 * D * D)  # each step: two learned matrices
+
+
+def cnn_flops(T, D, k=3):
+    return T * k * (2 * D * D)  # each word: k learned matrices
+
+
+def attention_flops(T, D):
+    projections = 4 * (2 * T * D * D)  # queries, keys, values, output
+    scores = 2 * T * D * T  # (T, D) @ (D, T)
+    weighted_mean = 2 * T * T * D  # (T, T) @ (T, D)
+    return projections, scores + weighted_mean
+
+
+for T in (20, 2000):
+    projections, quadratic_part = attention_flops(T, 512)
+    print(f"T = {T}, in millions of FLOPs:")
+    print(f"  RNN                       {rnn_flops(T, 512) / 1e6:7,.1f}")
+    print(f"  CNN                       {cnn_flops(T, 512) / 1e6:7,.1f}")
+    print(f"  attention, projections    {projections / 1e6:7,.1f}")
+    print(f"  attention, quadratic part {quadratic_part / 1e6:7,.1f}")
 
 # %% [markdown]
-# It does. More heads change nothing: four heads of width D / 4 cost what one of width D does. Here is a layer with four heads, by torch's counter. Which of its numbers grow with the text?
+# In formulas: $4TD^2$ for the RNN, $2kTD^2$ for the CNN, $8TD^2 + 4T^2D$ for real attention.
+#
+# For the sentence the quadratic part is almost nothing. Alone, as bare attention, it would win easily, and this is what *Attention Is All You Need* compares. The opening's layer loses because of its projections: four learned matrices against the RNN's two. For the article the quadratic part is most of the work. **The price of hearing everyone is $T^2$.**
+#
+# Does torch count the same? On the three words it should find 72, 48, and for real attention $72 + 8TD^2 = 168$:
+
+# %%
+three_words = x.unsqueeze(0)  # (1, T, D)
+print("bare attention:", count_flops(lambda x: attention(x, x, x), three_words))
+print("RNN:           ", count_flops(RNN(2, 2), three_words))
+print("real attention:", count_flops(MultiHeadAttention(2, 1), three_words))  # one head
 
 # %% tags=["fold"]
-# @title Parameters and FLOPs by length (D = 64, four heads)
+# @title The formulas beside torch's counts
+claim(
+    "Two, three and four learned matrices, and real attention's quadratic part, make up the bill's first two lines to the last digit.",
+    all(
+        found == [rnn_flops(T, 512), cnn_flops(T, 512), sum(attention_flops(T, 512))]
+        for T, found in ((20, for_sentence), (2000, for_article))
+    ),
+)
 layer_64, by_length = MultiHeadAttention(64, 4), []
 for T in (16, 64, 256):
     inputs = torch.randn(1, T, 64)
-    with attention_backend("math"):
-        all_flops = measure.count_operations(layer_64, inputs)  # by FlopCounterMode
-        bare_flops = measure.count_operations(lambda x: attention(x, x, x), inputs)
-    by_length.append([T, number_of_parameters(layer_64), all_flops - bare_flops, bare_flops])
-table(["T", "parameters", "FLOPs of the projections", "FLOPs of the quadratic part"], by_length)
+    all_flops, bare_part = count_flops(layer_64, inputs), count_flops(lambda x: attention(x, x, x), inputs)
+    by_length.append([T, number_of_parameters(layer_64), all_flops - bare_part, bare_part])
 claim(
-    "$4 D^2$ weights and $4 D$ biases at every length; by torch's counter the projections take exactly $8 T D^2$ FLOPs, the quadratic part exactly $4 T^2 D$.",
+    "Four heads, D = 64, T = 16, 64 and 256: $4 D^2$ weights and $4 D$ biases at every length; by torch's counter the projections take exactly $8 T D^2$ FLOPs, the quadratic part exactly $4 T^2 D$.",
     all(row[1:] == [4 * 64**2 + 4 * 64, 8 * row[0] * 64**2, 4 * row[0] ** 2 * 64] for row in by_length),
 )
 
 # %% [markdown]
-# The projections grow like T, the quadratic part like $T^2$, the parameters not at all. The width sets the size of the learned matrices, the text that of the computed ones. But what is computed must also be kept: what does that cost?
+# It does, and more heads change nothing: four heads of width D / 4 cost what one of width D does. The width sets the size of the learned matrices, the text that of the computed ones. But what is computed must also be kept.
 
 # %% [markdown]
-# ## 3 · Memory: what must be kept
+# ## 2 · Memory: what must be kept?
 #
-# For the article, the opening's layer saves 37 million numbers. Which are they? The backward pass uses numbers from the forward pass, and these must be kept until then: the **saved activations**. Ask of each operation what its gradient needs.
+# The backward pass uses numbers from the forward pass, and these must be kept until then: the **saved activations**. How many are they for the article? Ask of each operation what its gradient needs.
 #
 # - The gradient of a product $AB$ with respect to A contains B, and the other way round: it keeps **both factors**.
-# - The slope of a softmax is made of its weights (chapter 07, section 3): it keeps **its result**.
+# - The slope of a softmax is made of its weights (chapter 07, section 3): it keeps **its result**. So does a tanh or a ReLU.
 #
 # Line by line, for real attention with one head, on the same three words:
 
@@ -283,18 +286,46 @@ by_rule = 5 * T * D + T * T
 print(measure.count_activations(one_head, x), "=", by_rule, "+", 4 * W_q.numel())
 
 # %% [markdown]
-# With H heads there are H matrices of T × T, so a layer keeps $5TD + HT^2$ numbers for each sequence. For the article, $5TD$ is 5 million and $HT^2$ is 32 million: there are the 37 million. At 4 bytes each, that is **128 MB of attention weights**, for one layer and one article.
-#
-# Must they be kept? No. The backward pass can compute them again, block by block, from queries, keys and, for each row of each head, the one number that normalises its softmax. *FlashAttention* does this, and never writes a whole T × T matrix to memory. It is a *fused kernel*: one compiled routine in place of several products. In torch such kernels stand behind `scaled_dot_product_attention`, our backend `"sdpa"`; `"math"` means plain products. For the article:
+# With H heads there are H matrices of T × T. Now the article, for all three layers:
 
 # %%
 T, D, H = 2000, 512, 8
-print(f"math: {5 * T * D + H * T * T:10,} numbers")
-print(f"sdpa: {5 * T * D + H * T:10,} numbers")
+bill["numbers saved for the backward pass, 2,000 words"] = [
+    T * D + (T + 1) * D,  # RNN: the words; the first state and every new one
+    (T + 2) * D + T * D,  # CNN: the words, after two rows of zeros; its results
+    5 * T * D + H * T * T,  # real attention
+]
+print(f"of attention's, 5TD: {5 * T * D:10,}")
+print(f"H matrices of T × T: {H * T * T:10,}, {4 * H * T * T / 1e6:.0f} MB")
 
 # %% tags=["fold"]
-# @title The same by the recorder
-kept = {}  # T: saved activations on the math path, and by the kernel
+# @title The bill, and the same by the recorder
+show_bill()
+articles, recorded = torch.randn(2, 2000, 512), []
+for name, each in layers.items():
+    how = {"backend": "loop"} if name == "RNN" else {}
+    with attention_backend("math"):
+        recorded.append(measure.count_activations(each, articles, **how) / 2)  # for each of two: see Going deeper
+claim(
+    "The recorder finds the same in all three layers. For the article attention saves more than 30 times as many numbers as it has parameters, and 18 times as many as the RNN saves.",
+    recorded == bill["numbers saved for the backward pass, 2,000 words"]
+    and recorded[2] > 30 * number_of_parameters(layers["attention"])
+    and recorded[2] > 18 * recorded[0],
+)
+
+# %% [markdown]
+# What fills the memory is neither what the layer has learned nor the words, but *who looks at whom*: 128 MB of attention weights, for one layer and one article.
+#
+# Must they be kept? No. The backward pass can compute them again, block by block, from queries, keys and, for each row of each head, the one number that normalises its softmax. *FlashAttention* does this, and never writes a whole T × T matrix to memory. It is a *fused kernel*: one compiled routine in place of several products. In torch such kernels stand behind `scaled_dot_product_attention`, our backend `"sdpa"`; `"math"` means plain products. The kernel keeps $5TD + HT$ numbers, 5.1 million for the article in place of 37.1.
+#
+# The **peak** is higher than what is kept, since the backward pass adds the gradients of weights and scores. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask:
+
+# %%
+figures.time_and_memory("attention-time")
+
+# %% tags=["fold"]
+# @title What the kernel keeps, and its time and peak at T = 2048
+kept, expected = {}, {}  # T: saved activations on the math path, and by the kernel
 four_heads_64 = MultiHeadAttention(64, 4)
 for T in (64, 256, 1024):
     counts = []
@@ -303,28 +334,12 @@ for T in (64, 256, 1024):
             batch = torch.randn(2, T, 64)
             counts.append(measure.count_activations(four_heads_64, batch))
     kept[T] = counts
-table(
-    ["B = 2, H = 4, D = 64: T", "saved, math", "saved, sdpa", "ratio"],
-    [[T, plain, fused, plain / fused] for T, (plain, fused) in kept.items()],
-)
-expected = {
-    T: [formulas.multi_head_cost(2, T, 64, 4, backend=backend).activations for backend in ("math", "sdpa")] for T in kept
-}
+    expected[T] = [formulas.multi_head_cost(2, T, 64, 4, backend=backend).activations for backend in ("math", "sdpa")]
 claim(
-    "Apart from the $5 B T D$ numbers that both keep: $B H T^2$ on the math path, $B H T$ on the other, to the last number. So with the opening's 37 million, for each of two articles in a batch.",
+    "Four heads, D = 64, T = 64, 256 and 1024: apart from the $5 B T D$ numbers that both keep, $B H T^2$ with plain products, $B H T$ with the kernel, to the last number.",
     kept == expected
-    and all([plain, fused] == [2 * (5 * T * 64 + 4 * T * n) for n in (T, 1)] for T, (plain, fused) in kept.items())
-    and attention_row[4] == 5 * 2000 * 512 + 8 * 2000**2,
+    and all([plain, fused] == [2 * (5 * T * 64 + 4 * T * n) for n in (T, 1)] for T, (plain, fused) in kept.items()),
 )
-
-# %% [markdown]
-# The **peak** is higher than what is kept, since the backward pass adds the gradients of weights and scores. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask:
-
-# %%
-figures.time_and_memory("attention-time")
-
-# %% tags=["fold"]
-# @title At T = 2048
 faster = ledger.values("attention-time", "at the longest", "math_over_sdpa")
 math_peak, sdpa_peak = (
     [run[-1] for run in ledger.values("attention-time", backend, "peak_mb")] for backend in ("math", "sdpa")
@@ -337,28 +352,33 @@ claim(
 )
 
 # %% [markdown]
-# The kernel saves time too, though part of its lead here is the price of our plain path's mask (*Going deeper* takes it apart). So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none; one can only give something up. In a **window** each word looks at r words, itself the last: then the quadratic part takes only $4TrD$ FLOPs, but news moves r − 1 places a layer, as in a convolution.
+# The kernel saves time too, though part of its lead here is the price of our plain path's mask: in another record it is less than three times as fast without one (*Going deeper*).
 #
-# *Going deeper* says when its saving fails, and what other patterns there are. But when does the square begin to hurt?
+# So memory has a way out of $T^2$. For work, exact attention, computed pair by pair, has none; one can only give something up, for example let each word see just a **window** of the words before it. When does the square begin to hurt?
 
 # %% [markdown]
-# ## 4 · When does the square matter?
+# ## 3 · The border: when does the square matter?
 #
-# For the sentence $T^2$ was nothing, for the article it was most of the work. Where is the border? Vaswani et al. (section 4) compare $T^2D$ with $TD^2$, and conclude that attention is faster below T = D. That is bare attention. Real attention has more FLOPs than a plain RNN at every T. But an LSTM does four times the RNN's work (chapter 05): $16TD^2$. Take D = 512. Beyond which T does real attention need more FLOPs than an LSTM?
+# For the sentence $T^2$ was nothing, for the article it was most of the work. Where is the border? Vaswani et al. (section 4) compare $T^2D$ with $TD^2$, and conclude that attention is faster below T = D. That is bare attention. Real attention needs more FLOPs than a plain RNN at every T. But an LSTM does four times the RNN's work (chapter 05): $16TD^2$. Take D = 512. Beyond which T does real attention need more FLOPs than an LSTM?
 
 # %%
 guess_2 = predict("the first T where real attention has more FLOPs than the LSTM", ...)
 
-# %% tags=["fold", "reveal"]
+# %% tags=["reveal"]
+T, D = 1, 512
+while sum(attention_flops(T, D)) <= 4 * rnn_flops(T, D):
+    T += 1
+guess_2.compare(T)
+
+# %% tags=["fold"]
 # @title Millions of FLOPs at six lengths (D = 512)
 flops = {  # of one sequence of T words
-    "bare attention": lambda T, D=512: 4 * T**2 * D,
-    "RNN": lambda T, D=512: 4 * T * D**2,
-    "real attention": lambda T, D=512: 8 * T * D**2 + 4 * T**2 * D,
-    "LSTM": lambda T, D=512: 16 * T * D**2,
+    "bare attention": lambda T, D=512: attention_flops(T, D)[1],
+    "RNN": lambda T, D=512: rnn_flops(T, D),
+    "real attention": lambda T, D=512: sum(attention_flops(T, D)),
+    "LSTM": lambda T, D=512: 4 * rnn_flops(T, D),
 }
 every = range(1, 8 * 512 + 1)
-guess_2.compare(next(T for T in every if flops["real attention"](T) > flops["LSTM"](T)))
 table(
     ["T", *flops],
     [[T, *(round(count(T) / 1e6, 1) for count in flops.values())] for T in (20, 256, 512, 1024, 2000, 4096)],
@@ -389,9 +409,8 @@ claim(
 # %%
 D, quadratic = 512, {}  # T: the quadratic part's share of an encoder layer's FLOPs
 for T in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192):
-    projections = 8 * T * D**2
-    quadratic_part = 4 * T**2 * D
-    feed_forward = 16 * T * D**2
+    projections, quadratic_part = attention_flops(T, D)
+    feed_forward = 2 * (2 * T * D * (4 * D))  # two matrices of D x F
     quadratic[T] = quadratic_part / (projections + quadratic_part + feed_forward)
 figures.operation_shares(quadratic, D=512)
 
@@ -415,23 +434,60 @@ claim(
 # | this | equals this | at |
 # |---|---|---|
 # | bare attention, $4T^2D$ | a plain RNN, $4TD^2$ | T = D |
-# | real attention, $8TD^2 + 4T^2D$ | a plain RNN | never: it has more at every T |
+# | real attention, $8TD^2 + 4T^2D$ | a plain RNN | never: it needs more at every T |
 # | real attention | an LSTM, $16TD^2$ | T = 2D |
 # | the quadratic part, $4T^2D$ | the feed-forward network, $16TD^2$ | T = 4D |
 # | the quadratic part | all the rest of an encoder layer, $24TD^2$ | T = 6D |
 #
-# Well below this last border the square can be left out, as Kaplan et al. (2020) do. What is left uses each weight once per token, in a multiplication and an addition:
+# **In memory the border comes earlier.** With plain products an encoder layer keeps about $12TD + HT^2$ numbers. The weights are half of them at T = 12D / H: with D = 512 and 8 heads at T = 768, long before 6D = 3,072. A fused kernel removes this border.
+
+# %%
+D, H = 512, 8
+bill["T from which T² is half of an encoder layer's FLOPs"] = ["no T²", "no T²", 6 * D]
+print(f"T² is half of the FLOPs at T = {6 * D:,}, of what is saved at T = {12 * D // H}")
+
+# %% tags=["fold"]
+# @title The bill, and the border in memory
+show_bill()
+with attention_backend("math"):
+    kept_at_border = measure.count_activations(EncoderLayer(512, 8, 2048, dropout=0.0), torch.randn(2, 768, 512)) / 2
+claim(
+    "By the recorder the weights are half of what an encoder layer (F = 4D, without dropout) keeps at T = 768, within one per cent.",
+    abs(8 * 768**2 / kept_at_border - 1 / 2) < 0.005,
+)
+
+# %% [markdown]
+# Well below 6D the square can be left out of the FLOPs, as Kaplan et al. (2020) do. What is left uses each weight once per token, in a multiplication and an addition:
 #
 # - **The rule:** a forward pass costs **2 FLOPs per parameter and token**. An encoder layer has $12D^2$ weights: at D = 512 they take 6.3 million FLOPs a token.
 # - **The exception:** a look-up in a table of embeddings is no product and costs nothing. But an output layer over the vocabulary is a product and does cost: for 10,000 words 10.2 million FLOPs a token.
 # - **In training:** the backward pass costs twice that, since a product $AB$ needs two more, for the gradients of A and of B. That makes 6 FLOPs in all, and 18.9 million a token for the encoder layer.
 #
-# Two FLOPs per parameter and token: so how many parameters does a model have?
+# Two FLOPs per parameter and token: so how many parameters are there?
 
 # %% [markdown]
-# ## 5 · Size: where the parameters are
+# ## 4 · Size: how many parameters?
 #
-# Ask each part of an encoder layer how many parameters it has (`linear1` and `linear2` are the feed-forward network), and then a table of embeddings for 10,000 words. Here D = 64 and F = 256:
+# The RNN learns two matrices of D × D, the CNN three, real attention four. Each has biases besides:
+
+# %%
+D = 512
+bill["parameters"] = [
+    2 * (D * D + D),  # RNN: a bias for each matrix
+    3 * D * D + D,  # CNN: one bias for all three
+    4 * (D * D + D),  # real attention
+]
+
+# %% tags=["fold"]
+# @title The bill, and the parameters of the layers
+show_bill()
+claim(
+    "The three layers have exactly these parameters.",
+    bill["parameters"] == [number_of_parameters(layer) for layer in layers.values()],
+)
+
+# %% [markdown]
+# T is nowhere: a longer text costs no parameter. Around attention a Transformer builds the encoder layer (`linear1` and `linear2` are the feed-forward network), and below it a table of embeddings, here for 10,000 words, with D = 64 and F = 256:
 
 # %%
 encoder_layer = EncoderLayer(64, 4, 256)  # D, H, F
@@ -441,7 +497,7 @@ print(f"{'whole layer':15}{number_of_parameters(encoder_layer):8,}")
 print(f"{'table of words':15}{number_of_parameters(nn.Embedding(10_000, 64)):8,}")
 
 # %% [markdown]
-# Attention learns its projections, the feed-forward network its two linear maps, a norm a gain and a shift for each of D numbers. That is all; T is nowhere. The $12D^2 = 49{,}152$ weights of a layer are nearly everything, a third of them attention's, two thirds the feed-forward network's. A table of V words has $VD$ parameters more. So a stack of N layers with its table has about $12ND^2 + VD$.
+# The feed-forward network learns two linear maps, a norm a gain and a shift for each of D numbers. The $12D^2 = 49{,}152$ weights of a layer are nearly everything, a third of them attention's, two thirds the feed-forward network's. A table of V words has $VD$ parameters more. So a stack of N layers with its table has about $12ND^2 + VD$.
 #
 # Here the table outweighs 12 layers. At D = 512 the same table outweighs only one: it grows like D, the layers like $D^2$.
 
@@ -456,25 +512,28 @@ claim(
 )
 
 # %% [markdown]
-# **The first pause.** Work, memory and size are counted. Exercises 10.1 to 10.4 let you count, 10.4 a whole Transformer to the last parameter; 10.5 prepares section 7. Together they take about 95 minutes.
+# **The first pause.** Work, memory, border and size are counted. Exercises 10.1 to 10.4 let you count, 10.4 a whole Transformer to the last parameter. Together they take about 75 minutes. After them comes the question that no FLOP answers: how long must one wait?
 
 # %% [markdown]
 # ### Exercise 10.1 · Implement: the FLOPs of self-attention
 #
-# Difficulty ●●○○○ · 15 minutes · needs section 2
+# Difficulty ●●○○○ · 15 minutes · needs section 1
 #
-# Count the FLOPs of real attention, the whole multi-head layer (three projections, scores, weighted mean, output projection) from its sizes. Do what the counter does: go from product to product and add up, without torch's counter, without ours, and without `course_lib.cost`. The check compares with torch's counter at several sizes.
+# So far all heads together were as wide as the words: H · K = D. Some models choose the heads' width K freely. Then queries, keys and values have H · K numbers a word, all heads together, and the output projection leads from H · K numbers back to D. Count the FLOPs of such a layer for a batch of B sequences, each of which attends to itself.
+#
+# Do what the counter does: go from product to product and add up, without torch's counter, without ours, and without `course_lib.cost`. The check compares with torch's counter at several sizes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex10-1-attention-operations", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def attention_operations(B, T, D, H):
+def attention_operations(B, T, D, H, K):
     """FLOPs of the matrix products of multi-head self-attention; a multiplication with its addition is 2.
 
     Args:
         B: batch.
         T: positions.
         D: width of input and output.
-        H: heads, each of width D / H.
+        H: heads.
+        K: width of each head; H K need not be D.
 
     Returns:
         int.
@@ -484,11 +543,11 @@ def attention_operations(B, T, D, H):
     def product(rows, inner, columns):
         return 2 * rows * inner * columns
 
-    K = D // H
-    projections = 4 * product(B * T, D, D)  # queries, keys, values, output
+    queries_keys_values = 3 * product(B * T, D, H * K)
     scores = B * H * product(T, K, T)
     weighted_mean = B * H * product(T, T, K)
-    return projections + scores + weighted_mean
+    output = product(B * T, H * K, D)
+    return queries_keys_values + scores + weighted_mean + output
     ### END SOLUTION
 
 
@@ -498,7 +557,7 @@ ch10.attention_operations(attention_operations)
 # %% [markdown]
 # ### Exercise 10.2 · Derive: three crossovers
 #
-# Difficulty ●●○○○ · 15 minutes · needs section 4
+# Difficulty ●●○○○ · 15 minutes · needs section 3
 #
 # D = 512. With pencil and paper, and with all projections and the factor 2 counted, at which T are these equal?
 # (a) Real (multi-head) attention and a GRU of the same width (three times an RNN's products). (b) *Within* real attention: the quadratic part (scores and weighted mean) and the four projections.
@@ -560,7 +619,7 @@ ch10.cross_operations(cross_operations)
 # %% [markdown]
 # ### Exercise 10.4 · Derive: the original model, by hand
 #
-# Difficulty ●●●○○ · 25 minutes · needs section 5
+# Difficulty ●●●○○ · 25 minutes · needs section 4
 #
 # The base model of Vaswani et al. (2017): D = 512, H = 8, F = 2048, 6 encoder and 6 decoder layers, Post-LN, no norm at the end. Every linear map has a bias; the positions are sinusoids, without parameters. With paper and pencil (or Python as a pocket calculator) find the parameters of
 # (a) one encoder layer, (b) one decoder layer, (c) all twelve layers, (d) the whole model with **one** table of embeddings for 37,000 subwords, which serves the encoder's input, the decoder's input and, transposed, the output layer, whose bias is left out. (*Going deeper* puts your sum beside the paper's.)
@@ -585,56 +644,50 @@ by_hand = (
 ch10.parameters_by_hand(by_hand)
 
 # %% [markdown]
-# ### Exercise 10.5 · Implement: what does the last output depend on?
+# ## 5 · Waiting: how many products in a row?
 #
-# Difficulty ●●●○○ · 20 minutes · needs section 1, and chapter 04 for autograd
-#
-# A stack of convolutions sees only so far. Measure the window of any model: on which positions of the input does the last output depend at all? Ask its gradient. A batch of random inputs is given, since a ReLU may be closed for one of them and open for another; a small gradient is a gradient. The caller's `x` stays as it was: it must not require a gradient afterwards.
+# When a note is passed down a row, a hundred helpers do not make it any faster. How many matrix products must come one after the other, on however many processors? Say for each result when it is ready: one after the latest of its inputs. The words are there at 0.
 
-
-# %% nbgrader={"grade": false, "grade_id": "ex10-5-positions-seen", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def positions_seen(model, x):
-    """Which input positions the last output depends on: where its gradient is not 0.
-
-    Args:
-        model: function (B, T, D) to (B, T, E).
-        x: (B, T, D) inputs.
-
-    Returns:
-        (T,) bool: True if the output at the last position depends on the input at this one, in any row of the batch.
-    """
-    ### BEGIN SOLUTION
-    x = x.detach().requires_grad_()
-    last = model(x)[:, -1]  # (B, E)
-    generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(last.shape, generator=generator, dtype=last.dtype)  # a sum could cancel
-    (gradient,) = torch.autograd.grad((last * direction).sum(), x)  # (B, T, D)
-    return (gradient != 0).any(-1).any(0)
-    ### END SOLUTION
-
-
-# %% nbgrader={"grade": true, "grade_id": "ex10-5-positions-seen-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
-ch10.positions_seen(positions_seen)
-
-# %% [markdown]
-# ## 6 · Time: work is not waiting
-#
-# All this is counted. Is more work also more time? FLOPs are not seconds: when a note is passed down a row, a hundred helpers do not make it any faster. Section 1 says that T products wait for one another in an RNN, and four in real attention. Here is the longest chain of them in autograd's graph:
 
 # %%
+def rnn_wait(T):
+    ready = 0  # the state before the first word
+    for t in range(T):
+        ready = ready + 1  # state @ W_hh.T; x[t] @ W_ih.T was ready long before
+    return ready
+
+
+def attention_wait():
+    q = k = v = 1  # three projections, side by side
+    scores = max(q, k) + 1
+    h = max(scores, v) + 1  # the weighted mean
+    return h + 1  # the output's projection
+
+
+bill["products in a row, 2,000 words"] = [rnn_wait(2000), 1, attention_wait()]
+
+# %% tags=["fold"]
+# @title The bill, and the longest chains in autograd's graph
+show_bill()
+chains = {}
 with attention_backend("math"):
     for T in (7, 27):
         batch = torch.randn(2, T, 16)
         rnn_chain = measure.sequential_steps(RNN(16, 16)(batch, backend="loop")[0])
-        attention_chain = measure.sequential_steps(MultiHeadAttention(16, 4)(batch))
-        print(f"T = {T}: RNN {rnn_chain} in a row, real attention {attention_chain}")
+        chains[T] = rnn_chain, measure.sequential_steps(CausalCNN(16, 3)(batch)), measure.sequential_steps(MultiHeadAttention(16, 4)(batch))
+claim(
+    "The longest chain of products in autograd's graph is as long: T in the RNN, 1 in the CNN, 4 in real attention, at T = 7 and 27.",
+    all(found == (rnn_wait(T), 1, attention_wait()) for T, found in chains.items()),
+)
 
 # %% [markdown]
-# Real attention's four are the same at any length; keys and values are made beside the queries.
+# Everyone in the RNN waits for the person before. In attention nobody waits for a neighbour: its four are the same at any length.
 #
-# The clock sees two things that the count does not. One is this chain; on a single core, where nothing runs side by side, it means many small products in place of a few large ones. The other is memory: on the math path attention moves $T^2$ numbers per head in and out of it.
+# ### And by the clock?
 #
-# We recorded three runs of a training step, forward and backward pass without a mask, on one core of one machine. One layer is real attention on both backends, the other torch's own LSTM; B = 8, D = 64, four heads. By FLOPs, real attention costs more than the LSTM beyond T = 2D = 128. And by the clock?
+# Seconds are neither FLOPs nor products in a row. On a single core, where nothing runs side by side, a long chain means many small products in place of a few large ones. And with plain products attention moves $T^2$ numbers per head in and out of the memory.
+#
+# We recorded three runs of a training step, forward and backward pass without a mask, on one core of one machine (its model was not recorded). One layer is real attention on both backends, the other torch's own LSTM; B = 8, D = 64, four heads. By FLOPs, real attention costs more than the LSTM beyond T = 2D = 128. And by the clock?
 
 # %%
 guess_3 = predict("T at which real attention, sdpa, takes as long as the LSTM", ...)
@@ -660,35 +713,57 @@ claim(
     math=", ".join(f"{T:.0f}" for T in in_time["math"]),
 )
 claim(
-    "On this machine, at T = 1024, in every run, attention takes more than 5 times as long as the LSTM with sdpa, and more than 15 times with math.",
-    min(run[-1] for run in attention_over_lstm["sdpa"]) > 5 and min(run[-1] for run in attention_over_lstm["math"]) > 15,
+    "On this machine, at T = 1024, in every run, attention takes more than 5 times as long as the LSTM with sdpa, and more than 15 times with math; by FLOPs it would be 4.5 times.",
+    min(run[-1] for run in attention_over_lstm["sdpa"]) > 5
+    and min(run[-1] for run in attention_over_lstm["math"]) > 15
+    and sum(attention_flops(1024, 64)) == 4.5 * 4 * rnn_flops(1024, 64),
 )
 
 # %% [markdown]
-# With the kernel, attention is ahead up to about T = 97, without it up to about 74; the count said 128. Do not read a law into this: real attention *never* needs fewer FLOPs than a plain RNN of the same width, and yet on this machine it takes less time than one while the text is short. "Faster" is a fact about machines and kernels, not about T and D alone.
+# **Do seconds follow FLOPs?** Not closely. At T = 1,024 the count says 4.5 times the LSTM; the clock says about 6 with the kernel and about 17 with plain products. The square is in the count; what lies between 6 and 17 is the kernel's doing. At the short end, real attention *never* needs fewer FLOPs than a plain RNN of the same width, and yet at T = 16 it took less time than one (*Going deeper*).
 #
-# Both crossovers are interpolated between T = 64 and 128, and no GPU, where waiting should weigh more, was measured. *Going deeper* times more layers.
+# With the kernel, attention is ahead of the LSTM up to about T = 97, without it up to about 74; the count said 128. Both are interpolated between T = 64 and 128. No GPU was measured, where waiting should weigh more. "Faster" is a fact about machines and kernels, not about T and D alone.
 #
-# Work, memory, size, time: that is the price. What does attention buy for it?
+# Work, memory, size, waiting: that is the price. What does attention buy for it?
 
 # %% [markdown]
-# ## 7 · Distance: what the short path buys
+# ## 6 · Distance: how far must news travel?
 #
-# A word that matters may stand far back: "the **books** that I lent to my neighbour last summer **were**...". To learn this, a gradient must travel from the output back to that word. The fewer factors multiply it on its way, matrices or gates, the less chance it has to vanish (chapter 04). How many products does it pass? Section 1 says T in an RNN, $(T - 1) / 2$ in a stack of kernel 3, 1 in bare and 3 in real attention. Here are the seven words of the first picture:
+# A word that matters may stand far back: "the **books** that I lent to my neighbour last summer **were**...". To learn this, a gradient must travel from the output back to that word. The fewer factors multiply it on its way, matrices or gates, the less chance it has to vanish (chapter 04). The opening's picture shows the way in red. Through how many products does it lead?
+#
+# In the RNN the first person's news passes through all T hands. In bare attention it comes first hand, in one product; in real attention it passes value, weighted mean and output. In a convolution news moves only k − 1 places a layer, so layers must be stacked until the last output sees the first word:
 
 # %%
+cnn_layers, sees = 0, 1
+while sees < 2000:
+    cnn_layers, sees = cnn_layers + 1, sees + 3 - 1
+bill["products from the first word to the last output"] = [
+    2000,  # RNN: one matrix at each step
+    f"{cnn_layers:,} (in as many layers)",
+    3,  # real attention
+]
+
+# %% tags=["fold"]
+# @title The bill, and the shortest paths on seven words
+show_bill()
 seven = torch.randn(2, 7, 16)
 with attention_backend("math"):
-    print("RNN:           ", measure.path_length(RNN(16, 16), seven, backend="loop"))
-    print("CNN, 3 layers: ", measure.path_length(CausalCNN(16, 3, 3), seven))
-    print("bare attention:", measure.path_length(lambda x: attention(x, x, x), seven))
-    print("real attention:", measure.path_length(MultiHeadAttention(16, 4), seven))
-print("LSTM:          ", measure.path_length(LSTM(16, 16), seven, backend="loop"))
+    paths = [
+        measure.path_length(RNN(16, 16), seven, backend="loop"),
+        measure.path_length(CausalCNN(16, 3, 3), seven),
+        measure.path_length(lambda x: attention(x, x, x), seven),
+        measure.path_length(MultiHeadAttention(16, 4), seven),
+        measure.path_length(LSTM(16, 16), seven, backend="loop"),
+    ]
+claim(
+    "Measured on the picture's seven words: 7 products in the RNN, 3 in a CNN of 3 layers, 1 in bare and 3 in real attention; in an LSTM 1.",
+    paths == [7, 3, 1, 3, 1],
+)
 
 # %% [markdown]
-# The counts hold. And the LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Gates are factors too, so a short path does not promise that much arrives.
+# Those 1,000 layers take 250 times the work of real attention. So of our three only attention sees all T words with a short wait *and* over a short distance. (Dilated kernels, which leave gaps, come close with seven layers: *Going deeper*.)
 #
-# So look at the gradient itself. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
+# The LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Gates are factors too, so a short path does not promise that much arrives. So look at the gradient itself. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
 
 
 # %%
@@ -746,7 +821,7 @@ claim(
 # %% [markdown]
 # **RNN and LSTM** forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can *learn* to stay open (chapter 05); a plain RNN has none. **The CNN** is blind beyond its window.
 #
-# **Real attention's** level line is a symmetry: without positions one layer cannot tell one earlier place from another, so none can count less for being far away. ALiBi is built to favour near words, and its dashed line falls, yet far less steeply than a recurrent layer's.
+# **Real attention's** level line is a symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. ALiBi is built to favour near words, and its dashed line falls, yet far less steeply than a recurrent layer's.
 #
 # **But level is not large.** Look at the height of attention's line. In an untrained layer the weights are nearly equal, about 1/T each, so every input has only such a share in the *one* output. What happens as the text gets longer?
 
@@ -776,25 +851,28 @@ claim(
 )
 
 # %% [markdown]
-# So this is what attention buys: its gradient need not fade with *distance*, but is divided among all T inputs. Training may undo the division (we have not measured it): a softmax that has learned where to look gives one input nearly all the weight, however far away it is. With sinusoids added the line stays level, too (*Going deeper*).
+# So this is what attention buys: its gradient need not fade with *distance*, but is divided among all T inputs. Whether training undoes the division is not measured here; it can, since a softmax that has learned where to look gives one input nearly all the weight, however far away it is.
 
 # %% [markdown]
-# ## 8 · After training: one word at a time
+# ## 7 · After training: what must be carried on?
 #
 # Short paths and short waits: is there a catch besides the $T^2$? In training all words are known. For a forward pass a Transformer of N layers takes 6N products in a row at any length, four in each real attention and two in each feed-forward network.
 #
 # But a model that *writes* knows no word before it has chosen it, so each word waits until all layers have finished the one before. And while the RNN goes on from its state, a plain Transformer rereads everything. It need not: keys and values of earlier tokens do not change, since no position sees a later one. The **key-value cache** keeps them (chapter 13).
 #
-# Let a Transformer and an RNN, of four layers each, write the article. A new token takes section 4's formula, divided by T: $24D^2$ FLOPs a layer for the matrices, and $4tD$ for the quadratic part, against t keys.
+# Let a Transformer and an RNN, of four layers each, write the article. A new token takes section 3's formula, divided by T: $24D^2$ FLOPs a layer for the matrices, and $4tD$ for the quadratic part, against t keys. The RNN's layers run *staggered*, each one word after the layer below: a known text then takes $N + T - 1$ products in a row, not NT.
 
 # %%
 N, T, D = 4, 2000, 512
 one_pass = N * (24 * T * D**2 + 4 * T**2 * D)  # as in training
-all_anew, with_cache = 0, 0
+one_wait = N * (4 + 2)  # products in a row: attention, feed-forward network
+all_anew, with_cache, writing_wait = 0, 0, 0
 for t in range(1, T + 1):  # token by token
     all_anew += N * (24 * t * D**2 + 4 * t**2 * D)  # the whole text once more
     with_cache += N * (24 * D**2 + 4 * t * D)  # one token, t keys
+    writing_wait += one_wait  # no token before the last one is finished
 by_rnn = N * 4 * T * D**2  # in training and in generation
+rnn_one_wait, rnn_writing_wait = N + T - 1, T * N
 
 # %% tags=["fold"]
 # @title Training and generation
@@ -802,33 +880,78 @@ transformer_of_4 = formulas.encoder_cost(1, 2000, D=512, H=8, F=2048, N=4, causa
 one_rnn_layer = formulas.rnn_cost(1, 2000, 512)
 sizes_of_both = transformer_of_4.parameters, 4 * one_rnn_layer.parameters
 table(
-    ["2,000 tokens, four layers each", "parameters", "products in a row", "FLOPs (billions)"],
+    ["2,000 tokens, four layers each, no output layer", "parameters", "products in a row", "FLOPs (billions)"],
     [
-        ["Transformer, one forward pass, as in training", sizes_of_both[0], 6 * 4, round(one_pass / 1e9, 1)],
-        ["Transformer, generation, all anew for each token", sizes_of_both[0], 2000 * 6 * 4, round(all_anew / 1e9, 1)],
-        ["Transformer, generation with a cache", sizes_of_both[0], 2000 * 6 * 4, round(with_cache / 1e9, 1)],
-        ["RNN, one forward pass, as in training", sizes_of_both[1], 4 + 2000 - 1, round(by_rnn / 1e9, 1)],
-        ["RNN, generation", sizes_of_both[1], 4 * 2000, round(by_rnn / 1e9, 1)],
+        ["Transformer, one forward pass, as in training", sizes_of_both[0], one_wait, round(one_pass / 1e9, 1)],
+        ["Transformer, generation, all anew for each token", sizes_of_both[0], writing_wait, round(all_anew / 1e9, 1)],
+        ["Transformer, generation with a cache", sizes_of_both[0], writing_wait, round(with_cache / 1e9, 1)],
+        ["RNN, one forward pass, as in training", sizes_of_both[1], rnn_one_wait, round(by_rnn / 1e9, 1)],
+        ["RNN, generation", sizes_of_both[1], rnn_writing_wait, round(by_rnn / 1e9, 1)],
     ],
 )
 claim(
     "Generating 2,000 tokens, each from the whole text so far, takes over 800 times the FLOPs of one forward pass over the finished text.",
     all_anew > 800 * one_pass
-    and (one_pass, by_rnn, 6 * 4) == (transformer_of_4.operations, 4 * one_rnn_layer.operations, transformer_of_4.steps),
+    and (one_pass, by_rnn, one_wait) == (transformer_of_4.operations, 4 * one_rnn_layer.operations, transformer_of_4.steps),
     times=all_anew / one_pass,
 )
 
 # %% [markdown]
-# When they write, both wait: the Transformer 2,000 times for its 24 products, the RNN 2,000 times for four. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and the cache holds $2NTD$ numbers, 8.2 million for the article. The RNN carries on D numbers a layer, here 2,048 in all, after ten steps and after ten million. That is the catch.
+# When they write, both wait: the Transformer 2,000 times for its 24 products, the RNN 2,000 times for four. The RNN has a sixth of the parameters, so compare how the two wait, not their FLOPs. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and so does what must be carried on, here for one layer:
+
+# %%
+T, D = 2000, 512
+bill["numbers carried on to write word 2,001"] = [
+    D,  # RNN: its state
+    2 * D,  # CNN: the last k - 1 = 2 words
+    2 * T * D,  # attention: all keys and values
+]
+
+# %% tags=["fold"]
+# @title The last line of the bill
+show_bill(whole=True)
+
+# %% [markdown]
+# The RNN carries on 512 numbers, after ten steps and after ten million; the cache of all four layers has 8.2 million after the article. That is the catch.
 #
-# Two remarks on the table. The RNN's forward pass is counted with its layers *staggered*, each one word after the layer below: $N + T - 1$ products in a row; if each layer waits until the one below has finished, they are NT. And the Transformer has six times the parameters, so compare how the two wait, not their FLOPs.
+# **The second pause.** Exercises 10.5 and 10.6 take about 45 minutes. After them: the bill in formulas, for any T.
+
+# %% [markdown]
+# ### Exercise 10.5 · Implement: what does the last output depend on?
 #
-# **The second pause.** Exercise 10.6 takes about 25 minutes. After it: the whole bill in one table.
+# Difficulty ●●●○○ · 20 minutes · needs section 6, and chapter 04 for autograd
+#
+# Section 6 measures how much arrives. Now measure the window of any model: on which positions of the input does the last output depend at all? Ask its gradient, not a small step: a step also moves what has slope 0. A batch of random inputs is given, since a ReLU may be closed for one of them and open for another; a small gradient is a gradient. The caller's `x` stays as it was: afterwards it must neither require a gradient nor have one.
+
+
+# %% nbgrader={"grade": false, "grade_id": "ex10-5-positions-seen", "locked": false, "schema_version": 3, "solution": true, "task": false}
+def positions_seen(model, x):
+    """Which input positions the last output depends on: where its gradient is not 0.
+
+    Args:
+        model: function (B, T, D) to (B, T, E).
+        x: (B, T, D) inputs.
+
+    Returns:
+        (T,) bool: True if the output at the last position depends on the input at this one, in any row of the batch.
+    """
+    ### BEGIN SOLUTION
+    x = x.detach().requires_grad_()
+    last = model(x)[:, -1]  # (B, E)
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(last.shape, generator=generator, dtype=last.dtype)  # a sum could cancel
+    (gradient,) = torch.autograd.grad((last * direction).sum(), x)  # (B, T, D)
+    return (gradient != 0).any(-1).any(0)
+    ### END SOLUTION
+
+
+# %% nbgrader={"grade": true, "grade_id": "ex10-5-positions-seen-check", "locked": true, "points": 3, "schema_version": 3, "solution": false, "task": false}
+ch10.positions_seen(positions_seen)
 
 # %% [markdown]
 # ### Exercise 10.6 · Explore and explain: when would you still choose an RNN?
 #
-# Difficulty ●●●○○ · 25 minutes · needs sections 3, 6 and 8, and chapter 04
+# Difficulty ●●●○○ · 25 minutes · needs sections 2, 5 and 7, and chapter 04
 #
 # The cell compares an LSTM and an encoder layer of the same width, at sizes that you choose. Try three cases: a hearing aid that must answer after every sample, 16,000 times a second; sentences of 30 words; a genome of a million letters.
 
@@ -874,18 +997,23 @@ ch10.when_an_rnn.compare(...)
 # %% [markdown]
 # ### The whole bill
 #
-# | | RNN | real attention |
-# |---|---|---|
-# | products in a row, forward pass over a known text, N layers | N + T − 1 staggered, NT layer after layer | 6N with the feed-forward networks |
-# | gradient over distance d | fades or explodes (gates can learn to hold it) | does not fade with d (unless positions make it); shared among T inputs, about 1/T each before training |
-# | FLOPs for one more token | constant | grows with T |
-# | saved activations | grow like T | like T², or T with a kernel that recomputes |
-# | order of the inputs | built in | must be added (chapter 08) |
-# | texts longer than in training | runs; how well is another matter | depends on the scheme of positions |
-# | memory to go on generating | D numbers | all keys and values |
+# Every line is filled in. Here it is once more, for any length:
+#
+# | | RNN | CNN, kernel k | real attention |
+# |---|---|---|---|
+# | FLOPs | $4TD^2$ | $2kTD^2$ | $8TD^2 + 4T^2D$ |
+# | numbers saved | about $2TD$ | about $2TD$ | $5TD + HT^2$, with a kernel $5TD + HT$ |
+# | parameters, without biases | $2D^2$ | $kD^2$ | $4D^2$ |
+# | products in a row, forward pass over a known text | T | 1 | 4 |
+# | products from the first word to the last output | T | $(T - 1)/(k - 1)$, in as many layers | 3 |
+# | gradient over distance d | fades or explodes (gates can learn to hold it) | 0 beyond the window | one layer without positions: does not fade with d; before training proportional to 1/T |
+# | FLOPs for one more word | $4D^2$ | $2kD^2$ | $8D^2 + 4TD$ |
+# | numbers carried on | D | $(k - 1)D$ | $2TD$ |
+#
+# The RNN is cheap for every word and slow for many; attention is the other way round. Two things no line counts: the order of the words is built into RNN and CNN, and must be added to attention (chapter 08); and how well a layer does on texts longer than those it learned from.
 
 # %% [markdown]
-# ## 9 · Errors you will meet
+# ## 8 · Errors you will meet
 #
 # **1 · FLOPs or multiply-adds?** One tool reports half of what another does: [fvcore](https://github.com/facebookresearch/fvcore/blob/main/fvcore/nn/flop_count.py) counts a multiplication and its addition as *one* FLOP, torch as two. Test a tool on a layer that you can count by hand:
 
@@ -939,10 +1067,10 @@ print(tuple(LearnedPositions(64, 51).add(torch.zeros(1, 51, 64)).shape))  # fixe
 # %% [markdown]
 # ## Summary
 #
-# 1. A product costs 2 · rows · inner · columns FLOPs. Real attention has $4D^2$ parameters and some biases; $T^2 D$ counts FLOPs of the quadratic part, and $HT^2$ the weights that fill the memory.
-# 2. Bare attention has fewer FLOPs than a plain RNN of the same width below T = D, real attention never, but fewer than an LSTM below T = 2D. The quadratic part is half of an encoder layer (F = 4D) at T = 6D. In seconds the kernel and the machine decide as well, so compare with the best kernel.
-# 3. In training a layer of an RNN waits for T products in a row, a convolution for one, real attention for four. A model that writes waits for each token.
-# 4. The shortest path is T products in a plain RNN, about T/(k − 1) in a stack of convolutions, $\log_k T$ in a dilated one, 1 in bare and 3 in real attention. Without positions attention's gradient does not fade with distance, but before training each of T inputs gets only about 1/T of it.
+# 1. A product costs 2 · rows · inner · columns FLOPs. Real attention has $4D^2$ parameters and some biases, takes $8TD^2 + 4T^2D$ FLOPs, and keeps $HT^2$ weights, which fill the memory.
+# 2. Bare attention has fewer FLOPs than a plain RNN of the same width below T = D, real attention never, but fewer than an LSTM below T = 2D. In an encoder layer (F = 4D) the square is half of the FLOPs at T = 6D, half of what is saved already at 12D/H. Seconds do not follow FLOPs closely: kernel and machine decide as well.
+# 3. In a forward pass over a known text a layer of an RNN waits for T products in a row, a convolution for one, real attention for four. A model that writes waits for each token; attention carries on all keys and values, the RNN D numbers.
+# 4. The shortest path is T products in a plain RNN, about T/(k − 1) in a stack of convolutions, $\log_k T$ in a dilated one, 1 in bare and 3 in real attention. Without positions one layer's gradient does not fade with distance, but before training each of T inputs gets only a share proportional to 1/T.
 # 5. A fused kernel keeps BHT numbers instead of BHT² (apart from the 5BTD that both keep), unless there is attention dropout or a learned bias. Here it also took less time. Count on the plain path, time the fast one.
 #
 # ## Where next
@@ -1039,10 +1167,10 @@ for T in (16, 64, 256):
         with FlopCounter() as ours:
             layer_64(inputs)
         by_both.append((ours.flops, measure.count_operations(layer_64, inputs)))
-        bare_flops = measure.count_operations(lambda x: attention(x, x, x), inputs)
+        bare_found = measure.count_operations(lambda x: attention(x, x, x), inputs)
     counted.clear()
     attention_by_products(inputs[0])
-    by_products.append((sum(counted), bare_flops))
+    by_products.append((sum(counted), bare_found))
 
 # %% tags=["fold"]
 # @title The counters
@@ -1056,7 +1184,7 @@ claim(
 )
 
 # %% [markdown]
-# torch's counter can also follow a layer that generates word by word with a cache. Does it find what section 8's formula says?
+# torch's counter can also follow a layer that generates word by word with a cache. Does it find what section 7's formula says?
 
 # %% tags=["fold"]
 # @title The FLOPs of generation with a cache
@@ -1065,14 +1193,14 @@ with torch.no_grad(), attention_backend("math"), FlopCounterMode(display=False) 
     for token in torch.randn(256, 1, 1, 64):
         layer_of_4(token, causal=True, cache=cache)
 claim(
-    "One layer of D = 64 generates 256 tokens with a cache: torch's counter finds the FLOPs that section 8's formula says.",
+    "One layer of D = 64 generates 256 tokens with a cache: torch's counter finds the FLOPs that section 7's formula says.",
     of_cached.get_total_flops() == sum(24 * 64**2 + 4 * t * 64 for t in range(1, 257)),
 )
 
 # %% [markdown] tags=["deeper"]
 # ### How can one see what autograd keeps?
 #
-# torch calls a function of ours, `pack`, for each tensor that it saves. Several may share a block of memory, so we count blocks, by address. Here is section 3's `one_head`, on three words. (torch will not list $W_q$, $W_k$ and $W_v$: they would serve only the gradient of x, which nobody asks for here.)
+# torch calls a function of ours, `pack`, for each tensor that it saves. Several may share a block of memory, so we count blocks, by address. Here is section 2's `one_head`, on three words. (torch will not list $W_q$, $W_k$ and $W_v$: they would serve only the gradient of x, which nobody asks for here.)
 
 # %%
 blocks, passed, notes = {}, 0, []  # blocks: {address: numbers in it}
@@ -1115,7 +1243,7 @@ claim(
 )
 
 # %% [markdown]
-# That is why the opening counts two articles: for a batch of one, the library's layer also keeps the queries from before the division by the root. So count each block once, and no parameter. The library's recorder does the same:
+# That is why section 2's check counts two articles: for a batch of one, the library's layer also keeps the queries from before the division by the root. So count each block once, and no parameter. The library's recorder does the same:
 
 # %%
 show_source(measure.count_activations)
@@ -1213,7 +1341,7 @@ claim(
 # %% [markdown]
 # **Real attention's** path is 3 (value projection, weighted mean, output projection) at every length. The **LSTM's** path is 1, though it takes T sequential steps: the additive update is chapter 05's shortcut, seen from outside. The GRU's is 1 too. This is where our definition parts from the paper's: counted in steps, the LSTM's path is T.
 #
-# **Several layers of an RNN** need not wait for one another. Section 8 counts them staggered, each one word after the layer below:
+# **Several layers of an RNN** need not wait for one another. Section 7 counts them staggered, each one word after the layer below:
 
 # %% tags=["fold"]
 # @title Four layers of an RNN on 2,000 words
@@ -1241,7 +1369,7 @@ claim(
 show_source(measure.sequential_steps, measure.path_length)
 
 # %% [markdown]
-# How large the gradient is, and not only through how many products it comes, is what section 7's `gradient_by_distance` says. The recorded runs, made with the library's own, agree with its three seeds:
+# How large the gradient is, and not only through how many products it comes, is what section 6's `gradient_by_distance` says. The recorded runs, made with the library's own, agree with its three seeds:
 
 # %% tags=["fold"]
 # @title The same in every recorded run
@@ -1257,7 +1385,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### What do more heads cost?
 #
-# Section 3 says $HT^2$. Nothing else grows:
+# Section 2 says $HT^2$. Nothing else grows:
 
 # %% tags=["fold"]
 # @title From 2 heads to 16
@@ -1271,7 +1399,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### How much of the kernel's lead is the mask's?
 #
-# Section 3's times are with a causal mask. A second record takes the same attention at T = 2048 with the mask and without it, the four cases in turns. It comes from other runs, so compare its times with one another only.
+# Section 2's times are with a causal mask. A second record takes the same attention at T = 2048 with the mask and without it, the four cases in turns. It comes from other runs, so compare its times with one another only.
 
 # %% tags=["fold"]
 # @title At T = 2048, with the causal mask and without
@@ -1450,15 +1578,15 @@ diagrams.show("path_length")
 stack_short = measure.count_operations(CausalCNN(512, 3, 10), sentence)
 claim(
     "To see all words the stack needs 10 layers for the sentence and 1,000 for the article, and each adds the FLOPs of one: for the article, over 250 times those of real attention.",
-    stack_short == 10 * cnn_row[2] == 2 * 157_286_400
-    and 1000 * cnn_row[3] == 2 * 1_572_864_000_000
-    and 1000 * cnn_row[3] > 250 * attention_row[3]
+    stack_short == 10 * for_sentence[1] == 2 * 157_286_400
+    and 1000 * for_article[1] == 2 * 1_572_864_000_000
+    and 1000 * for_article[1] > 250 * for_article[2]
     and [formulas.layers_to_cover(T, 3) for T in (20, 2000)] == [10, 1000],
 )
 claim(
     "With kernel 3 and growing gaps 7 layers see all 2,000 words; they take more FLOPs than real attention, but less than twice as many.",
     formulas.layers_to_cover(2000, 3, dilated=True) == 7
-    and attention_row[3] < 7 * cnn_row[3] < 2 * attention_row[3],
+    and for_article[2] < 7 * for_article[1] < 2 * for_article[2],
 )
 
 # %% [markdown]
@@ -1473,7 +1601,7 @@ claim(
 # | convolution, dilated until it sees T | $k D^2 \log_k T$ | $k T D^2 \log_k T$ | $\log_k T$ | $\log_k T$ |
 # | bare attention restricted to r, one layer | $0$ | $T r D$ | $1$ | (sees r places) |
 #
-# Two things differ from the paper's table. It gives convolutions and restricted attention the FLOPs and steps of *one* layer but the path of a *stack* ($\log_k T$, $T/r$); the table above keeps the two apart, as section 1's does. And **path length is defined differently**: the paper counts the steps a signal takes through the network, so every recurrent network has T, gated or not. We count *matrix products on the shortest path*, because that can be measured. For the rows above both give the same order; for a network with gates they do not (*Do formulas and layers agree?*).
+# Two things differ from the paper's table. It gives convolutions and restricted attention the FLOPs and steps of *one* layer but the path of a *stack* ($\log_k T$, $T/r$); the table above keeps the two apart. And **path length is defined differently**: the paper counts the steps a signal takes through the network, so every recurrent network has T, gated or not. We count *matrix products on the shortest path*, because that can be measured. For the rows above both give the same order; for a network with gates they do not (*Do formulas and layers agree?*).
 
 # %% [markdown] tags=["deeper"]
 # ### What does restricted attention look like?
@@ -1503,7 +1631,7 @@ for T in (64, 128):
 # %% [markdown] tags=["deeper"]
 # ### Where does attention pass a convolution?
 #
-# By FLOPs, as in section 4, with D = 512:
+# By FLOPs, as in section 3, with D = 512:
 
 # %%
 compared = {
@@ -1588,7 +1716,7 @@ claim(
 )
 
 # %% [markdown]
-# (The count leaves out the softmax and all traffic with the memory; the clock does not.) Section 6's records hold more layers than its figure. *Fused* is torch's own routine for all steps, *loop* our Python loop. Compare these times with one another, not with yours:
+# (The count leaves out the softmax and all traffic with the memory; the clock does not.) Section 5's records hold more layers than its figure. *Fused* is torch's own routine for all steps, *loop* our Python loop. Compare these times with one another, not with yours:
 
 # %%
 figures.time_of_all("layer-cost")
@@ -1667,7 +1795,7 @@ claim(
 )
 
 # %% [markdown]
-# Section 3's recorded runs of attention alone say how the time grows from T = 512 on:
+# Section 2's recorded runs of attention alone say how the time grows from T = 512 on:
 
 # %% tags=["fold"]
 # @title The power of T in the time of a training step
@@ -1680,7 +1808,7 @@ table(
 # %% [markdown] tags=["deeper"]
 # ### Does attention's line stay level once there are positions?
 #
-# Section 7's layer, with sinusoids added to its inputs:
+# Section 6's layer, with sinusoids added to its inputs:
 
 # %%
 with_sinusoids, sinusoids = [], Sinusoidal(64)
@@ -1817,7 +1945,7 @@ claim(
 )
 
 # %% [markdown]
-# That is attention's bargain: where parallel hardware is plentiful, and so a wide product waits no longer than a narrow one, the *same waiting time* buys a far bigger model, or more data. The FLOPs are paid for all the same, in machines and in energy. BLOOM, with 176 billion parameters, read 366 billion tokens in 1,082,990 hours of A100 GPUs, each of which draws at most 400 watts (Luccioni et al. 2023). With section 4's rule you can see whether that is plausible:
+# That is attention's bargain: where parallel hardware is plentiful, and so a wide product waits no longer than a narrow one, the *same waiting time* buys a far bigger model, or more data. The FLOPs are paid for all the same, in machines and in energy. BLOOM, with 176 billion parameters, read 366 billion tokens in 1,082,990 hours of A100 GPUs, each of which draws at most 400 watts (Luccioni et al. 2023). With section 3's rule you can see whether that is plausible:
 
 # %%
 training_flops = 6 * 176e9 * 366e9  # a parameter and token: 2 forward, 4 backward

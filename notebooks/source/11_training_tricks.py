@@ -320,8 +320,8 @@ def first_steps(model_class, schedule=constant, seed=0):
     return measured
 
 
-unchanged = [first_steps(PostLN, seed=seed) for seed in range(3)]
-for steps, measured in unchanged[0].items():
+post_ln_runs = [first_steps(PostLN, seed=seed) for seed in range(3)]
+for steps, measured in post_ln_runs[0].items():
     alike, gradient = measured["alike"], measured["gradient"]
     print(f"after {steps:2} steps: alike {alike:.2f}, gradient {gradient:.1g}")
 
@@ -331,27 +331,27 @@ claim(
     "In each of three seeds less than 0.75 of the outputs' squared length is common before training; after one step more than 0.95, and at each later measurement.",
     all(
         run[0]["alike"] < 0.75 and min(run[steps]["alike"] for steps in run if steps > 0) > 0.95
-        for run in unchanged
+        for run in post_ln_runs
     ),
-    before=[run[0]["alike"] for run in unchanged],
-    after_one_step=[run[1]["alike"] for run in unchanged],
+    before=[run[0]["alike"] for run in post_ln_runs],
+    after_one_step=[run[1]["alike"] for run in post_ln_runs],
 )
 claim(
     "In each of three seeds the first layer's gradient is less than a hundredth of its start after 10 steps.",
-    all(run[10]["gradient"] < 0.01 * run[0]["gradient"] for run in unchanged),
-    before=[run[0]["gradient"] for run in unchanged],
-    after_10_steps=[run[10]["gradient"] for run in unchanged],
+    all(run[10]["gradient"] < 0.01 * run[0]["gradient"] for run in post_ln_runs),
+    before=[run[0]["gradient"] for run in post_ln_runs],
+    after_10_steps=[run[10]["gradient"] for run in post_ln_runs],
 )
 
 # %% [markdown]
-# A *single* step makes all outputs alike. That is the one letter of the first screen. Later steps could make them differ again, but they have hardly any gradient: within 10 steps it falls below a hundredth of its start.
+# A *single* step makes all outputs alike: hence the one letter. Later steps could make them differ again, but they have hardly any gradient: within 10 steps it falls below a hundredth of its start.
 #
-# So two questions are left. Why can a step do so much damage? And why does the gradient die?
+# Two questions are left. Why can a step do so much damage? And why does the gradient die?
 
 # %% [markdown]
 # ## 3 · Adam's first step
 #
-# Why can a step do so much damage? On an unknown road you drive slowly until you know its bumps. Adam starts at full speed. Give four weights very different gradients, and let it make one step with the rate 0.01:
+# On an unknown road you drive slowly until you know its bumps. Adam starts at full speed. Give four weights very different gradients, and let it make one step with the rate 0.01:
 
 # %%
 weights = nn.Parameter(torch.zeros(4))
@@ -368,9 +368,9 @@ for t, g in enumerate((2.0, 2.0, -1.0), start=1):
     m = 0.9 * m + 0.1 * g  # mean of the gradients: forgets a tenth a step
     v = 0.999 * v + 0.001 * g**2  # mean of their squares: a thousandth
     m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
-    step = 0.01 * m_hat / (math.sqrt(v_hat) + 1e-8)
+    move = 0.01 * m_hat / (math.sqrt(v_hat) + 1e-8)
     print(f"{t}: g {g:4}, m {m:.3f}, v {v:.4f}", end=", ")
-    print(f"m_hat {m_hat:.2f}, v_hat {v_hat:.2f}, step {step:.4f}")
+    print(f"m_hat {m_hat:.2f}, v_hat {v_hat:.2f}, step {move:.4f}")
 
 # %% tags=["fold"]
 # @title torch takes the same three steps
@@ -382,7 +382,7 @@ for gradient in (2.0, 2.0, -1.0):
     optimizer.step()
 claim(
     "torch's Adam, given these gradients, takes the same third step, to 1 part in a million.",
-    math.isclose(before - by_torch.item(), step, rel_tol=1e-6),
+    math.isclose(before - by_torch.item(), move, rel_tol=1e-6),
 )
 
 # %% [markdown]
@@ -436,7 +436,7 @@ def least_to_greatest(losses):
     return f"{min(losses):.2f} to {max(losses):.2f}"
 
 
-BY_RATE = {
+SCHEDULES = {
     "0.01 throughout": "high first, 120 steps",
     "0.001 throughout": "low first, 120 steps",
     "1 step at 0.01, then 0.001": "high first, 1 steps",
@@ -448,10 +448,10 @@ BY_RATE = {
     "a rise over 20 steps to 0.01": "rise, 20 steps",
     "a rise over 60 steps to 0.01": "rise, 60 steps",
 }
-jumped = {row: recorded_losses(row) for row in BY_RATE.values()}
+jumped = {row: recorded_losses(row) for row in SCHEDULES.values()}
 table(
     ["rate of the 120 steps", "loss (a blind guess: 2.77)"],
-    [[name, least_to_greatest(jumped[row])] for name, row in BY_RATE.items()],
+    [[name, least_to_greatest(jumped[row])] for name, row in SCHEDULES.items()],
 )
 before_the_jump = [run[5] for run in ledger.curves("deep-jumps", "low first, 60 steps", "loss")]
 claim(
@@ -475,7 +475,7 @@ claim(
 # %% [markdown]
 # One step alone is survived; five are not. Short first steps alone protect nothing: after 60 of them the model has learned something, and the jump throws it back to a blind guess. **What breaks deep Post-LN here is several steps in a row at the high rate, at the start or after an abrupt rise.** A gradual rise prevents that. Five steps are too abrupt; 20 help, and 60 help more, although fewer steps at 0.01 are then left. (The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000. Ours take a larger share, because the trainings are short.)
 #
-# Adam's full-length first step is where it begins in our training. But Adam is not to blame alone: a step of the same total length along the plain gradient does the same (*Going deeper*).
+# In our training it begins with Adam's full-length first step. But Adam is not special in this: a step of the same total length along the plain gradient does the same (*Going deeper*).
 
 # %% [markdown]
 # ## 5 · What a norm does to a gradient
@@ -550,20 +550,20 @@ claim(
 )
 
 # %% [markdown]
-# There it shrinks: at the top the gradient has its usual length, at the bottom hardly anything is left. One step makes the $\sigma$ on average less than a quarter larger; but 24 such factors multiply, and together the norms leave less than a tenth of what they left before. The additions, where a sublayer's own gradient joins, no longer make up for that.
+# There it shrinks: at the top the gradient has its usual length, at the bottom hardly any. One step makes the $\sigma$ on average less than a quarter larger; but 24 such factors multiply, and together the norms leave less than a tenth of what they left before. The additions, where a sublayer's own gradient joins, no longer make up for that.
 #
 # 2 layers, with 4 norms, survive the same steps. This fits. (All these measurements are in *Going deeper*.)
 
 # %% [markdown]
 # ## 6 · Why Pre-LN survives
 #
-# So the 24 norms on the gradient's way are our suspects. Where do Pre-LN's stand? A vector runs from the input $x$ to the output $h$, and every sublayer $f$ reads it and adds something to it. This line is the **residual stream**, green in the picture. (Its third column waits for section 7.)
+# So the 24 norms on the gradient's way are our suspects. Where do Pre-LN's stand? A vector runs from the input $x$ to the output $h$, and every sublayer $f$ reads it and adds something to it. This line is the **residual stream**, green in the picture (its third column waits for section 7):
 
 # %%
 diagrams.show("norm_placement")
 
 # %% [markdown]
-# In Post-LN, $x \leftarrow \mathrm{norm}(x + f(x))$, the norms stand *on* the stream. In **Pre-LN**, $x \leftarrow x + f(\mathrm{norm}(x))$, they stand in the branches. So the stream after $n$ sublayers is a plain sum,
+# In Post-LN, $x \leftarrow \mathrm{norm}(x + f(x))$, the norms stand *on* the stream. In Pre-LN, $x \leftarrow x + f(\mathrm{norm}(x))$, they stand in the branches. So the stream after $n$ sublayers is a plain sum,
 #
 # $$ x_n = x_0 + f_1 + f_2 + \ldots + f_n, $$
 #
@@ -573,7 +573,7 @@ diagrams.show("norm_placement")
 
 # %%
 by_training = {
-    "Post-LN": unchanged,
+    "Post-LN": post_ln_runs,
     "Post-LN, warm-up": [first_steps(PostLN, warm_up, seed=i) for i in range(3)],
     "Pre-LN": [first_steps(PreLN, seed=i) for i in range(3)],
 }
@@ -720,16 +720,16 @@ claim(
 # And on a real text? A 12-layer model of Shakespeare's characters fails in the same way, at a rate chosen for that, and a warm-up, RAdam or Pre-LN saves each of three seeds (*Going deeper*).
 
 # %% [markdown]
-# **A good place to stop.** The story is complete: several steps in a row at a high rate break Post-LN; a warm-up raises the rate gradually; Pre-LN survives such steps; and in the grid a lower rate, 0.0025, would have rescued it too. Exercises 11.1 to 11.5 take about two hours. They stand together after section 11, with 11.6 and 11.7. Next come the rest of the recipe and the loop that holds it all (sections 8 and 9).
+# **A good place to stop.** Several steps in a row at a high rate break Post-LN. A lower rate or a warm-up prevents that; Pre-LN survives it. Exercises 11.1 to 11.5 take about two hours; they stand together after section 11, with 11.6 and 11.7. Next come the rest of the recipe and the loop that holds it all (sections 8 and 9).
 
 # %% [markdown]
 # ## 8 · Three parts for a long training
 #
-# A warm-up makes the rise of the rate gradual; the placement lets a model survive long steps. A long training needs three things more: a rate that falls, clipping, and weight decay.
+# A long training needs three things more: a rate that falls, clipping, and weight decay.
 #
 # ### The rate falls
 #
-# At a high rate the weights keep jumping around a good place; small steps let them settle. So after the warm-up the rate usually falls: **linearly** to 0 at the end (BERT), or along half a **cosine** wave, slow at both ends. In the code `p` is the share of the fall that is done, from 0 to 1. (The library's `optim` has all three schedules of the figure, with checks.)
+# At a high rate the weights keep jumping around a good place; small steps let them settle. So after the warm-up the rate usually falls: **linearly** to 0 at the end (BERT), or along half a **cosine** wave, slow at both ends. In the code `p` is the share of the fall that is done, from 0 to 1.
 
 # %%
 def cosine(s, w=20, total=240):
@@ -877,7 +877,7 @@ claim(
 # %% [markdown]
 # ## 9 · The recipe: one loop with all parts
 #
-# Now put the parts together, on the 12 layers and the high rate: `PreLN` from the first screens, `cosine` and `decay_groups` from section 8. Against the loop of the first screen only the optimizer, the schedule and the line that clips are new. The order matters: clip *after* the gradients are complete and *before* they are used, and step the schedule once per optimizer step.
+# Now put the parts together, on the 12 layers and the high rate. Against the loop of the first screen only the optimizer, the schedule and the line that clips are new. The order matters: clip *after* the gradients are complete and *before* they are used, and step the schedule once per optimizer step.
 
 # %% tags=["nbval-ignore-output"]
 torch.manual_seed(0)

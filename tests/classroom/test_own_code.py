@@ -65,14 +65,14 @@ def split(x, H):
 def multi_head(T, D):
     return 4 * T * T * D
 ---
-def attention_operations(B, T, D, H):
-    return B * (8 * T * D * D + multi_head(T, D))
+def attention_operations(B, T, D, H, K):
+    return B * (8 * T * D * H * K + multi_head(T, H * K))
 """),
     "a number called cost": ("ex10-1-attention-operations-check", "attention_operations", """
-def attention_operations(B, T, D, H):
+def attention_operations(B, T, D, H, K):
     cost = 0
     for _ in range(4):
-        cost += 2 * B * T * D * D
+        cost += 2 * B * T * D * H * K
     return cost
 """),
     "a helper called backward": ("ex13-1-tied-gradient-check", "tied_gradient", """
@@ -415,7 +415,7 @@ def alibi_bias(num_heads, T, S):
     return -alibi_slopes(num_heads)[:, None, None] * distances(T, S).abs()
 """, "alibi_slopes"),
     "the library's cost": ("ex10-1-attention-operations-check", "attention_operations", """
-def attention_operations(B, T, D, H):
+def attention_operations(B, T, D, H, K):
     return formulas.multi_head_cost(B, T, D, H).operations
 """, "formulas"),
     "parameters of a model": ("ex12-6-bert-parameters-check", "bert_parameters", """

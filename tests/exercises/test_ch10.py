@@ -23,8 +23,9 @@ VALUES = {"crossovers": "lengths_of_equality", "parameters_by_hand": "by_hand"} 
 
 
 def operations(projections=4.0, quadratic=2.0, heads=lambda H: 1, scale=1):
-    def count(B, T, D, H):
-        return round(scale * (projections * 2 * B * T * D * D + quadratic * heads(H) * 2 * B * T * T * D))
+    def count(B, T, D, H, K):
+        W = H * K
+        return round(scale * (projections * 2 * B * T * D * W + quadratic * heads(H) * 2 * B * T * T * W))
 
     return count
 
@@ -38,20 +39,32 @@ def cross(keys=True, heads=True, factor=True):
     return count
 
 
-def by_torchs_counter(B, T, D, H):
-    with attention_backend("math"), FlopCounterMode(display=False) as counter:
-        MultiHeadAttention(D, H)(torch.ones(B, T, D))
+def products(B, T, D, H, K):
+    x, weight, heads = torch.ones(B, T, D), torch.ones(D, H * K), torch.ones(B, H, T, K)
+    for _ in range(3):
+        x @ weight
+    return (heads @ heads.mT @ heads).transpose(1, 2).flatten(2) @ weight.T
+
+
+def by_torchs_counter(B, T, D, H, K):
+    with FlopCounterMode(display=False) as counter:
+        products(B, T, D, H, K)
     return counter.get_total_flops()
 
 
-def by_our_counter(B, T, D, H):
-    with attention_backend("math"):
-        return measure.count_operations(MultiHeadAttention(D, H), torch.ones(B, T, D))
+def by_our_counter(B, T, D, H, K):
+    return measure.count_operations(lambda x: x * products(B, T, D, H, K), torch.ones(1))
+
+
+def by_formula(B, T, D, H, K):
+    """All heads have W numbers: of the library's layer of width W the quadratic part is right."""
+    W = H * K
+    return formulas.multi_head_cost(B, T, W, H).operations + 8 * B * T * (D - W) * W
 
 
 @functools.lru_cache
-def remembered(B, T, D, H):
-    return formulas.multi_head_cost(B, T, D, H).operations
+def remembered(B, T, D, H, K):
+    return by_formula(B, T, D, H, K)
 
 
 def cross_by_formula(B, T, S, D, H, F):
@@ -89,6 +102,21 @@ def with_a_mark_on_x(model, x):
     return right(torch.autograd.grad((last * torch.randn(last.shape, dtype=last.dtype)).sum(), x)[0])
 
 
+def with_a_gradient_on_x(model, x):
+    found = by_backward(model, x.requires_grad_())
+    x.requires_grad_(False)
+    return found
+
+
+def by_a_small_step(model, x):
+    moved = []
+    for t in range(x.shape[1]):
+        step = torch.zeros_like(x)
+        step[:, t] = 1e-3
+        moved.append((model(x + step)[:, -1] != model(x)[:, -1]).any())
+    return torch.stack(moved)
+
+
 PLANTED = {
     "attention_operations": [
         ("you counted them as 1", operations(scale=0.5)),
@@ -97,41 +125,62 @@ PLANTED = {
         ("one projection is missing", operations(projections=3)),
         ("or its factor 2, is missing", operations(quadratic=1)),
         ("you have half of that", operations(projections=2)),
-        ("they serve all heads", lambda B, T, D, H: operations(projections=4 / H)(B, T, D, H)),
+        ("they serve all heads", lambda B, T, D, H, K: operations(projections=4 / H)(B, T, D, H, K)),
         (
             "you count their projections for one head",
-            lambda B, T, D, H: operations(projections=3 / H + 1)(B, T, D, H),
+            lambda B, T, D, H, K: operations(projections=3 / H + 1)(B, T, D, H, K),
         ),
         (
             "projections, scores and weighted mean for one head",
-            lambda B, T, D, H: operations(projections=3 / H + 1, quadratic=2 / H)(B, T, D, H),
+            lambda B, T, D, H, K: operations(projections=3 / H + 1, quadratic=2 / H)(B, T, D, H, K),
         ),
-        ("you count everything H times", lambda B, T, D, H: H * operations()(B, T, D, H)),
-        ("adding a bias is no matrix product", lambda B, T, D, H: operations()(B, T, D, H) + 4 * B * T * D),
-        ("adding a bias is no matrix product", lambda B, T, D, H: operations()(B, T, D, H) + 8 * B * T * D),
-        ("that is the number of parameters", lambda B, T, D, H: 4 * D * D + 4 * D),
-        ("that is the number of weights", lambda B, T, D, H: 4 * D * D),
-        ("work on B T vectors", lambda B, T, D, H: operations(projections=4 / B)(B, T, D, H)),
-        ("scores of its own", lambda B, T, D, H: operations(quadratic=2 / B)(B, T, D, H)),
+        ("you count everything H times", lambda B, T, D, H, K: H * operations()(B, T, D, H, K)),
+        (
+            "adding a bias is no matrix product",
+            lambda B, T, D, H, K: operations()(B, T, D, H, K) + B * T * (3 * H * K + D),
+        ),
+        (
+            "adding a bias is no matrix product",
+            lambda B, T, D, H, K: operations()(B, T, D, H, K) + 2 * B * T * (3 * H * K + D),
+        ),
+        ("that is the number of parameters", lambda B, T, D, H, K: 4 * D * H * K + 3 * H * K + D),
+        ("that is the number of weights", lambda B, T, D, H, K: 4 * D * H * K),
+        ("work on B T vectors", lambda B, T, D, H, K: operations(projections=4 / B)(B, T, D, H, K)),
+        ("scores of its own", lambda B, T, D, H, K: operations(quadratic=2 / B)(B, T, D, H, K)),
         ("you count the quadratic part H times", operations(heads=lambda H: H)),
         ("you count the quadratic part of one", operations(heads=lambda H: 1 / H)),
-        ("D by D for all heads together", lambda B, T, D, H: operations(projections=4 * H)(B, T, D, H)),
+        ("you count the projections H times", lambda B, T, D, H, K: operations(projections=4 * H)(B, T, D, H, K)),
         (
             "count their projections H times",
-            lambda B, T, D, H: operations(projections=3 * H + 1)(B, T, D, H),
+            lambda B, T, D, H, K: operations(projections=3 * H + 1)(B, T, D, H, K),
         ),
         (
             "their projections and the quadratic part H times",
-            lambda B, T, D, H: operations(projections=3 * H + 1, quadratic=2 * H)(B, T, D, H),
+            lambda B, T, D, H, K: operations(projections=3 * H + 1, quadratic=2 * H)(B, T, D, H, K),
         ),
-        ("you count 1 B H T^2 more", lambda B, T, D, H: operations()(B, T, D, H) + B * H * T * T),
-        ("you count 3 B H T^2 more", lambda B, T, D, H: operations()(B, T, D, H) + 3 * B * H * T * T),
-        ("you count 5 B H T^2 more", lambda B, T, D, H: operations()(B, T, D, H) + 5 * B * H * T * T),
-        ("the batch is missing", lambda B, T, D, H: operations()(1, T, D, H)),
-        ("nothing was added up", lambda B, T, D, H: 0),
-        ("is not the count of this layer's six products", lambda B, T, D, H: B),
-        ("the count is a str", lambda B, T, D, H: "many"),
-        ("the library's `multi_head_cost`", lambda B, T, D, H: formulas.multi_head_cost(B, T, D, H).operations),
+        ("you count 1 B H T^2 more", lambda B, T, D, H, K: operations()(B, T, D, H, K) + B * H * T * T),
+        ("you count 3 B H T^2 more", lambda B, T, D, H, K: operations()(B, T, D, H, K) + 3 * B * H * T * T),
+        ("you count 5 B H T^2 more", lambda B, T, D, H, K: operations()(B, T, D, H, K) + 5 * B * H * T * T),
+        ("the batch is missing", lambda B, T, D, H, K: operations()(1, T, D, H, K)),
+        ("that is section 1's layer", lambda B, T, D, H, K: 8 * B * T * D * D + 4 * B * T * T * D),
+        ("all four projections are D by H K", lambda B, T, D, H, K: 8 * B * T * D * D + 4 * B * T * T * H * K),
+        (
+            "leads from H K numbers to D",
+            lambda B, T, D, H, K: 6 * B * T * D * H * K + 2 * B * T * D * D + 4 * B * T * T * H * K,
+        ),
+        (
+            "have H K numbers a word",
+            lambda B, T, D, H, K: 2 * B * T * D * H * K + 6 * B * T * D * D + 4 * B * T * T * H * K,
+        ),
+        ("of width K, not D / H", lambda B, T, D, H, K: 8 * B * T * D * H * K + 4 * B * T * T * D),
+        ("each head has K numbers, not D", lambda B, T, D, H, K: 8 * B * T * D * H * K + 4 * B * T * T * D * H),
+        ("you count everything for one of them", lambda B, T, D, H, K: operations()(B, T, D, 1, K)),
+        ("sequences of a batch do not meet", lambda B, T, D, H, K: operations(quadratic=2 * B)(B, T, D, H, K)),
+        ("is a float; wanted an int", lambda B, T, D, H, K: 1.0 * operations()(B, T, D, H, K)),
+        ("nothing was added up", lambda B, T, D, H, K: 0),
+        ("is not the count of this layer's six products", lambda B, T, D, H, K: B),
+        ("the count is a str", lambda B, T, D, H, K: "many"),
+        ("the library's `multi_head_cost`", by_formula),
         ("the library's `multi_head_cost`", remembered),
         ("the library's `count_operations`", by_our_counter),
         ("torch's `FlopCounterMode`", by_torchs_counter),
@@ -154,6 +203,10 @@ PLANTED = {
         ),
         ("not on the S keys", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * (S - T) * D * F),
         ("you count S by S", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * S * (S - T) * D),
+        (
+            "one of scores and weighted mean still has width D",
+            lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 2 * B * T * S * D * (H - 1),
+        ),
         ("you count T by T", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * T * (T - S) * D),
         ("the batch is missing", lambda B, *n: cross()(1, *n)),
         ("torch counts", lambda B, T, S, D, H, F: 0),
@@ -194,6 +247,8 @@ PLANTED = {
         ("has shape (3, 7, 2)", lambda model, x: x),
         ("fills the .grad of the model's parameters", lambda model, x: by_backward(model, x.requires_grad_())),
         (ALWAYS, with_a_mark_on_x),
+        ("your caller's x now has a .grad", with_a_gradient_on_x),
+        ("a small step (a finite difference) moves the output", by_a_small_step),
     ],
     "crossovers": [
         ("leaves attention's projections out", (1536, 1024, 2048)),

@@ -1682,9 +1682,8 @@ class OwnTransformer(nn.Module):
 import functools
 
 @functools.lru_cache
-def attention_operations(B, T, D, H):
-    K = D // H
-    multi_head = 4 * [(B * T, D, D)] + [(B * H * T, K, T), (B * H * T, T, K)]
+def attention_operations(B, T, D, H, K):
+    multi_head = 4 * [(B * T, D, H * K)] + [(B * H * T, K, T), (B * H * T, T, K)]
     return Cost.TERM * sum(map(math.prod, multi_head))
 ''', before=('''\
 from enum import IntEnum
@@ -1693,18 +1692,18 @@ class Cost(IntEnum):
     TERM = 2  # a multiplication and its addition
 ''',)),
     Right("ex10-1-attention-operations", "Python loops, 0-d tensors", '''\
-def attention_operations(B, T, D, H):
+def attention_operations(B, T, D, H, K):
     """Carry out every product on empty tensors and count as the text says."""
     total = torch.tensor(0, dtype=torch.int64)
-    x, weight = torch.empty(B, T, D, device="meta"), torch.empty(D, D, device="meta")
-    q, scores = torch.empty(B, H, T, D // H, device="meta"), torch.empty(B, H, T, T, device="meta")
-    for left, right in [(x, weight)] * 4 + [(q, q.mT), (scores, q)]:
+    x, weight = torch.empty(B, T, D, device="meta"), torch.empty(D, H * K, device="meta")
+    q, scores = torch.empty(B, H, T, K, device="meta"), torch.empty(B, H, T, T, device="meta")
+    for left, right in [(x, weight)] * 3 + [(q, q.mT), (scores, q), (x @ weight, weight.mT)]:
         total += 2 * (left @ right).numel() * left.shape[-1]
     return total
 '''),
     Right("ex10-1-attention-operations", "lambda, NumPy numbers", '''\
 import numpy as np
-attention_operations = lambda B, T, D, H: np.int64(4 * B * T * D) * (2 * D + T)
+attention_operations = lambda B, T, D, H, K: np.int64(4 * B * T * H * K) * (2 * D + T)
 '''),
     Right("ex10-2-crossovers", "scipy, list for tuple", '''\
 from scipy.optimize import brentq
