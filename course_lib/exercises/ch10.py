@@ -420,8 +420,8 @@ def positions_seen(student):
          "or rows; ask of each entry of the gradient whether it is 0, and add up nothing before"),
         (level, "compared", "nothing is seen: this model compares the rows of a batch, as a BatchNorm does, so the "
          "mean of the gradients over the batch is 0; ask of each row, and average nothing before"),
-        (level, "flat", "position 3 is seen, though its gradient is exactly 0 here, at a saddle: a small step (a finite "
-         "difference) moves the output all the same; ask autograd for the gradient"),
+        (level, "flat", "position 3 is seen, though its gradient is exactly 0 here, at a saddle: a small step (a "
+         "finite difference) moves the output all the same; ask autograd for the gradient"),
     ):  # fmt: skip
         got = expect_tensor(student(_special(x, slopes, kind), x), shape=(T,), name="the answer")
         seen, places = (set(found.nonzero().flatten().tolist()) for found in (got, slopes.abs().sum((0, 2))))
@@ -444,8 +444,8 @@ def _leaves_no_trace(student, x):
         raise Wrong("the positions are right, but your caller's x now requires a gradient; take x.detach(), a tensor "
                     "of your own, and let that require one" + also)  # fmt: skip
     if x.grad is not None:
-        raise Wrong("the positions are right, but your caller's x now has a .grad; let x.detach(), a tensor of your own, "
-                    "require the gradient")  # fmt: skip
+        raise Wrong("the positions are right, but your caller's x now has a .grad; let x.detach(), a tensor of your "
+                    "own, require the gradient")  # fmt: skip
 
 
 # --- exercise 10.6: when an RNN is still the better choice ----------------------------------

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.attention import MultiHeadAttention, attention_backend
 from course_lib.cost import formulas, measure
 from course_lib.exercises import ch10
 from tests.helpers.solutions import solution, verdict
