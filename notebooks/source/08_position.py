@@ -510,7 +510,7 @@ print(delta, bias, bias.softmax(dim=-1), sep="\n")
 #
 # $$ a_{ij} = \frac{q_i \cdot k_j}{\sqrt K} + b_{h,\,\mathrm{clip}(j - i)}, \qquad \mathrm{clip}(\delta) = \max(-M, \min(M, \delta)). $$
 #
-# The table $b$ is $(H, 2M + 1)$. The library does the same in two functions. They take the `T` queries to be the *last* of the `S` positions: a model that generates text keeps earlier keys and computes new queries only.
+# The table $b$ is $(H, 2M + 1)$. The library's two functions take the `T` queries to be the *last* of the `S` positions: a model that generates text keeps earlier keys and computes new queries only.
 
 # %%
 show_source(relative_positions, RelativeBias.bias)
@@ -855,7 +855,7 @@ claim(
 # - **RoPE** lasts longer, then fails. Its scores depend on differences alone; but at 80 tokens there are differences up to 79, and the slower clocks reach angles that training never had. That is a likely cause, and why large models are stretched by *slowing the clocks* (position interpolation, Chen et al. 2023): old angles for new positions.
 # - **Relative bias** keeps its number for "three back" at any length, and still loses a little. A guess that we did not test: beyond $M$ (8 here) all keys share one number, their count grows, and softmax spreads its weight over them.
 # - **ALiBi** goes on where *latest counts more*. On *fixed distance* it has not learned the task even at 20 tokens, so its flat curve there is no success at extrapolation: its windows all peak at distance 0. Where the words cannot help, as here, a sum of the model's four windows can only just single out "three back", with huge weights of opposite signs (*Going deeper*); 250 steps of training did not find it.
-# - **No positions**, "none" in the figure, is above chance on both tasks, though it sees hardly any order. How does it do that? Exercise 8.6 asks.
+# - **No positions**, "none" in the figure, is above chance on both tasks, though it sees hardly any order. Exercise 8.6 asks how.
 
 # %% tags=["fold"]
 # @title In each seed
