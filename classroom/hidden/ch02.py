@@ -66,7 +66,11 @@ def draw_padded_batches(draw):
     stoi = dict(zip(["<unk>", *tokens], names, strict=True))
     count, batch_size = draw.sizes(2, low=2, high=9)
     texts = [" ".join(draw.choices([*tokens, "unheard"], k=draw.randint(1, 7))) for _ in range(count)]
-    return texts, stoi, draw.choice([batch_size, batch_size, 1]), draw.randint(2, 8)
+    if draw.random() < 0.5:
+        texts[draw.randrange(count)] = ""  # a row without a token; never alone in its batch
+    else:
+        batch_size = draw.choice([batch_size, 1])
+    return texts, stoi, batch_size, draw.randint(2, 8)
 
 
 def probe_padded_batches(answer, texts, stoi, batch_size, max_len):
@@ -76,8 +80,9 @@ def probe_padded_batches(answer, texts, stoi, batch_size, max_len):
 
 def right_padded_batches(texts, stoi, batch_size, max_len):
     """By pad_sequence, with the texts of each length picked in turn."""
-    rows = [torch.tensor([stoi[t] if t in stoi else stoi["<unk>"] for t in text.split()][:max_len]) for text in texts]
-    waiting = [i for length in range(1, max_len + 1) for i, row in enumerate(rows) if len(row) == length]
+    tokens = [text.split()[:max_len] for text in texts]
+    rows = [torch.tensor([stoi[t] if t in stoi else stoi["<unk>"] for t in row], dtype=torch.int64) for row in tokens]
+    waiting = [i for length in range(max_len + 1) for i, row in enumerate(rows) if len(row) == length]
     found = []
     while waiting:
         where, waiting = waiting[:batch_size], waiting[batch_size:]

@@ -203,8 +203,9 @@ def _batches(texts, stoi, batch_size, max_len, order="kept", T="batch", last=Tru
     return found
 
 
-def _read_batches(got):
+def _read_batches(got, texts):
     """What came back, as nested lists of numbers; `Wrong` if a type is not right."""
+    note = " (one text is empty, and torch.tensor([]) holds floats)" if "" in texts else ""
     if isinstance(got, (torch.Tensor, dict, str)) or not hasattr(got, "__iter__"):
         raise Wrong(f"expected a list of batches, got {type(got).__name__}; is a return missing?")
     found = []
@@ -216,7 +217,7 @@ def _read_batches(got):
         for name, tensor, dtype in (("ids", ids, torch.int64), ("real", real, torch.bool)):
             expect_tensor(tensor, name=name)
             if tensor.dtype != dtype:
-                raise Wrong(f"{name} has dtype {tensor.dtype}; wanted {dtype}")
+                raise Wrong(f"{name} has dtype {tensor.dtype}; wanted {dtype}{note}")
             if tensor.ndim != 2:
                 raise Wrong(f"{name} has shape {tuple(tensor.shape)}; wanted two axes, (B, T)")
         if ids.shape != real.shape:
@@ -261,6 +262,8 @@ _BATCH_MISTAKES = {
     "'a!' is one token, and you cut the mark off: tokens are separated by spaces, and by nothing else": {
         "split": lambda string: re.findall(r"\w+|[^\w\s]", string)
     },
+    "an empty text became one <unk>: it has no token, so its row is all padding. ''.split(' ') is a list with one "
+    "empty string, ''.split() an empty list": {"split": lambda string: string.split(" ")},
 }
 
 
@@ -276,7 +279,7 @@ _BATCH_MISTAKES = {
     )
 )
 def padded_batches(student):
-    """Exercise 2.3: texts to padded batches, on seven, on five and on four short texts."""
+    """Exercise 2.3: texts to padded batches, on seven, on five, on four and on three short texts, one of them empty."""
     tokens = ("<unk>", "<pad>", "a", "b", "c", "d", "e", "B", "a!")
     plain_ids = {token: i for i, token in enumerate(tokens)}
     other_ids = {token: 3 * i + 5 for i, token in enumerate(reversed(tokens))}
@@ -285,8 +288,9 @@ def padded_batches(student):
         (texts, plain_ids, 4, 9),
         (["a b c d e", "e d c b", "b", "a what <pad>", "d c"], other_ids, 2, 4),
         (["B a", "e a! c", "b a", "b a"], plain_ids, 3, 5),
+        (["b a", "", "c"], plain_ids, 2, 5),
     ):
-        got, want = _read_batches(student(*arguments)), _batches(*arguments)
+        got, want = _read_batches(student(*arguments), arguments[0]), _batches(*arguments)
         if got == want:
             continue
         for message, change in _BATCH_MISTAKES.items():

@@ -124,6 +124,12 @@ def batches(give=lambda batch: batch, **change):
     return made
 
 
+def empty_rows_as_floats(*arguments):
+    """Pad with pad_sequence, whose first row sets the type: torch.tensor([]) holds floats."""
+    return [(ids.float() if "" in arguments[0] and not real[0].any() else ids, real, where)
+            for ids, real, where in batches()(*arguments)]  # fmt: skip
+
+
 def grams(tokens, n):
     return Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
 
@@ -209,6 +215,8 @@ PLANTED = {
         ("the position of the first for both", batches(where="looked up")),
         ("you lower-case the text", batches(split=lambda string: string.lower().split())),
         ("cut the mark off", batches(split=lambda string: re.findall(r"\w+|[^\w\s]", string))),
+        ("became one <unk>: it has no token", batches(split=lambda string: string.split(" "))),
+        ("torch.tensor([]) holds floats", empty_rows_as_floats),
         ("by length it should hold", batches(lambda b: (b[0].flip(0), b[1].flip(0), b[2][::-1]))),
         ("make 2 batches", lambda *a: batches()(*a)[:1] * 3),
         ("has 2 real tokens", batches(lambda b: (b[0], b[1] & (torch.arange(b[1].shape[1]) < 2), b[2]))),

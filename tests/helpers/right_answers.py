@@ -259,7 +259,7 @@ from itertools import zip_longest
 import numpy as np
 
 def padded_batches(texts, stoi, batch_size, max_len):
-    rows = [[stoi[t] if t in stoi else stoi["<unk>"] for t in text.split(" ")][:max_len] for text in texts]
+    rows = [[stoi[t] if t in stoi else stoi["<unk>"] for t in text.split()][:max_len] for text in texts]
     lengths = np.array([len(row) for row in rows])
     order, found = np.argsort(lengths, kind="stable"), []
     while order.size:
@@ -270,7 +270,8 @@ def padded_batches(texts, stoi, batch_size, max_len):
 '''),
     Right("ex02-3-padded-batches", "generator, 0-d tensors, helper cell", '''\
 def padded_batches(texts, stoi, batch_size, max_len):
-    rows = [torch.tensor([stoi.get(t, stoi["<unk>"]) for t in text.split()[:max_len]]) for text in texts]
+    rows = [[stoi.get(t, stoi["<unk>"]) for t in text.split()[:max_len]] for text in texts]
+    rows = [torch.tensor(row, dtype=torch.int64) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])
     for where in lengths.argsort(stable=True).split(batch_size):
         yield rectangle([rows[i] for i in where], stoi["<pad>"]), below(lengths[where]), where
