@@ -79,7 +79,7 @@ def text_pipeline():
     caption=(
         "Byte-pair encoding joins the most frequent neighbours, again and again: the most frequent word becomes "
         "one piece, stems and endings become pieces, and a word that was never seen (*duller*) is spelled with "
-        "pieces that were. The dot is the end of the word."
+        "pieces that were. The dot stands for `</w>`, the end of the word."
     ),
 )
 def bpe_merges():
@@ -174,12 +174,12 @@ def bleu_parts():
     label(ax, 13.2, bottom - 0.7, "r = 9 words", size=9.5, align="left")
 
     box(ax, 3.1, 2.3, "precisions $p_1 \\ldots p_4$\n7/8, 5/7, 3/6, 1/5", kind="attention", w=4.8, h=1.25)
-    box(ax, 3.1, 0.75, "brevity penalty\nBP $= e^{1 - 9/8} = 0.88$", kind="plain", w=4.8, h=1.25)
+    box(ax, 3.1, 0.75, "brevity penalty\nBP $= e^{1 - 9/8} = 0.882$", kind="plain", w=4.8, h=1.25)
     box(
         ax,
         11.6,
         1.5,
-        "BLEU = 100 · BP · geometric mean\nof $p_1 \\ldots p_4$ = 100 · 0.88 · 0.50 = 44.1",
+        "BLEU = 100 · BP · geometric mean\nof $p_1 \\ldots p_4$ = 100 · 0.882 · 0.500 = 44.1",
         kind="output",
         w=7.0,
         h=1.4,
