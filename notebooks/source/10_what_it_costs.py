@@ -63,7 +63,6 @@ def count_flops(layer, x):
     return counter.get_total_flops()
 
 
-# %%
 layers = {
     "RNN": RNN(512, 512),
     "CNN": CausalCNN(512, 3),
@@ -224,7 +223,7 @@ for T in (20, 2000):
 #
 # For the sentence the quadratic part is almost nothing. Alone, as bare attention, it would win easily, and this is what *Attention Is All You Need* compares. The opening's layer loses because of its projections: four learned matrices against the RNN's two. For the article the quadratic part is most of the work. **The price of hearing everyone is $T^2$.**
 #
-# Does torch count the same? On the three words it should find 72, 48, and for real attention $72 + 8TD^2 = 168$:
+# Does torch count the same? On the three words it should find 72, 48 and $72 + 8TD^2 = 168$:
 
 # %%
 three_words = x.unsqueeze(0)  # (1, T, D)
@@ -441,13 +440,9 @@ claim(
 #
 # **In memory the border comes earlier.** With plain products an encoder layer keeps about $12TD + HT^2$ numbers. The weights are half of them at T = 12D / H: with D = 512 and 8 heads at T = 768, long before 6D = 3,072. A fused kernel removes this border.
 
-# %%
-D, H = 512, 8
-bill["T from which T² is half of an encoder layer's FLOPs"] = ["no T²", "no T²", 6 * D]
-print(f"T² is half of the FLOPs at T = {6 * D:,}, of what is saved at T = {12 * D // H}")
-
 # %% tags=["fold"]
 # @title The bill, and the border in memory
+bill["T from which T² is half of an encoder layer's FLOPs"] = ["no T²", "no T²", 6 * 512]
 show_bill()
 with attention_backend("math"):
     kept_at_border = measure.count_activations(EncoderLayer(512, 8, 2048, dropout=0.0), torch.randn(2, 768, 512)) / 2
@@ -682,7 +677,7 @@ claim(
 )
 
 # %% [markdown]
-# Everyone in the RNN waits for the person before. In attention nobody waits for a neighbour: its four are the same at any length.
+# Everyone in the RNN waits for the person before. Attention's four are the same at any length.
 #
 # ### And by the clock?
 #
@@ -874,6 +869,8 @@ for t in range(1, T + 1):  # token by token
     writing_wait += one_wait  # no token before the last one is finished
 by_rnn = N * 4 * T * D**2  # in training and in generation
 rnn_one_wait, rnn_writing_wait = N + T - 1, T * N
+# One layer: the RNN's state; the CNN's last k - 1 = 2 words; all keys and values.
+bill["numbers carried on to write word 2,001"] = [D, 2 * D, 2 * T * D]
 
 # %% tags=["fold"]
 # @title Training and generation
@@ -898,15 +895,7 @@ claim(
 )
 
 # %% [markdown]
-# When they write, both wait: the Transformer 2,000 times for its 24 products, the RNN 2,000 times for four. The RNN has a sixth of the parameters, so compare how the two wait, not their FLOPs. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and so does what must be carried on, here for one layer:
-
-# %%
-T, D = 2000, 512
-bill["numbers carried on to write word 2,001"] = [
-    D,  # RNN: its state
-    2 * D,  # CNN: the last k - 1 = 2 words
-    2 * T * D,  # attention: all keys and values
-]
+# When they write, both wait: the Transformer 2,000 times for its 24 products, the RNN 2,000 times for four. The RNN has a sixth of the parameters, so compare how the two wait, not their FLOPs. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and so does what must be carried on:
 
 # %% tags=["fold"]
 # @title The last line of the bill
@@ -1011,7 +1000,7 @@ ch10.when_an_rnn.compare(...)
 # | FLOPs for one more word | $4D^2$ | $2kD^2$ | $8D^2 + 4TD$ |
 # | numbers carried on | D | $(k - 1)D$ | $2TD$ |
 #
-# The RNN is cheap for every word and slow for many; attention is the other way round. Two things no line counts: the order of the words is built into RNN and CNN, and must be added to attention (chapter 08); and how well a layer does on texts longer than those it learned from.
+# Two things no line counts: the order of the words is built into RNN and CNN, and must be added to attention (chapter 08); and how well a layer does on texts longer than those it learned from.
 
 # %% [markdown]
 # ## 8 · Errors you will meet
