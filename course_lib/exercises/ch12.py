@@ -434,16 +434,16 @@ what_tuning_adds = Written(
         "An untrained network, a control task, a linear probe.",
     ),
     good_answer=(
-        "(a) Your own numbers of more than one seed. In ours some 200 steps help, at a loss near 1.2, still far above "
-        "the perfect reader's; 50 did not, at a loss near 2.6, and with 100 seeds differ. (b) Your own numbers, at the "
-        "better of both rates: with few steps in all reading usually gets further, but a run may go the other way; "
-        "with many steps and many labels the other catches up, so reading usually saves steps on each new task, and "
-        "here some labels. Optional: (c) Role and polarity enter as a "
-        "product (exclusive or), while the mean of a review always holds one good and one bad adjective, one held and "
-        "one denied; each factor is linearly readable, the product is not. (d) The role stays readable, the thing "
-        "stays absent, since the verdict does not depend on it; fine-tuning mostly combines what is there and moves it "
-        "to where the new layer reads. (e) The same probe on an untrained network and on the embeddings; its score on "
-        "a control task (selectivity); a linear probe, a majority baseline, held-out sentences."
+        "(a) Your own numbers of more than one seed. In ours 200 steps help in two seeds of three, at a loss near 1.2, "
+        "still far above the perfect reader's; 50 hardly help or harm, at a loss near 2.6, and with 100 seeds differ. "
+        "(b) Your own numbers, at the better of both rates: with few steps in all reading usually gets further, but a "
+        "run may go the other way; with many steps and many labels the other catches up, so reading usually saves "
+        "steps on each new task, and here some labels. Optional: (c) Role and polarity enter as a product (exclusive "
+        "or), while the mean of a review always holds one good and one bad adjective, one held and one denied; each "
+        "factor is linearly readable, the product is not. (d) The role stays readable, the thing stays absent, since "
+        "the verdict does not depend on it; fine-tuning mostly combines what is there and moves it to where the new "
+        "layer reads. (e) The same probe on an untrained network and on the embeddings; its score on a control task "
+        "(selectivity); a linear probe, a majority baseline, held-out sentences."
     ),
 )
 
