@@ -251,8 +251,10 @@ print("in the batch:", W[batch].sum(dim=1)[1])
 # $$ s_b = \sum_t \mathrm{real}[b, t] \; x_{bt}. $$
 
 # %%
-print("alone:       ", (W[alone] * alone_real[:, :, None]).sum(dim=1)[0])
-print("in the batch:", (W[batch] * real[:, :, None]).sum(dim=1)[1])  # (B, T, D) * (B, T, 1)
+alone_kept = W[alone] * alone_real[:, :, None]  # (1, 3, D) * (1, 3, 1)
+batch_kept = W[batch] * real[:, :, None]  # (B, T, D) * (B, T, 1): padding becomes 0
+print("alone:       ", alone_kept.sum(dim=1)[0])
+print("in the batch:", batch_kept.sum(dim=1)[1])
 
 # %% [markdown]
 # Divided by the number of real tokens, the sum becomes their *mean*: you write it in the exercise below.
@@ -416,7 +418,7 @@ before_and_after = [train_vectors(seed) for seed in range(3)]
 
 # %%
 def nearest(vectors, word):
-    """The five tokens whose vectors have the largest cosine with the word's, nearest first."""
+    """The five tokens with the largest cosine with the word, nearest first."""
     cosine = F.cosine_similarity(vectors, vectors[word_ids[word]], dim=1)  # (V,)
     order = cosine.argsort(descending=True).tolist()  # the word itself comes first
     return [list(word_ids)[i] for i in order[1:6]]
@@ -565,6 +567,7 @@ letters_per_word = tokens_per_word[0] - 1  # without the mark of the word's end
 
 # %% tags=["reveal"]
 figures.tokens_per_word(dial, tokens_per_word)
+print("300 merges, hilarious:", *cut_word("hilarious", all_merges[:300]))
 
 # %% tags=["fold", "reveal"]
 # @title With 300 merges
@@ -1043,7 +1046,7 @@ ch02.ngrams_and_order.compare(...)
 # %% [markdown]
 # ## 9 · Errors you will meet
 #
-# Two mistakes raise an error. Those that raise none are worse: you have met padding in the sum (section 4), and a third is below.
+# What goes wrong on the road? Two mistakes raise an error. Those that raise none are worse: you have met padding in the sum (section 4), and the last one here is of that kind.
 #
 # **An id that the embedding does not have.** The vocabulary was built again, with more texts, after the model was made.
 
