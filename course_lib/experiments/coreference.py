@@ -226,6 +226,23 @@ def right_without(model, sentences, hidden, seed=0):
     return told == tickets[rows, sentences.referent]
 
 
+@torch.no_grad()
+def right_exchanged(model, sentences, seed=0):
+    """The same if the first layer reads the twin in place of each sentence: there the adjective is the twin's.
+
+    What the second layer compares with, and the tickets, stay those of the sentence. Twins stand side by side.
+    """
+    B, T = sentences.ids.shape
+    tickets = draw_tickets(-(-B // 2), T, torch.Generator().manual_seed(seed)).repeat_interleave(2, 0)[:B]
+    rows, mask = torch.arange(B), padding_mask(sentences.real)
+    twins = rows.view(-1, 2).flip(1).flatten()
+    with eval_mode(model):
+        x, h = model.context(sentences.ids, mask)
+        y = model.read(h[twins], x, model.tickets(tickets), mask=mask)
+        told = model.output(y)[rows, sentences.pronoun].argmax(1)
+    return told == tickets[rows, sentences.referent]
+
+
 def maps(model, sentences):
     """Where every head looks: a list of (B, H, T, T), one a layer; the tickets do not matter.
 
@@ -295,22 +312,23 @@ def coreference_scores(model, task):
 
 
 def by_adjective(model, task):
-    """What hiding the adjective does, for the test sentences of each adjective, and how much "it" looked at it.
+    """What hiding or exchanging the adjective does to the answers, by adjective, and how much "it" looked at it.
 
     Returns:
         {adjective: dict of "sentences" (how many), "weight" (the largest of a gathering head's weights on the
-        adjective, a mean over the sentences), "right" and "right_without" (fractions of right tickets, with the
-        adjective and with it hidden)}.
+        adjective, a mean over the sentences), "right", "right_without" and "right_exchanged" (fractions of right
+        tickets: with the adjective, with it hidden, and with the twin's in its place)}.
     """
     test, rows = task.test, torch.arange(len(task.test.ids))
     place = adjective_of(test)
     weight = maps(model, test)[0][rows, :, test.pronoun, place].amax(1)  # (B,)
     right, without = right_tickets(model, test).float(), right_without(model, test, place).float()
+    exchanged = right_exchanged(model, test).float()
     last = [sentence.tokens[-1] for sentence in task.test_sentences]
     found = {}
     for adjective in sorted(set(last)):
         chosen = torch.tensor([word == adjective for word in last])
-        parts = {"weight": weight, "right": right, "right_without": without}
+        parts = {"weight": weight, "right": right, "right_without": without, "right_exchanged": exchanged}
         means = {name: part[chosen].mean().item() for name, part in parts.items()}
         found[adjective] = {"sentences": int(chosen.sum()), **means}
     return found
@@ -342,9 +360,11 @@ def coreference_heads(seed, sentences=3000, width=32, epochs=8, learning_rate=1e
     return {"results": results, "history": history}
 
 
-@experiment("coreference-hidden", 'The reader of "it" with one word hidden from its first layer, by adjective.')
+@experiment(
+    "coreference-hidden", 'The reader of "it" with one word hidden from its first layer, or exchanged, by adjective.'
+)
 def coreference_hidden(seed, sentences=3000, width=32, epochs=8, learning_rate=1e-2, batch_size=64):
-    """One reader: right answers as it is, with the adjective or the word before it hidden, and by adjective."""
+    """One reader: right answers as it is, with the adjective or the word before it hidden, or exchanged."""
     task = coreference_task(sentences, seed=seed)
     torch.manual_seed(seed)
     model = TicketReader(len(task.vocab), width)
@@ -355,6 +375,7 @@ def coreference_hidden(seed, sentences=3000, width=32, epochs=8, learning_rate=1
         "without_adjective": right_without(model, task.test, place).float().mean().item(),
         "without_too": right_without(model, task.test, place - 1).float().mean().item(),
     }
-    columns = {name: [row[name] for row in rows.values()] for name in ("weight", "right", "right_without")}
+    metrics = ("weight", "right", "right_without", "right_exchanged")
+    columns = {name: [row[name] for row in rows.values()] for name in metrics}
     results = {"all": whole, "by adjective": {"adjective": list(rows), **columns}}
     return {"results": results, "history": {"reader": history}}

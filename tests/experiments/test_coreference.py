@@ -183,6 +183,23 @@ def test_a_hidden_word_is_hidden_from_the_first_layer_alone(task, model):
     assert not twins.all(1).any()  # the same answer to both, so never both right
 
 
+def test_an_exchanged_adjective_reaches_the_answer_through_the_first_layer_alone(task, model):
+    """Fails if the second layer compares with the twin's words, or each sentence still gathers its own."""
+    test, T = task.test, task.test.ids.shape[1]
+    drawn = coreference.draw_tickets(len(test.ids) // 2, T, torch.Generator().manual_seed(0))
+    _, gathered = model.context(test.ids, test.real[:, None, None])
+    right = []
+    for row in range(len(test.ids)):
+        twin, tickets = row + 1 - 2 * (row % 2), drawn[row // 2]
+        question = gathered[twin, test.pronoun[twin]][None, None]  # all else is the sentence's own
+        q, k, v = model.read.project(question, model.words(test.ids[row])[None], model.tickets(tickets)[None])
+        weights = (q @ k.mT / 8**0.5).masked_fill(~test.real[row], -math.inf).softmax(-1)
+        told = model.output(model.read.out_proj((weights @ v)[:, 0])).argmax()
+        right.append((told == tickets[test.referent[row]]).item())
+    assert any(right)
+    assert coreference.right_exchanged(model, test).tolist() == right
+
+
 def test_the_record_by_adjective_has_what_the_chapter_reads():
     """Fails if a column is missing, or a seed gives two results."""
 
@@ -192,7 +209,7 @@ def test_the_record_by_adjective_has_what_the_chapter_reads():
     outcome = run()
     assert set(outcome["results"]["all"]) == {"accuracy", "without_adjective", "without_too"}
     columns = outcome["results"]["by adjective"]
-    assert set(columns) == {"adjective", "weight", "right", "right_without"}
+    assert set(columns) == {"adjective", "weight", "right", "right_without", "right_exchanged"}
     assert len({len(column) for column in columns.values()}) == 1
     assert run() == outcome
 
