@@ -87,14 +87,15 @@ lines = {  # of the bill, each with the section that counts it
 bill = {"FLOPs, 20 words": for_sentence, "FLOPs, 2,000 words": for_article}
 
 
-def show_bill(whole=False):
-    """Show the lines that are filled in and the next one, or all of them."""
-    rows = [[section, line, *bill.get(line, ("?", "?", "?"))] for line, section in lines.items()]
-    table(["section", "one layer, D = 512", *layers], rows if whole else rows[: len(bill) + 1])
+def show_bill(section, whole=False):
+    """Show the lines of the sections up to this one and the next line, or all of them."""
+    unknown = ("?", "?", "?")
+    rows = [[n, line, *(bill.get(line, unknown) if n <= section else unknown)] for line, n in lines.items()]
+    table(["section", "one layer, D = 512", *layers], [row for row in rows if whole or row[0] <= section + 1])
 
 
 guess_1.compare(min(layers, key=dict(zip(layers, for_sentence, strict=True)).get))
-show_bill(whole=True)
+show_bill(1, whole=True)
 claim(
     "The RNN needs the fewest FLOPs, for the sentence and for the article; attention needs about twice as many, and then about six times as many.",
     all(rnn < min(cnn, of_attention) for rnn, cnn, of_attention in (for_sentence, for_article))
@@ -299,7 +300,7 @@ print(f"H matrices of T × T: {H * T * T:10,}, {4 * H * T * T / 1e6:.0f} MB")
 
 # %% tags=["fold"]
 # @title The bill, and the same by the recorder
-show_bill()
+show_bill(2)
 articles, recorded = torch.randn(2, 2000, 512), []
 for name, each in layers.items():
     how = {"backend": "loop"} if name == "RNN" else {}
@@ -443,7 +444,7 @@ claim(
 # %% tags=["fold"]
 # @title The bill, and the border in memory
 bill["T from which T² is half of an encoder layer's FLOPs"] = ["no T²", "no T²", 6 * 512]
-show_bill()
+show_bill(3)
 with attention_backend("math"):
     kept_at_border = measure.count_activations(EncoderLayer(512, 8, 2048, dropout=0.0), torch.randn(2, 768, 512)) / 2
 claim(
@@ -475,7 +476,7 @@ bill["parameters"] = [
 
 # %% tags=["fold"]
 # @title The bill, and the parameters of the layers
-show_bill()
+show_bill(4)
 claim(
     "The three layers have exactly these parameters.",
     bill["parameters"] == [number_of_parameters(layer) for layer in layers.values()],
@@ -664,7 +665,7 @@ bill["products in a row, 2,000 words"] = [rnn_wait(2000), 1, attention_wait()]
 
 # %% tags=["fold"]
 # @title The bill, and the longest chains in autograd's graph
-show_bill()
+show_bill(5)
 chains = {}
 with attention_backend("math"):
     for T in (7, 27):
@@ -741,7 +742,7 @@ bill["products from the first word to the last output"] = [
 
 # %% tags=["fold"]
 # @title The bill, and the shortest paths on seven words
-show_bill()
+show_bill(6)
 seven = torch.randn(2, 7, 16)
 with attention_backend("math"):
     paths = [
@@ -899,7 +900,7 @@ claim(
 
 # %% tags=["fold"]
 # @title The last line of the bill
-show_bill(whole=True)
+show_bill(7)
 
 # %% [markdown]
 # The RNN carries on 512 numbers, after ten steps and after ten million; the cache of all four layers has 8.2 million after the article. That is the catch.
@@ -1058,7 +1059,7 @@ print(tuple(LearnedPositions(64, 51).add(torch.zeros(1, 51, 64)).shape))  # fixe
 # ## Summary
 #
 # 1. A product costs 2 · rows · inner · columns FLOPs. Real attention has $4D^2$ parameters and some biases, takes $8TD^2 + 4T^2D$ FLOPs, and keeps $HT^2$ weights, which fill the memory.
-# 2. Bare attention has fewer FLOPs than a plain RNN of the same width below T = D, real attention never, but fewer than an LSTM below T = 2D. In an encoder layer (F = 4D) the square is half of the FLOPs at T = 6D, half of what is saved already at 12D/H. Seconds do not follow FLOPs closely: kernel and machine decide as well.
+# 2. Bare attention has fewer FLOPs than a plain RNN of the same width below T = D, real attention never, but fewer than an LSTM below T = 2D. In an encoder layer (F = 4D) the square is half of the FLOPs at T = 6D, half of what is saved already at 12D/H. Here seconds did not follow FLOPs closely: kernel and machine decide as well.
 # 3. In a forward pass over a known text a layer of an RNN waits for T products in a row, a convolution for one, real attention for four. A model that writes waits for each token; attention carries on all keys and values, the RNN D numbers.
 # 4. The shortest path is T products in a plain RNN, about T/(k − 1) in a stack of convolutions, $\log_k T$ in a dilated one, 1 in bare and 3 in real attention. Without positions one layer's gradient does not fade with distance, but before training each of T inputs gets only a share proportional to 1/T.
 # 5. A fused kernel keeps BHT numbers instead of BHT² (apart from the 5BTD that both keep), unless there is attention dropout or a learned bias. Here it also took less time. Count on the plain path, time the fast one.
