@@ -93,7 +93,7 @@ verdict.compare("the same about both")
 # In this chapter you walk the whole road, from a string to a trained classifier, in plain Python and a few tensor lines. At every step we ask:
 # **what does it keep, and what does it lose?**
 #
-# *Plan two sittings: the road and two repairs (sections 1 to 7, a good two hours), then bags of words, errors, and BLEU, which can wait until chapter 06 (8 to 10, an hour and a half).*
+# *Plan two sittings: the road and two repairs (sections 1 to 7, a good two hours), then bags of words, errors and BLEU (8 to 10, an hour and a half).*
 #
 # ### You will be able to
 #
@@ -697,8 +697,6 @@ padded.compare([f"{100 * padding_of(kind):.2g} %" for kind in (shuffled, buckete
 # %% [markdown]
 # Buckets have a price: batches are less random, since texts of equal length meet again and again. So the library's `text.bucket_batches` sorts only within pools of 100
 # batches, drawn anew in each epoch.
-#
-# Now put the steps together yourself.
 
 # %% [markdown]
 # ### Exercise 2.3 · Assemble: from texts to padded batches
@@ -801,7 +799,7 @@ claim(
 )
 
 # %% [markdown]
-# In your own projects a `DataLoader` draws the batches. It asks a `batch_sampler` which texts belong together, and hands these to your `collate_fn`, which makes one batch of them. (*Going deeper*: what buckets cost, how much padding real reviews need, and torchtext, which older code uses.)
+# In your own projects a `DataLoader` draws the batches. It asks a `batch_sampler` which texts belong together, and hands these to your `collate_fn`, which makes one batch of them. An embedding turns its ids into vectors, and a network can begin. (*Going deeper*: what buckets cost, how much padding real reviews need, and torchtext.)
 
 
 # %%
@@ -816,8 +814,10 @@ def collate(items):
 labels_of_train = [label for _, label in train_reviews]
 items = list(zip(train_tokens, labels_of_train, strict=True))
 loader = DataLoader(items, batch_sampler=bucketed, collate_fn=collate)
+embedding = nn.Embedding(len(vocab), 8)  # W, (V, D) = (57, 8)
 for its_ids, its_real, its_labels in itertools.islice(loader, 3):  # the first three
-    print(tuple(its_ids.shape), tuple(its_real.shape), tuple(its_labels.shape))
+    vectors = embedding(its_ids)  # (B, T) -> (B, T, D)
+    print(tuple(its_ids.shape), tuple(its_real.shape), "->", tuple(vectors.shape))
 
 # %% [markdown]
 # ### Exercise 2.4 · Derive: how much is padding?
@@ -1046,7 +1046,7 @@ ch02.ngrams_and_order.compare(...)
 # %% [markdown]
 # ## 9 · Errors you will meet
 #
-# What goes wrong on the road? Two mistakes raise an error. Those that raise none are worse: you have met padding in the sum (section 4), and the last one here is of that kind.
+# What goes wrong on the road? Two mistakes raise an error. Those that raise none are worse: you have met padding in the sum (section 4), and the last one here is like it.
 #
 # **An id that the embedding does not have.** The vocabulary was built again, with more texts, after the model was made.
 
@@ -1251,7 +1251,7 @@ ch02.bleu_by_hand(parts)
 # | pad | everything | entries that are not text | pad further: nothing should change |
 # | look up | everything | nothing | the shape: (B, T) becomes (B, T, D) |
 # | bag | which words | their order | contrast pairs |
-# | BLEU | shared n-grams | the meaning | read the output |
+# | BLEU | shared n-grams | synonym or opposite | read the output |
 #
 # ## Where next
 #
