@@ -5,6 +5,7 @@ they would give, and names the one it recognises. Notebook: 09.
 """
 
 import math
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -397,6 +398,9 @@ def encoder_block(student):
             _block(x, mask, p, merge=False),
         "the heads are split in the wrong order: view as (B, T, H, K) first, then exchange axes 1 and 2":
             _block(x, mask, p, split=False),
+        "the heads are neither split nor merged as they should be: a reshape straight to (B, H, T, K) mixes the words, "
+        "and one straight back does not undo what attention did with the mixture. View as (B, T, H, K), then exchange "
+        "axes 1 and 2; before the merge exchange them again": _block(x, mask, p, split=False, merge=False),
         "the output projection is missing: after the merge come out_weight and out_bias":
             _block(x, mask, p, project=False),
         "the feed-forward has another activation than relu": _block(x, mask, p, feed=lambda x, p:
@@ -532,7 +536,7 @@ def cross_attention(student):
     if close(got[0], _cross(q, k, v, None, axis=1)[0], precision(got, 1e-6)):  # sentence 0 has no padding
         raise Wrong("the softmax runs over the target positions; for each query the weights over the memory must add "
                     "up to 1")  # fmt: skip
-    own = x @ W_k.T, x @ W_v.T
+    own, W = (x @ W_k.T, x @ W_v.T), {"W_q": W_q, "W_k": W_k, "W_v": W_v}
     there = mask[..., None]  # (B, S, 1)
     future = torch.ones(3, 4, dtype=torch.bool).tril()
     causal = (q @ k.transpose(1, 2) / 5**0.5).masked_fill(~(future & mask[:, None]), -math.inf).softmax(-1) @ v
@@ -558,6 +562,8 @@ def cross_attention(student):
         "the projections are applied as x @ W; row vectors need x @ W.T, as nn.Linear does it":
             _cross(x @ W_q, memory @ W_k, memory @ W_v, mask),
         "the values are the memory itself: project them with W_v": _cross(q, k, memory, mask),
+        **{f"q, k and v are made with W_q, W_k and W_v, each with its own; yours with {a}, {b} and {c}":
+           _cross(x @ W[a].T, memory @ W[b].T, memory @ W[c].T, mask) for a, b, c in product(W, repeat=3)},
         "x is added to the answer: that residual belongs to the block; here what cross-attention itself gives is "
         "asked for": x + _cross(q, k, v, mask),
     })  # fmt: skip
@@ -569,8 +575,8 @@ def cross_attention(student):
     if (weight := _padding_weight(got[1].double(), q[1], k[1], v[1])) is not None:
         raise Wrong(f"padding still gets weight, up to {weight:.1g}: its scores are finite numbers that real scores "
                     "come near to or fall below. Minus infinity leaves it no weight")  # fmt: skip
-    raise Wrong("queries from x, keys and values from the memory, scores scaled, padding hidden, softmax over the "
-                "memory: one of these is not so in yours")  # fmt: skip
+    raise Wrong("queries from x, keys and values from the memory, each with its own matrix, scores scaled, padding "
+                "hidden, softmax over the memory, its weights times the values: compare yours")  # fmt: skip
 
 
 # --- exercise 9.5: generating with a causal model ---------------------------------------------------
@@ -821,7 +827,7 @@ def _encoded(weights, H, source, real, rule=""):
 def _decoded(weights, H, target_in, memory, real, rule=""):
     """The logits, or those of a mistaken decoder."""
     y, T = _embedded(weights["target_table"], target_in, rule), target_in.shape[1]
-    past = torch.ones(T, T, dtype=torch.bool).tril(0 if rule != "ahead" else T)
+    past = torch.ones(T, T, dtype=torch.bool).tril({"ahead": T, "one ahead": 1}.get(rule, 0))
     there = _seen(real, rule)
     for p in _repeated(weights["decoder"], rule):
         third, second = {"norms": (2, 3), "second norm twice": (2, 2)}.get(rule, (3, 2))
@@ -853,6 +859,8 @@ _EMBEDDING = {
 }
 _DECODER = _EMBEDDING | {
     "ahead": "a position sees the words after it: the self-attention of the decoder needs the causal mask",
+    "one ahead": "a position sees one word too far, the very word it must predict: the causal mask ends at the "
+    "diagonal, so that row t shows columns 0 to t",
     "no mask": "the cross-attention looks at padding of the source: `real` is not used there",
     "no cross": "the cross-attention is missing: the memory plays no part",
     "cross first": "the cross-attention stands before the self-attention: first what is written, then the source",

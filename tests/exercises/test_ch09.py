@@ -278,7 +278,7 @@ def own(
     norms=(2, 3), first=False, scale=1.0, ids_tell=False, heads=None, depth=None, pad_counts=False, reduction="mean",
     shift=False, zero=True, move=True, keep_eos=False, keep_sos=False, stop=True, short=0, half=False, train=True,
     score="K", in_order=False, divide=False, clone=False, detach=False,
-    again=False, exchange=False, all_places=False, loss_after=False, graph=False,
+    again=False, exchange=False, all_places=False, ahead=0, loss_after=False, graph=False,
 ):  # fmt: skip
     """A whole model, or one with a mistake in it."""
 
@@ -321,7 +321,7 @@ def own(
 
         def decode(self, target_in, memory, real):
             T = target_in.shape[1]
-            past = torch.ones(T, T).tril() > 0 if causal else torch.ones(T, T) > 0
+            past = torch.ones(T, T).tril(ahead) > 0 if causal else torch.ones(T, T) > 0
             there = torch.ones_like(real) if see_source == "encoder" else real
             there = ~real if see_source == "padding across" else there
             there = there[:, None, None]
@@ -437,6 +437,7 @@ PLANTED = {
         ("this is Pre-LN", block(form="pre")),
         ("only what a sublayer gives is normalised", block(form="norm first")),
         ("split in the wrong order", block(split=False)),
+        ("neither split nor merged", block(split=False, merge=False)),
         ("output projection is missing", block(project=False)),
         ("another activation", block(activation=F.gelu)),
         ("the residuals are missing", block(form="none")),
@@ -486,6 +487,10 @@ PLANTED = {
         ("not divided by sqrt(D)", cross(scale=False)),
         ("W_k and W_v are exchanged", cross(swap=(0, 2, 1))),
         ("W_q and W_k are exchanged", cross(swap=(1, 0, 2))),
+        ("yours with W_q, W_k and W_k", cross(swap=(0, 1, 1))),
+        ("yours with W_q, W_v and W_v", cross(swap=(0, 2, 2))),
+        ("yours with W_k, W_k and W_v", cross(swap=(1, 1, 2))),
+        ("yours with W_k, W_v and W_q", cross(swap=(1, 2, 0))),
         ("x @ W.T", cross(turn=False)),
         ("the memory itself", cross(project_v=False)),
         ("right for D = 5, wrong for D = 3", cross(width=5)),
@@ -511,6 +516,7 @@ PLANTED = {
         ("encode: `real` is used the wrong way round", own(see_source="padding")),
         ("encode: shapes are right, numbers are not", own(heads=1)),
         ("decode: a position sees the words after it", own(causal=False)),
+        ("decode: a position sees one word too far", own(ahead=1)),
         ("decode: the cross-attention looks at padding", own(see_source="encoder")),
         ("decode: `real` is used the wrong way round", own(see_source="padding across")),
         ("decode: the cross-attention is missing", own(cross=None)),
