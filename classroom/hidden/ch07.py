@@ -130,18 +130,16 @@ def right_shapes():
     output, weights = layer(english, german, german, average_attn_weights=False)
     queries, keys = (x.unflatten(-1, (layer.num_heads, layer.head_dim)).transpose(1, 2) for x in (english, german))
     found = {"queries": queries, "keys": keys, "weights": weights, "output": output}
-    return {name: list(tensor.shape) for name, tensor in found.items()} | {"numbers": weights.numel()}
+    return {name: list(tensor.shape) for name, tensor in found.items()} | {"count": weights.numel()}
 
 
 def judge_shapes(got, wanted):
     """Every entry, whatever else there may be."""
     if not isinstance(got, dict) or not wanted.keys() <= got.keys():
         raise Wrong(f"wanted a dict with the keys {', '.join(wanted)}")
-    agree(
-        {name: got[name] for name in wanted if name != "numbers"}, {n: w for n, w in wanted.items() if n != "numbers"}
-    )
-    if expect_number(got["numbers"], "numbers") != wanted["numbers"]:
-        raise Wrong(f"numbers: {got['numbers']} is not the number of weights")
+    agree({name: got[name] for name in wanted if name != "count"}, {n: w for n, w in wanted.items() if n != "count"})
+    if expect_number(got["count"], "count") != wanted["count"]:
+        raise Wrong(f"count: {got['count']} is not the number of weights")
 
 
 # --- 7.5 ------------------------------------------------------------------------

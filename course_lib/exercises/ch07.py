@@ -451,20 +451,20 @@ def _shapes(B, T, S, H, K):
 
 
 _SHAPES = _shapes(B=8, T=17, S=21, H=6, K=16)
-_NUMBERS = math.prod(_SHAPES["weights"])
+_COUNT = math.prod(_SHAPES["weights"])
 
 
 @check(
     hints=(
         "Follow the figure of section 5, with T = 17 for what asks and S = 21 for what is asked.",
         "K = D / H. Queries (B, H, T, K), keys (B, H, S, K), weights (B, H, T, S), output (B, T, D).",
-        "K is 96 / 6 = 16; the numbers are the product of the four sizes of the weights.",
+        "K is 96 / 6 = 16; the count is the product of the four sizes of the weights.",
     )
 )
 def shapes(answer):
     """Exercise 7.4: shapes in cross-attention."""
     expect_type(answer, dict, "the answer")
-    missing = [name for name in (*_SHAPES, "numbers") if name not in answer]
+    missing = [name for name in (*_SHAPES, "count") if name not in answer]
     if missing:
         raise Wrong(f"the answer has no entry {missing[0]!r}")
     for name, right in _SHAPES.items():
@@ -490,15 +490,15 @@ def shapes(answer):
         if name == "output" and 21 in got:
             raise Wrong("output: one vector for each query, and English asks")
         raise Wrong(f"{name}: {got} is not it; wanted " + _order(name))
-    numbers = expect_number(answer["numbers"], "numbers")
-    if numbers != _NUMBERS:
-        if numbers == _NUMBERS / 8:
-            raise Wrong("numbers: this is for one sentence; the batch holds 8")
-        if numbers == _NUMBERS / 6:
-            raise Wrong("numbers: this is for one head; there are 6")
-        if numbers in (3 * 96 * 96, 4 * 96 * 96, 4 * 96 * 97):
-            raise Wrong("numbers: these are the layer's parameters; asked for are the attention weights of a batch")
-        raise Wrong(f"numbers: {numbers:g} is not the product of the sizes of the weights")
+    count = expect_number(answer["count"], "count")
+    if count != _COUNT:
+        if count == _COUNT / 8:
+            raise Wrong("count: this is for one sentence; the batch holds 8")
+        if count == _COUNT / 6:
+            raise Wrong("count: this is for one head; there are 6")
+        if count in (3 * 96 * 96, 4 * 96 * 96, 4 * 96 * 97):
+            raise Wrong("count: these are the layer's parameters; asked for are the attention weights of a batch")
+        raise Wrong(f"count: {count:g} is not the product of the sizes of the weights")
 
 
 def _order(name):
@@ -584,6 +584,8 @@ def _diagnose_multi_head(got, given):
     K, eye = D // H, torch.eye(D, dtype=query.dtype)
     turned = torch.cat([W.T for W in W_in.chunk(3)])
     woven = [torch.cat([packed[i::3] for i in range(3)]) for packed in (W_in, b_in)]
+    by_head = [packed.unflatten(0, (H, 3, K)).transpose(0, 1).flatten(0, 2) for packed in (W_in, b_in)]
+    q, k, v = W_in.chunk(3)
     order = "the first D rows make queries, the next keys, the last values"
     three, whole = (query, key, value), (W_in, b_in, W_out, b_out, H)
     given_instead = (
@@ -599,6 +601,10 @@ def _diagnose_multi_head(got, given):
         ((*three, turned, b_in, W_out.T, b_out, H), "no weight is transposed: a weight (outputs, inputs) is used as "
          "x @ W.T"),
         ((*three, *woven, W_out, b_out, H), f"every third row is taken for one matrix, W[0::3] and so on: {order}"),
+        ((*three, *by_head, W_out, b_out, H), "in_proj_weight and its bias are cut in blocks of 3 K rows, one a head, "
+         f"and each block into its queries, keys and values; here the three stand outside: {order}"),
+        ((*three, torch.cat([q, v, k]), b_in, W_out, b_out, H), "keys and values have exchanged their matrices, but "
+         f"not their biases: {order}"),
         ((query, query, query, *whole), "keys and values are made from query; they come from key and value"),
         ((query, key, key, *whole), "the values are made from key; they come from value"),
         ((query, value, key, *whole), "key and value have exchanged their parts"),

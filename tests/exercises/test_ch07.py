@@ -134,6 +134,18 @@ def every_third_row(query, key, value, W_in, b_in, W_out, b_out, H, mask=None):
     return assembled()(query, key, value, W, b, W_out, b_out, H, mask)
 
 
+def three_matrices_a_head(query, key, value, W_in, b_in, W_out, b_out, H, mask=None):
+    """One head after the other, and in each its q, k and v, as UvA's tutorial packs them."""
+    W, b = W_in.unflatten(0, (H, 3, -1)), b_in.unflatten(0, (H, 3, -1))
+    W, b = (packed.transpose(0, 1).flatten(0, 2) for packed in (W, b))
+    return assembled()(query, key, value, W, b, W_out, b_out, H, mask)
+
+
+def weights_exchanged_alone(query, key, value, W_in, b_in, W_out, b_out, H, mask=None):
+    q, k, v = W_in.chunk(3)
+    return assembled()(query, key, value, torch.cat([q, v, k]), b_in, W_out, b_out, H, mask)
+
+
 def nan_cleared_at_the_end(q, k, v, mask=None, causal=False):
     scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible_to(q, k, mask, causal), -math.inf)
     return (scores.softmax(-1) @ v).nan_to_num(0.0)
@@ -210,7 +222,7 @@ ARROWS = {
     "keys": (8, 6, 21, 16),
     "weights": (8, 6, 17, 21),
     "output": (8, 17, 96),
-    "numbers": 17136,
+    "count": 17136,
 }
 PLANTED = {
     "dot_product_attention": [
@@ -335,9 +347,9 @@ PLANTED = {
         ("where is H", ARROWS | {"weights": (8, 17, 21)}),
         ("self-attention", ARROWS | {"weights": (8, 6, 17, 17)}),
         ("English asks", ARROWS | {"output": (8, 21, 96)}),
-        ("one sentence", ARROWS | {"numbers": 17136 // 8}),
-        ("one head", ARROWS | {"numbers": 17136 // 6}),
-        ("the layer's parameters", ARROWS | {"numbers": 4 * 96 * 96}),
+        ("one sentence", ARROWS | {"count": 17136 // 8}),
+        ("one head", ARROWS | {"count": 17136 // 6}),
+        ("the layer's parameters", ARROWS | {"count": 4 * 96 * 96}),
         ("before the heads are concatenated", ARROWS | {"output": (8, 6, 17, 16)}),
         ("no entry 'weights'", {name: shape for name, shape in ARROWS.items() if name != "weights"}),
     ],
@@ -352,6 +364,8 @@ PLANTED["multi_head"] = [
     ("three input matrices are used", assembled(project=lambda y, W, b: y @ W + b)),
     ("no weight", assembled(project=lambda y, W, b: y @ W + b, output=lambda joined, W, b: joined @ W + b)),
     ("W[0::3]", every_third_row),
+    ("in blocks of 3 K rows, one a head", three_matrices_a_head),
+    ("but not their biases", weights_exchanged_alone),
     ("made from query", assembled(lambda query, key, value: (query, query, query))),
     ("made from key", assembled(lambda query, key, value: (query, key, key))),
     ("exchanged their parts", assembled(lambda query, key, value: (query, value, key))),

@@ -1060,12 +1060,12 @@ def merge(x):
 import numpy as np
 q, k = torch.empty(8, 6, 17, 96 // 6), torch.empty(8, 6, 21, 96 // 6)
 arrows = dict(queries=q.shape, keys=list(k.shape), weights=(q @ k.mT).size(), output=np.array([8, 17, 96]),
-              numbers=np.prod((8, 6, 17, 21)))
+              count=np.prod((8, 6, 17, 21)))
 '''),
     Right("ex07-4-shapes", "NumPy array for a tensor, int for float, helper cell", '''\
 B, T, S, D, H = 8, 17, 21, 96, 6
 arrows = named(queries=[B, H, T, D // H], keys=[B, H, S, D // H], weights=[B, H, T, S], output=[B, T, D])
-arrows["numbers"] = torch.zeros(*arrows["weights"]).numel()
+arrows["count"] = torch.zeros(*arrows["weights"]).numel()
 ''', before=('''\
 import numpy as np
 
@@ -1077,7 +1077,7 @@ layer = MultiHeadAttention(96, 6)
 weights = layer.attention_weights(torch.zeros(8, 17, 96), torch.zeros(8, 21, 96))
 arrows = {"queries": split_heads(torch.zeros(8, 17, 96), 6).shape, "keys": split_heads(torch.zeros(8, 21, 96), 6).shape,
           "weights": weights.shape, "output": layer(torch.zeros(8, 17, 96), torch.zeros(8, 21, 96)).shape,
-          "numbers": weights.numel()}
+          "count": weights.numel()}
 print(arrows)
 '''),
     Right("ex07-5-multi-head", "einsum, einops, *args, keyword-only", '''\

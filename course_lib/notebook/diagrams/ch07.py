@@ -1,4 +1,4 @@
-"""Diagrams of chapter 07: a memory task, a soft dictionary, shapes, masks, four steps from a GRU to attention."""
+"""Diagrams of chapter 07: a memory task, look-ups, roles, heads, shapes, masks, four steps from a GRU to attention."""
 
 import itertools
 
@@ -155,8 +155,8 @@ BOOK = (("lasagne", 0.72), ("cannelloni", 0.09), ("tomato soup", 0.09), ("apple 
     alt="Left the query 'lasagna?'. In the middle four keys, the titles lasagne, cannelloni, tomato soup, apple "
     "pie, with lines from the query whose thickness is the weight: 0.72, 0.09, 0.09, 0.09. Right of each key "
     "its value, the recipe; four arrows of those weights meet in the weighted sum.",
-    caption="A soft look-up: the query is compared with every *key*, the fits become weights that add up to 1, and the "
-    "answer is the weighted mean of the *values*. A misspelt title still finds its recipe.",
+    caption="A soft look-up: the query is compared with every *key*, the matches become weights that add up to 1, and "
+    "the answer is the weighted mean of the *values*. A misspelt title still finds its recipe.",
 )
 def soft_dictionary():
     """Draw the query, the keys with their weights, and the values."""
@@ -195,14 +195,82 @@ def bank_asks():
     return ax
 
 
+ROLES = (
+    ("q", "query", "I look for a topic", (1, 0)),
+    ("k", "key", "I have a topic, and am a thing", (2, 2)),
+    ("v", "value", "half water, half money", (0.5, 0.5)),
+)
+
+
+def _cells(ax, x, y, numbers, kind="token"):
+    """A vector as a row of cells whose left edge is at x, centred at y."""
+    for i, number in enumerate(numbers):
+        box(ax, x + 1.1 * (i + 0.5), y, f"{number:g}", kind=kind, w=1.1, h=0.8, size=10.5)
+
+
+@diagram(
+    alt="Left the row of 'bank' in x, four cells: water 0.5, money 0.5, thing 1, event 0. Three arrows lead from it "
+    "through the matrices W_q, W_k and W_v to three rows of two cells: the query (1, 0), 'I look for a topic'; the "
+    "key (2, 2), 'I have a topic, and am a thing'; the value (0.5, 0.5), half water, half money.",
+    caption="One word, three roles: the row of *bank* goes through three matrices, and comes out as a query, a key and "
+    "a value.",
+)
+def three_roles():
+    """Draw one row of x, three matrices, and what each makes of it."""
+    ax = canvas(16.8, 5.4)
+    middle, rows = 2.5, (4.2, 2.5, 0.8)
+    _cells(ax, 0.2, middle, (0.5, 0.5, 1, 0))
+    for i, name in enumerate(("water", "money", "thing", "event")):
+        label(ax, 0.2 + 1.1 * (i + 0.5), middle + 0.72, name, size=8.5)
+    label(ax, 2.4, middle - 0.85, "bank, a row of $x$", size=9.5, weight="bold")
+    for y, (letter, kind, says, numbers) in zip(rows, ROLES, strict=True):
+        wire(ax, [(4.6, middle), (5.4, middle), (5.4, y), (6.4, y)] if y != middle else [(4.6, y), (6.4, y)], kind)
+        box(ax, 7.2, y, f"$W_{letter}$", kind=kind, w=1.6, h=0.9, size=12)
+        wire(ax, [(8.0, y), (9.2, y)], kind)
+        _cells(ax, 9.2, y, numbers, kind)
+        label(ax, 11.7, y + 0.28, f"{kind} ${letter}$", kind=kind, size=9.5, align="left", weight="bold")
+        label(ax, 11.7, y - 0.26, says, size=9, align="left")
+    label(ax, 2.4, 5.05, "$D = 4$", size=9)
+    label(ax, 7.2, 5.05, "(K, D)", size=9)
+    label(ax, 10.3, 5.05, "$K = 2$", size=9)
+    return ax
+
+
+BY_ROLE = (
+    ("the\n(0, 0)", "(0, 0)", "0", 0.04),
+    ("river\n(4, 0)", "(2, 0)", "2.83", 0.73),
+    ("bank\n(2, 2)", "(0.5, 0.5)", "1.41", 0.18),
+    ("collapsed\n(0, 0)", "(0, 0)", "0", 0.04),
+)
+
+
+@diagram(
+    alt="Left the query of 'bank', (1, 0). In the middle the keys of the four words: the (0, 0), river (4, 0), bank "
+    "(2, 2), collapsed (0, 0), with arrows that carry the scores 0, 2.83, 1.41 and 0. Right of each key its value: "
+    "(0, 0), (2, 0), (0.5, 0.5), (0, 0); arrows with the weights 0.04, 0.73, 0.18 and 0.04 lead from them to the "
+    "output, (1.56, 0.09).",
+    caption="The same look-up by roles: the *query* of *bank* is compared with every *key*, and the weights mix the "
+    "*values*. Now *river* wins.",
+)
+def bank_asks_by_role():
+    """Draw a query, four keys with their values, and the weighted mean."""
+    ax = _look_up("bank\n(1, 0)", BY_ROLE, "(1.56, 0.09)")
+    for x, name in ((1.6, "query"), (6.3, "keys"), (10.3, "values")):
+        label(ax, x, 6.1, name, kind=name.removesuffix("s"), size=10.5, weight="bold")
+    label(ax, 3.85, 6.1, "scores", kind="attention", size=10.5, weight="bold")
+    label(ax, 12.9, 6.1, "weights", kind="attention", size=10.5, weight="bold")
+    label(ax, 15.0, 4.15, "output", kind="value", size=10.5, weight="bold")
+    return ax
+
+
 def _look_up(asks, rows, answer, query="query", key="key", value="value"):
     """A query, and rows of a key, its value, its score ("": not written) and its weight, which meet in the answer."""
     ax = canvas(16.8, 6.6)
-    box(ax, 1.6, 3.0, asks, kind=query, w=2.2, h=0.8, size=10.5)
+    box(ax, 1.6, 3.0, asks, kind=query, w=2.2, h=1.05 if "\n" in asks else 0.8, size=10.5)
     box(ax, 15.0, 3.0, answer, kind=value, w=2.4, h=0.9, size=11.5 if "$" in answer else 9.5)
     for row, (name, what, score, weight) in enumerate(rows):
         y = 5.1 - 1.4 * row
-        box(ax, 6.3, y, name, kind=key, w=2.6, h=0.72, size=10)
+        box(ax, 6.3, y, name, kind=key, w=2.6, h=1.05 if "\n" in name else 0.72, size=10)
         box(ax, 10.3, y, what, kind=value, w=2.6 if score else 2.2, h=0.72, size=10)
         arrow(ax, (2.75, 3.0 + 0.08 * (y - 3.0)), (4.95, y), kind="attention")
         ax.patches[-1].set_linewidth(1 + 4 * weight)
@@ -344,6 +412,41 @@ def multi_head():
     wire(ax, [(15.75, middle + 0.4), (15.75, 5.3)])
     label(ax, 15.75, 5.98, "output\n(B, T, D)", size=9.5)
     return ax
+
+
+@diagram(
+    alt="Left a table of four positions by six numbers, from 0 to 35; 23 is number 3 of position 2. Its first three "
+    "columns belong to head 0, the last three to head 1. Two arrows, 'unflatten, transpose', lead to two tables of "
+    "four by three, one a head; two more, 'transpose, flatten', lead from them to the whole table again.",
+    caption="Cut and merge: every head has all positions, and its own columns of them.",
+)
+def cut_and_merge():
+    """Draw a table of numbers that say where they stand, cut into two heads and merged again."""
+    ax = canvas(16.8, 6.6)
+    middle, tops, columns = 3.25, (5.9, 2.55), (range(3), range(3, 6))
+    for x in (0.3, 12.7):
+        _table(ax, x, middle + 1.24, range(6))
+        label(ax, x + 1.92, middle + 1.6, "(T, D)", size=9.5, weight="bold")
+    for head, (top, kind) in enumerate(zip(tops, HEAD_KINDS, strict=True)):
+        _table(ax, 7.44, top, columns[head])
+        label(ax, 8.4, top + 0.35, f"head {head}: (T, K)", size=9.5, weight="bold")
+        y = top - 1.24
+        wire(ax, [(4.2, middle), (5.2, middle), (5.2, y), (7.35, y)], kind)
+        wire(ax, [(9.45, y), (11.6, y), (11.6, middle), (12.6, middle)], kind)
+    label(ax, 6.3, middle + 0.35, "unflatten,\ntranspose", size=9.5)
+    label(ax, 10.5, middle + 0.35, "transpose,\nflatten", size=9.5)
+    return ax
+
+
+HEAD_KINDS = ("attention", "muted")  # a colour for each head
+
+
+def _table(ax, x, top, columns):
+    """Four positions of numbers: number i of position t is 10 t + i, in the colour of its head."""
+    for t in range(4):
+        for j, i in enumerate(columns):
+            at = x + 0.64 * (j + 0.5), top - 0.62 * (t + 0.5)
+            box(ax, *at, f"{10 * t + i}", kind=HEAD_KINDS[i // 3], w=0.64, h=0.62, size=9, lw=1)
 
 
 # --- masks --------------------------------------------------------------------------------

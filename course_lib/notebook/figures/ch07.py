@@ -168,11 +168,15 @@ def looks_of_it(pair, first_layer, second_layer):
 
 
 def hidden_adjectives(rows):
-    """A dot for each adjective: how much "it" looked at it, and how many answers stay right when it is hidden."""
-    ax = plots.axes(height=3.1)
+    """How much "it" looked at each adjective, and how many answers stay right: hidden (dot), exchanged (ring)."""
+    ax = plots.axes(height=3.3)
     near = []  # adjectives whose dots lie together share a label
     for word, row in sorted(rows.items(), key=lambda item: item[1]["weight"]):
         x, y = row["weight"], row["right_without"]
+        ax.plot(
+            [x], [row["right_exchanged"]], "o", color=plots.COLORS["gradient"], markersize=12, fillstyle="none",
+            markeredgewidth=1.5, clip_on=False,
+        )  # fmt: skip
         ax.plot([x], [y], "o", color=plots.COLORS["attention"], markersize=7, alpha=0.8, clip_on=False)
         for group in near:
             if abs(group["x"] - x) < 0.06 and abs(group["y"] - y) < 0.1:
@@ -184,17 +188,21 @@ def hidden_adjectives(rows):
         side = "right" if group["x"] > 0.9 else "center"
         at = (group["x"], group["y"])
         ax.annotate(
-            ", ".join(group["words"]), at, (0, 8), textcoords="offset points", ha=side, fontsize=9.5,
+            ", ".join(group["words"]), at, (0, 10), textcoords="offset points", ha=side, fontsize=9.5,
             color=plots.COLORS["ink"],
         )  # fmt: skip
-    ax.set(xlabel="weight on the adjective", ylabel="right with it hidden", xlim=(-0.03, 1.03), ylim=(-0.05, 1.2))
+    ax.text(0.2, 0.8, "dot: adjective hidden", color=plots.COLORS["attention"], fontsize=9.5)
+    ax.text(0.2, 0.2, "ring: exchanged for its twin", color=plots.COLORS["gradient"], fontsize=9.5)
+    ax.set(xlabel="weight on the adjective", ylabel="answers that stay", xlim=(-0.03, 1.03), ylim=(-0.08, 1.22))
     ax.set_yticks([0, 0.5, 1])
     show(
         ax,
-        alt="A dot for each of 14 adjectives: horizontally the weight that 'it' gave it, vertically the fraction of "
-        "right answers when it is hidden. Far right, at weights near 1, there are dots at the bottom and at the top.",
-        caption="Does a large weight mean that the word is needed? No: hide an adjective that was looked at a lot, and "
-        "the answers may stay right or become wrong. (The weight is that of the gathering head that looks at it more.)",
+        alt="A dot and a ring for each of 14 adjectives: horizontally the weight that 'it' gave it, vertically the "
+        "fraction of right answers that stay. Far right, at weights near 1, there are dots at the bottom and at the "
+        "top. The rings lie at the bottom, at every weight.",
+        caption="What happens without the word, or with its twin in its place? Hidden, an adjective that was looked "
+        "at a lot may leave the answers as they are or turn them; exchanged, it turns them, whatever its weight. (The "
+        "weight is that of the gathering head that looks at it more.)",
     )
 
 
