@@ -439,7 +439,7 @@ claim(
 # | the quadratic part, $4T^2D$ | the feed-forward network, $16TD^2$ | T = 4D |
 # | the quadratic part | all the rest of an encoder layer, $24TD^2$ | T = 6D |
 #
-# **In memory the border comes earlier.** With plain products an encoder layer keeps about $12TD + HT^2$ numbers. The weights are half of them at T = 12D / H: with D = 512 and 8 heads at T = 768, long before 6D = 3,072. A fused kernel removes this border.
+# **In memory the border comes earlier.** With plain products and without dropout an encoder layer keeps about $12TD + HT^2$ numbers: $7TD$ more, in norms and feed-forward network, than attention. The weights are half of them at T = 12D / H: with D = 512 and 8 heads at T = 768, long before 6D = 3,072. A fused kernel removes this border.
 
 # %% tags=["fold"]
 # @title The bill, and the border in memory
@@ -1001,7 +1001,7 @@ ch10.when_an_rnn.compare(...)
 # | FLOPs for one more word | $4D^2$ | $2kD^2$ | $8D^2 + 4TD$ |
 # | numbers carried on | D | $(k - 1)D$ | $2TD$ |
 #
-# Two things no line counts: the order of the words is built into RNN and CNN, and must be added to attention (chapter 08); and how well a layer does on texts longer than those it learned from.
+# Two things no line counts: the order of the words, which is built into RNN and CNN and must be added to attention (chapter 08), and how well a layer does on texts longer than those it learned from.
 
 # %% [markdown]
 # ## 8 · Errors you will meet
