@@ -817,7 +817,7 @@ loader = DataLoader(items, batch_sampler=bucketed, collate_fn=collate)
 embedding = nn.Embedding(len(vocab), 8)  # W, (V, D) = (57, 8)
 for its_ids, its_real, its_labels in itertools.islice(loader, 3):  # the first three
     vectors = embedding(its_ids)  # (B, T) -> (B, T, D)
-    print(tuple(its_ids.shape), tuple(its_real.shape), "->", tuple(vectors.shape))
+    print(*(tuple(part.shape) for part in (its_ids, its_real, its_labels, vectors)))
 
 # %% [markdown]
 # ### Exercise 2.4 · Derive: how much is padding?
