@@ -55,7 +55,7 @@ torch.set_printoptions(precision=2, sci_mode=False)
 set_seed(0)
 
 # %% [markdown]
-# The next cell takes your guess; the one after trains both models and keeps their accuracy on 2,000 new sequences. Each has a learning rate of its own; section 6 tries others, and writes out the loop, `train_reader`.
+# The next cell takes your guess; the one after trains both models, at different learning rates, and keeps their accuracy on 2,000 new sequences. Section 6 writes out the loop and tries other rates.
 
 # %%
 guess_gru = predict("the GRU's accuracy after 1,000 updates (guessing: 0.1)", ...)
@@ -82,7 +82,7 @@ claim(
 )
 
 # %% [markdown]
-# The GRU must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up in this chapter, from one sentence of four words: first scores, weights and outputs, then queries, keys and values, then the scale, masks and heads, until one class is whole. At the end such layers learn the memory task, and which noun the word *it* stands for.
+# The GRU must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up in this chapter, from one sentence of four words, step by step, until one class is whole. At the end such layers learn the memory task, and which noun the word *it* stands for.
 #
 # *Sections 1 to 5 build the class, and section 6 trains it, in an hour and a half; exercises 7.1 to 7.4 follow, 90 minutes. Section 7, with 7.5 to 7.7, fills a second sitting.*
 #
@@ -183,7 +183,7 @@ print("bank after savings (D,)", h_savings[2])
 # | key | "I have a topic" | "I am a thing" | *river* answers the first, *bank* both |
 # | value | water | money | what is passed on |
 #
-# A river is a thing, too. We leave its third number at 0, so that *bank* is the only noun to collapse. Follow the row of *bank* through the three matrices:
+# A river is a thing, too. We leave its third number at 0, so that *bank* is the only noun to collapse. This is what becomes of *bank*:
 
 # %%
 diagrams.show("three_roles")
@@ -222,7 +222,7 @@ print("output (T, K)", h_qk, sep="\n")
 figures.word_weights(words, weights, weights_qk)
 
 # %% [markdown]
-# *Bank* looks most at *river*, and *collapsed* finds *bank*. *River* has a query of zeros, asks for nothing, and so looks at all words alike: its output is their mean. The scores need not be symmetric any more: *bank* gives *river* 2.83, and *river* gives *bank* 0.
+# *River* has a query of zeros, and so looks at all words alike: its output is their mean. The scores need not be symmetric any more: *bank* gives *river* 2.83, and *river* gives *bank* 0.
 #
 # In one formula, with a row for each word in $q$, $k$ and $v$, as in the code:
 #
@@ -246,7 +246,7 @@ class PlainAttention(nn.Module):
         return weights @ v  # (B, T, K)
 
 # %% [markdown]
-# A function puts matrices of our own into such a layer, and fixes them. We put ours in and pass both sentences as a batch:
+# We put our own matrices in, fixed, and pass both sentences as a batch:
 
 # %%
 def with_matrices(layer, W_q, W_k, W_v):  # (K, D) each
@@ -264,7 +264,7 @@ print("bank after river:   water, money", found[0, 2])
 print("bank after savings: water, money", found[1, 2])
 
 # %% [markdown]
-# That is a complete layer of self-attention: *bank* is water after *river* and money after *savings*. Only the division by $\sqrt K$ is unexplained. What is it for?
+# That is a complete layer of self-attention: *bank* is water after *river* and money after *savings*. Only the division by $\sqrt K$ is unexplained.
 
 # %% [markdown]
 # ## 3 · Why divide by the root?
@@ -347,7 +347,7 @@ claim(
 )
 
 # %% [markdown]
-# At 1024 without the root, the median gradient is almost nothing. Up to 64 it is even *larger* without the root. So why divide there? Because some queries are lost already: about one in nine is saturated at 64, four in ten at 256, six in ten at 1024. Divided by $\sqrt K$, none is, and a typical gradient has about the same length at every width. So the division keeps gradients of random queries alive, in wide heads the typical one too. In training a model may then make its scores as large as it likes.
+# At 1024 without the root, the median gradient is almost nothing. Up to 64 it is even *larger* without the root. So why divide there? Because some queries are lost already: about one in nine is saturated (its slope is below a hundredth of that of equal weights) at 64, four in ten at 256, six in ten at 1024; divided by $\sqrt K$, none is. So the division keeps the gradients of random queries alive, in wide heads even the typical one. In training a model may then make its scores as large as it likes.
 #
 # Every word still looks at all others. May it?
 
@@ -369,7 +369,7 @@ weights_masked = masked.softmax(dim=-1)  # (T, T)
 print("masked scores (T, T)", masked, "weights (T, T)", weights_masked, sep="\n")
 
 # %% [markdown]
-# Only *collapsed* sees everything. Padding is hidden in the same way. A boolean tensor `real`, (B, S), is True for words and False for padding. One more axis, for the queries, makes it (B, 1, S). A causal mask is (T, T), the same for all sentences. The two combine with `&`. Suppose that the sentence about *savings* had only two words, and that the other two rows were padding:
+# Only *collapsed* sees everything. Padding is hidden in the same way. A boolean tensor `real`, (B, S), is True for words and False for padding. One more axis, for the queries, makes it (B, 1, S). A causal mask is (T, T), the same for all sentences. The two combine with `&`. Suppose the sentence about *savings* had two words and two rows of padding:
 
 # %%
 real = torch.tensor([[True, True, True, True], [True, True, False, False]])  # (B, S)
@@ -438,7 +438,7 @@ for name, each in {"masked": both, "no mask": None}.items():
 # | masked (causal) self-attention | $x$ | $x$ | padding, and what comes later |
 # | cross-attention | $x$ | memory | padding of the memory |
 #
-# But whatever it looks at, a word still gets only one answer, one mean. What if it has two questions?
+# But a word still gets only one answer, one mean. What if it has two questions?
 
 # %% [markdown]
 # ## 5 · Several heads
@@ -502,7 +502,7 @@ merged = halves.transpose(1, 2).flatten(-2)  # (B, T, H, K) -> (B, T, D)
 print("merged again:", torch.equal(merged, tens))
 
 # %% [markdown]
-# Each head has all positions, and its own columns of them. So the whole layer is: project, cut, attend in every head, merge, project.
+# So the whole layer is: project, cut, attend in every head, merge, project.
 
 # %%
 diagrams.show("multi_head")
@@ -680,7 +680,7 @@ claim(
 #
 # Two caveats. Only one learning rate, 0.005, was run so long, and the larger GRU had 2,000 updates, so whether a larger one would be faster stays open. And each letter stands with its digit in one row here: from rows of their own, one layer that knows no order could not match them.
 #
-# In this task we knew where it should look. Do the weights of a trained layer also tell us something about language? That is section 7.
+# In this task we knew where it should look. Do the weights of a trained layer also tell us something about language?
 #
 # *A good place to stop for today. Exercises 7.1 to 7.4 follow, 90 minutes in all; section 7 needs none of them.*
 #
@@ -936,9 +936,9 @@ claim(
 )
 
 # %% [markdown]
-# In both twins *it* reads the right noun. But look at the two rows of `gather`, in the upper half: in our run *it* hardly looked at *tired*, the very word that decides! What do these weights tell us?
+# In both twins *it* reads the right noun. But look at the rows of `gather`: in our run *it* hardly looked at *tired*, the very word that decides! What do these weights tell us?
 #
-# **Two tests.** First we *hide* the adjective from `gather` alone. Twins differ only in the adjective. Without it, *it* asks `read` the same question in both, and the two nouns have the same keys, so the same noun wins, unless the adjective, which `read` still sees, tips it. At most one of two twins should then be right: the one whose noun is the model's default. Then we *exchange* the adjective, again for `gather` alone: it reads the twin's in its place. In the figure each adjective has a dot (hidden) and a ring (exchanged).
+# **Two tests.** First we *hide* the adjective from `gather` alone. In both twins *it* then asks `read` the same question, and the two nouns have the same keys, so the same noun wins, the model's default, unless the adjective, which `read` still sees, tips it. At most one of two twins should then be right. Next we *exchange* the adjective: `gather` alone reads the twin's in its place.
 
 # %%
 by_adjective = coreference.by_adjective(model, task)
@@ -986,9 +986,9 @@ claim(
 )
 
 # %% [markdown]
-# Compare *small* and *wide*: in our run both have a weight of about 0.99, the larger of `gather`'s two, as a mean over the adjective's sentences. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. So a large weight does not tell what hiding the word will do. Hiding shows what the model answers *without* the word, and its default is right for about half of the sentences anyway. In our run *tired* is among them: perhaps not looking is also an answer, "I have *not* seen *wide*".
+# Compare *small* and *wide*: in our run both have a weight of about 0.99. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. So a large weight does not tell what hiding the word will do. Hiding shows what the model answers *without* the word, and for about half of the sentences its default is right anyway. *Tired* is such an adjective: perhaps not looking is also an answer, "I have *not* seen *wide*".
 #
-# A dot at the top does not mean that the word is not used. Exchange *small* for its twin, *big*, and no answer stays. Nor does it for any other adjective in our run, at large weights or small ones: the weight does not tell that, either.
+# Nor does a dot at the top mean that the word is not used. Exchange *small* for its twin, *big*, and no answer stays. So it is with every adjective in our run, at large weights and small ones: the weight does not tell that, either.
 #
 # > **What a map proves, and what it does not**
 # >
@@ -998,7 +998,7 @@ claim(
 # >
 # > Jain and Wallace (2019): *attention is not explanation*. Wiegreffe and Pinter (2019): *attention is not not explanation*. A map is a hypothesis. Test it: hide the word, and exchange it.
 #
-# Two caveats. An adjective may lie in between: in our run *lazy* stays right where its twin is *busy*, and not where it is *tall*. And right or wrong is not all: a hidden word may change how sure the answer is. *Going deeper* looks at that, and at readers with one layer, with two reading heads, and under a causal mask.
+# *Lazy* lies in between: hidden, it stays right where its twin is *busy*, not where it is *tall*. And right or wrong is not all: a hidden word may change how sure the answer is. *Going deeper* looks at that, and at readers with one layer, with two reading heads, and under a causal mask.
 #
 # *Exercises 7.5 to 7.7 follow, 90 minutes in all.*
 #

@@ -193,7 +193,7 @@ def hidden_adjectives(rows):
         )  # fmt: skip
     ax.text(0.2, 0.8, "dot: adjective hidden", color=plots.COLORS["attention"], fontsize=9.5)
     ax.text(0.2, 0.2, "ring: exchanged for its twin", color=plots.COLORS["gradient"], fontsize=9.5)
-    ax.set(xlabel="weight on the adjective", ylabel="answers that stay", xlim=(-0.03, 1.03), ylim=(-0.08, 1.22))
+    ax.set(xlabel="weight on the adjective", ylabel="answers that stay right", xlim=(-0.03, 1.03), ylim=(-0.08, 1.22))
     ax.set_yticks([0, 0.5, 1])
     show(
         ax,
@@ -201,8 +201,8 @@ def hidden_adjectives(rows):
         "fraction of right answers that stay. Far right, at weights near 1, there are dots at the bottom and at the "
         "top. The rings lie at the bottom, at every weight.",
         caption="What happens without the word, or with its twin in its place? Hidden, an adjective that was looked "
-        "at a lot may leave the answers as they are or turn them; exchanged, it turns them, whatever its weight. (The "
-        "weight is that of the gathering head that looks at it more.)",
+        "at a lot may leave all answers right or none; exchanged, it leaves none, whatever its weight. (The weight is "
+        "that of the gathering head that looks at it more, a mean over the adjective's sentences.)",
     )
 
 
