@@ -183,7 +183,7 @@ print("bank after savings (D,)", h_savings[2])
 # | key | "I have a topic" | "I am a thing" | *river* answers the first, *bank* both |
 # | value | water | money | what is passed on |
 #
-# A river is a thing, too. We leave its third number at 0, so that *bank* is the only noun to collapse. This is what becomes of *bank*:
+# A river is a thing, too. We leave its third number at 0, so that *bank* is the only noun to collapse. What becomes of *bank*:
 
 # %%
 diagrams.show("three_roles")
@@ -446,7 +446,7 @@ for name, each in {"masked": both, "no mask": None}.items():
 # Suppose *bank* needs its topic *and* what happened to it. One softmax shares one unit of weight among all questions: what goes to *collapsed* is taken from *river*. So let it look twice: $H = 2$ **heads**, each with a unit of its own, and its own $W_q$, $W_k$ and $W_v$. The first is that of section 2; in the second head things look for events, and the values carry event and thing. The outputs are put side by side.
 
 # %%
-W_q2 = torch.tensor([[0.0, 0, 3, 0], [0, 0, 0, 0]])  # query: a thing asks for an event, strongly
+W_q2 = torch.tensor([[0.0, 0, 3, 0], [0, 0, 0, 0]])  # query for an event; 3: strong
 W_k2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 0, 0]])  # key: an event
 W_v2 = torch.tensor([[0.0, 0, 0, 1], [0, 0, 1, 0]])  # value: event and thing
 second_head = with_matrices(PlainAttention(D=4, K=2), W_q2, W_k2, W_v2)
@@ -988,7 +988,7 @@ claim(
 # %% [markdown]
 # Compare *small* and *wide*: in our run both have a weight of about 0.99. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. So a large weight does not tell what hiding the word will do. Hiding shows what the model answers *without* the word, and for about half of the sentences its default is right anyway. *Tired* is such an adjective: perhaps not looking is also an answer, "I have *not* seen *wide*".
 #
-# Nor does a dot at the top mean that the word is not used. Exchange *small* for its twin, *big*, and no answer stays. So it is with every adjective in our run, at large weights and small ones: the weight does not tell that, either.
+# Nor does a dot at the top mean that the word is not used. Exchange *small* for its twin, *big*, and no answer stays. So with every adjective in our run, at large weights and small ones: the weight does not tell that, either.
 #
 # > **What a map proves, and what it does not**
 # >
