@@ -319,7 +319,7 @@ for divide_by in (1, math.sqrt(1024)):
     print(f"divided by {divide_by:2.0f}: length of the gradient {gradient.norm():.1e}")
 
 # %% [markdown]
-# That was one query, and an extreme draw. Here are 500 at each width, in three seeds; watch the median.
+# One query, and an extreme draw. Here are 500 at each width, in three seeds; watch the median.
 
 # %%
 figures.query_gradients()
@@ -378,7 +378,7 @@ print("mask (B, T, S)", tuple(both.shape))
 print("second sentence (T, S)", both[1].int(), sep="\n")
 
 # %% [markdown]
-# The last two rows are those of the padding: it still asks, but nobody reads its rows.
+# The last two rows are the padding's: it still asks, but nobody reads them.
 #
 # So far a sentence looks at itself. Can one text look at another, as a translation looks at its source? Then queries come from `x`, but keys and values from the other text, which we call `memory`. $T$ queries meet $S$ keys, and usually $T \ne S$. Here *bank*, a single word, asks the sentence about *savings* what it means there:
 
@@ -639,7 +639,7 @@ claim(
 )
 
 # %% [markdown]
-# So it can learn where to look. And did the GRU lose because we stopped it too soon? From the ledger of recorded runs:
+# So it can learn where to look. Did the GRU lose because we stopped it too soon? From the recorded runs:
 
 # %%
 figures.recall_by_updates()
@@ -998,7 +998,7 @@ claim(
 # >
 # > Jain and Wallace (2019): *attention is not explanation*. Wiegreffe and Pinter (2019): *attention is not not explanation*. A map is a hypothesis. Test it: hide the word, and exchange it.
 #
-# *Lazy* lies in between: hidden, it stays right where its twin is *busy*, not where it is *tall*. And right or wrong is not all: a hidden word may change how sure the answer is. *Going deeper* looks at that, and at readers with one layer, with two reading heads, and under a causal mask.
+# *Lazy* lies in between, as more adjectives do in the recorded seeds: hidden, it stays right where its twin is *busy*, not where it is *tall*. And right or wrong is not all: a hidden word may change how sure the answer is. *Going deeper* looks at that, and at readers with one layer, with two reading heads, and under a causal mask.
 #
 # *Exercises 7.5 to 7.7 follow, 90 minutes in all.*
 #
