@@ -100,7 +100,7 @@ for sentence, translation_ in zip(OWN_SENTENCES, whole, strict=True):
     print(sentence, "->", translation_)
 
 # %% [markdown]
-# Now we switch parts off, one at a time: in all layers, what the part contributes becomes 0. Nothing is trained again, and the model translates the 12 sentences once more. The sections below build each part:
+# Now we switch parts off, one at a time: in all layers, what the part contributes becomes 0. Nothing is trained again; the model translates the 12 sentences once more. The sections below build each part:
 #
 # - *positions* of the encoder, and of the decoder: which word stands where;
 # - *self-attention* of either half: each word looks at the words of its own sentence;

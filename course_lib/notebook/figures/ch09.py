@@ -118,8 +118,8 @@ def look_across(weights, source, target):
         "<eos>.",
         caption="Where does the decoder look? In this block, before *dog*, *runs*, *through* and *snow*, mostly at "
         "the German word for what comes next. No training example says which word that is. (Not always: before *a* it "
-        "looks most at *hund*, before the full stop and `<eos>` at the German `<eos>`. And we chose the last of three "
-        "blocks: the second is much like it, the first is not.)",
+        "looks most at *hund*, before the full stop and `<eos>` at the German `<eos>`. And the block is chosen, the "
+        "last of three: in those four rows the second agrees, the first only before *dog*.)",
     )
 
 
