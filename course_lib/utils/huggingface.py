@@ -205,10 +205,11 @@ def _wordpiece(path, settings):
 # --- files ----------------------------------------------------------------------
 
 
-def cached(name, folder):
+def cached(name, folder, model="BERT"):
     """Where a model of the hub lies on this machine; nothing is downloaded, and a DataError says what to do.
 
-    It is looked for in `folder` of the data sets' cache (`COURSE_DATA`), then in the hub's own cache.
+    It is looked for in `folder` of the data sets' cache (`COURSE_DATA`), then in the hub's own cache; `model` is the
+    class that fetches it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # in a notebook without widgets tqdm complains as it is imported
@@ -221,8 +222,8 @@ def cached(name, folder):
     if all(isinstance(path, str) for path in found):  # else None, or a mark that the hub has no such file
         return os.path.dirname(found[0])
     raise DataError(
-        f"{name} is not on this machine: call BERT.from_pretrained({name!r}) and huggingface.tokenizer({name!r}) once, "
-        f"which fetch it from the Hugging Face hub, or put its {', '.join(needed)} into {own}"
+        f"{name} is not on this machine: call {model}.from_pretrained({name!r}) and huggingface.tokenizer({name!r}) "
+        f"once, which fetch it from the Hugging Face hub, or put its {', '.join(needed)} into {own}"
     )
 
 
