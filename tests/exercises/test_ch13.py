@@ -337,6 +337,8 @@ def own(
             S = k.shape[2]
             scores = q @ k.mT / {"K": q.shape[-1], "D": x.shape[2], "1": 1}[score] ** 0.5
             seen = torch.ones(T, S).tril(0 if corner == "top left" else S - T) > 0
+            if corner == "one right" or (corner == "one right later" and past):
+                seen = torch.ones(T, S).tril(S - T + 1) > 0
             if mask == "none" or (mask == "prompt" and past) or (mask == "no cache" and kept is not None):
                 seen = torch.ones(T, S) > 0
             if not itself and past:
@@ -541,6 +543,8 @@ PLANTED = {
     ],
     "own_gpt": [
         ("causal mask is missing", own(mask="none")),
+        ("each position sees one token after it", own(corner="one right")),
+        ("a call with several sees the one after it", own(corner="one right later")),
         ("no longer add up to 1", own(mask="weights")),
         ("exp(0) is 1", own(fill=0.0)),
         ("runs over the queries", own(columns=-2)),
@@ -672,6 +676,28 @@ def test_the_laziest_answers_fail(name, which):
 def test_untouched_is_not_attempted(name):
     """Fails when an exercise that nobody has touched is called wrong."""
     assert verdict(getattr(ch13, name), ...) == f"not attempted yet: {name}"
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("logits", "not attempted yet: own_gpt"),
+        ("start", "not yet: right so far: logits without a cache; next: start, and logits with a cache"),
+        ("probabilities", "not yet: right so far: start, and logits with a cache; next: probabilities"),
+        ("write", "not yet: right so far: probabilities; next: write"),
+    ],
+)
+def test_a_gpt_half_written_hears_how_far_it_is_right(missing, message):
+    """Fails when a right beginning is called not attempted."""
+
+    def unwritten(*_):
+        raise NotImplementedError
+
+    class Half(own()):
+        pass
+
+    setattr(Half, missing, unwritten)
+    assert verdict(ch13.own_gpt, Half) == message
 
 
 @pytest.mark.parametrize("name", NAMES)
