@@ -861,8 +861,8 @@ def _expect_at_once(student, weights, H, ids):
         for rule, message in _AT_ONCE.items():
             if close(got, _own_logits(weights, H, ids, rule)):
                 raise Wrong(f"logits: {message}")
-        raise Wrong("logits: shapes are right, numbers are not. Is eps 1e-5 in all norms, does position t see only 0 to "
-                    "t, and does each head take K neighbouring numbers, cut as (H, K)? Give it no block at all (an "
+        raise Wrong("logits: shapes are right, numbers are not. Is eps 1e-5 in all norms, does position t see only 0 "
+                    "to t, and does each head take K neighbouring numbers, cut as (H, K)? Give it no block at all (an "
                     "empty list), then one, and compare the vectors after each step with those of section 3's "
                     "classes")  # fmt: skip
     other, more = _gpt_weights(V=9, L=8, D=12, F_=7, N=3, seed=4), ids[:1].clamp(max=8)
