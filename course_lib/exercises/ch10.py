@@ -151,6 +151,8 @@ def crossovers(answer):
             3 * D: "(a) that leaves attention's projections out: 8 T D^2 beside 4 T^2 D",
             4 * D: "(a) the factor 2 is on one side only: 8 T D^2 + 4 T^2 D against 12 T D^2",
             2 * D: "(a) that comes from four gates (an LSTM's), not three, or from one T^2 product instead of two",
+            D / 2: "(a) so it would be with 8 T^2 D for the quadratic part; scores and weighted mean take 2 T^2 D "
+            "each, 4 T^2 D in all",
             1.5 * D: "(a) a projection is missing: with the output's they are four products of 2 T D^2, not three",
         }),
         "b": (2 * D, {
@@ -160,7 +162,8 @@ def crossovers(answer):
         }),
         "c": (4 * D, {
             6 * D: "(c) that is for F = 4 D; here F = 2 D",
-            2 * D: "(c) the rest has two parts, projections and feed-forward; one of them is missing",
+            2 * D: "(c) the rest has two parts, projections and feed-forward; one of them is missing, or the quadratic "
+            "part is there twice",
             3.5 * D: "(c) a projection is missing: with the output's they are four",
             8 * D: "(c) the quadratic part has two products, scores and weighted mean: 4 T^2 D, not 2 T^2 D",
             3 * D: "(c) the feed-forward network has two matrices: 2 (2 T D F) = 4 T D F",
@@ -214,30 +217,41 @@ def cross_operations(student):
             (4 * B * T * S * D * (H - 1), "a head has width D / H: all heads together cost what one of width D does"),
             (-2 * B * T * D * F, "in the feed-forward network a multiplication with its addition is 2 FLOPs too"),
         )
-        new = {
+        keys = {  # what else goes wrong, by the part of the count in which it does
             2 * B * (T - S) * D * D: "one of keys and values is still made from T vectors; both are made from S",
             2 * B * (S - T) * D * D: "three projections read the S vectors; only keys and values do",
             4 * B * (S - T) * D * D: "all projections read the S vectors; queries and output have T rows",
-            -2 * B * T * S * D: "two products have T S, scores and weighted mean; you have half of their operations",
-            2
-            * B
-            * T
-            * S
-            * D
-            * (H - 1): "one of scores and weighted mean still has width D in each head; both have D / H",
-            4 * B * T * D * F: "in the feed-forward network there are two products of 2 B T D F, not four",
-            4 * B * T * S * (D // H - D): "there are H heads of width D / H: you count scores and weighted mean of one",
-            4 * B * (S - T) * D * F: "the feed-forward network works on the T outputs, not on the S keys",
+        }
+        each, all_heads = 2 * B * T * S * D, 4 * B * T * S * D
+        quadratic = {
+            -each: "two products have T S, scores and weighted mean; you have half of their operations",
+            each * (H - 1): "one of scores and weighted mean still has width D in each head; both have D / H",
+            all_heads // H - all_heads: "there are H heads of width D / H: you count scores and weighted mean of one",
             4 * B * S * (S - T) * D: "scores and weights are T by S, each query with each key; you count S by S",
             4 * B * T * (T - S) * D: "scores and weights are T by S, each query with each key; you count T by T",
-            wanted // B - wanted: "the batch is missing",
         }
-        if got - wanted in new:
-            raise Wrong(new[got - wanted])
+        network = {
+            4 * B * T * D * F: "in the feed-forward network there are two products of 2 B T D F, not four",
+            4 * B * (S - T) * D * F: "the feed-forward network works on the T outputs, not on the S keys",
+        }
+        batch = {wanted // B - wanted: "the batch is missing"}
+        for part in (keys, quadratic, network, batch):
+            if got - wanted in part:
+                raise Wrong(part[got - wanted])
         for number in (1, 2, 3):
             for left in itertools.combinations(bugs, number):
                 if got - wanted == sum(gap for gap, _ in left):
                     raise Wrong(f"{number} of the 3 bugs left; look here: {left[0][1]}")
+        found = {  # one of these, and bugs in the other parts
+            f"{1 + number} things are still wrong; look here: {message}"
+            for part, own in zip((keys, quadratic, network), bugs, strict=True)
+            for gap, message in part.items()
+            for number in (1, 2)
+            for left in itertools.combinations([bug for bug in bugs if bug != own], number)
+            if got - wanted == gap + sum(rest for rest, _ in left)
+        }
+        if len(found) == 1:
+            raise Wrong(*found)
         raise Wrong(f"with B={B}, T={T}, S={S}, D={D}, H={H}, F={F} torch counts {wanted:,}, you count {got:,.0f}")
     _forbid(student, (2, 9, 6, 8, 4, 5))
 

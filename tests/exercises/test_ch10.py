@@ -208,6 +208,22 @@ PLANTED = {
         ),
         ("you count T by T", lambda B, T, S, D, H, F: cross()(B, T, S, D, H, F) + 4 * B * T * (T - S) * D),
         ("the batch is missing", lambda B, *n: cross()(1, *n)),
+        (
+            "2 things are still wrong; look here: three projections read the S vectors",
+            lambda *n: cross(factor=False)(*n) + 2 * n[0] * (n[2] - n[1]) * n[3] ** 2,
+        ),
+        (
+            "3 things are still wrong; look here: all projections read the S vectors",
+            lambda *n: cross(True, False, False)(*n) + 4 * n[0] * (n[2] - n[1]) * n[3] ** 2,
+        ),
+        (
+            "2 things are still wrong; look here: one of scores and weighted mean still has width D",
+            lambda B, T, S, D, H, F: cross(factor=False)(B, T, S, D, H, F) + 2 * B * T * S * D * (H - 1),
+        ),
+        (
+            "2 things are still wrong; look here: the feed-forward network works on the T outputs, not on the S keys",
+            lambda B, T, S, D, H, F: cross(keys=False)(B, T, S, D, H, F) + 4 * B * (S - T) * D * F,
+        ),
         ("torch counts", lambda B, T, S, D, H, F: 0),
         ("torch counts", lambda B, T, S, D, H, F: B),
         ("the library's `feed_forward_cost`", cross_by_formula),
@@ -263,7 +279,8 @@ PLANTED = {
         ("(c) a projection is missing", (512, 1024, 1792)),
         ("(c) the quadratic part has two products", (512, 1024, 4096)),
         ("(b) that is T / D", (512, 2, 2048)),
-        ("(a) at T = 256 attention has fewer FLOPs than the GRU", (256, 1024, 2048)),
+        ("(a) at T = 300 attention has fewer FLOPs than the GRU", (300, 1024, 2048)),
+        ("(a) so it would be with 8 T^2 D", (256, 1024, 2048)),
         ("(a) from T = 513 on attention has more FLOPs than the GRU", (513, 1024, 2048)),
         ("(b) at T = 1025.5 the quadratic part has more FLOPs", (512, 1025.5, 2048)),
         ("(c) from T = 2049 on the quadratic part has more FLOPs", (512, 1024, 2049)),

@@ -119,7 +119,7 @@ def path_length():
     "the scores, T by T; the weights, T by T, times the values, T by D, are the outputs, T by D. T by T matrices have "
     "the colour of attention: none of them is learned.",
     caption="Two kinds of matrices. Purple is learned: D × D numbers, whatever the length. Blue is computed: T × T "
-    "numbers for each head, which cost FLOPs and memory, and of which none is a parameter.",
+    "numbers for each head, which cost FLOPs and memory, and none of them is a parameter.",
 )
 def two_kinds_of_matrices():
     """Draw a projection above, the quadratic part below."""
