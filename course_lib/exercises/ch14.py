@@ -303,6 +303,7 @@ def _explain_mask(got, q, k, v):
 # --- exercise 14.3: a block of a Llama --------------------------------------------------------
 
 H_BLOCK, G_BLOCK, K_BLOCK = 6, 2, 4
+ORDERS = {order: (order, order) for order in ("pre", "post", "inside")}
 
 
 def _turn(x):
@@ -322,10 +323,11 @@ def _weights(D, F_, H, G, K, seed=0):
 
 def _block(x, p, H, G, eps, turn="qk", order="pre", causal=True, join=None, which=None, scale=None, before=None,
            norms=(1, 1), residuals=(1, 1), normed=(0, 0), cut=None, act=F.silu):  # fmt: skip
-    """A block, or one with a mistake."""
+    """A block, or one with a mistake; `eps` may be a pair, and `order` too: pre, post or inside, for each sublayer."""
+    eps = eps if isinstance(eps, tuple) else (eps, eps)
 
     def norm(y, name, on=True):
-        return _rms(y, p[name], eps) if on else y
+        return _rms(y, p[name], eps[name == "norm_2"]) if on else y
 
     def attend(y):
         K = len(p["q"]) // H
@@ -339,24 +341,24 @@ def _block(x, p, H, G, eps, turn="qk", order="pre", causal=True, join=None, whic
     def think(y):
         return _swiglu(y, p["gate"], p["up"], p["down"], act)
 
-    if order == "post":  # the norm after the sum
-        x = norm(x + attend(x), "norm_1")
-        return norm(x + think(x), "norm_2")
-    if order == "inside":  # the norm on the sublayer's result
-        x = x + norm(attend(x), "norm_1")
-        return x + norm(think(x), "norm_2")
     if order == "parallel":
         return x + attend(norm(x, "norm_1")) + think(norm(x, "norm_2"))
-    first = norm(x, "norm_1", norms[0])
-    x = attend(first) + (first if normed[0] else residuals[0] * x)
-    second = norm(x, "norm_2", norms[1])
-    return think(second) + (second if normed[1] else residuals[1] * x)
+    for i, (layer, where) in enumerate(zip((attend, think), ORDERS.get(order, order), strict=True)):
+        name = f"norm_{i + 1}"
+        if where == "post":  # the norm after the sum
+            x = norm(x + layer(x), name)
+        elif where == "inside":  # the norm on the sublayer's result
+            x = x + norm(layer(x), name)
+        else:
+            y = norm(x, name, norms[i])
+            x = layer(y) + (y if normed[i] else residuals[i] * x)
+    return x
 
 
 @check(
     hints=(
         "Draw the block first: two sublayers. What does each read, and what is its result added to?",
-        "y = norm of x; q, k, v from y, cut into heads; rotate q and k; attention; merge, times o; x = x + that. Then "
+        "y = norm of x; q, k, v from y, cut into heads; turn q and k; attention; merge, times o; x = x + that. Then "
         "y = norm of the new x; x = x + swiglu of y",
         "cut: (y @ weights['k'].T).unflatten(-1, (G, -1)).transpose(1, 2) is (B, G, T, K); merge: "
         ".transpose(1, 2).flatten(2)",
@@ -418,13 +420,22 @@ def _explain_block(got, x, p, H, G, eps):
         "the norm": {"normed": (0, 1)},
         "this is Post-LN: the norms stand after the sums. A Llama norms what a sublayer reads": {"order": "post"},
         "the norms stand after the sublayers; they belong before them": {"order": "inside"},
+        "the first norm stands after the sum of stream and attention; a Llama norms what the attention reads": {
+            "order": ("post", "pre")
+        },
+        "the second norm stands after the sum of stream and feed-forward network; a Llama norms what that network "
+        "reads": {"order": ("pre", "post")},
+        "the first norm stands after the attention, on its result; it belongs before it": {"order": ("inside", "pre")},
+        "the second norm stands after the feed-forward network, on its result; it belongs before it": {
+            "order": ("pre", "inside")
+        },
         "both sublayers read the same x; the feed-forward network reads the stream after the attention": {
             "order": "parallel"
         },
         "the first norm is missing": {"norms": (0, 1)},
         "the second norm is missing": {"norms": (1, 0)},
         "both norms are missing": {"norms": (0, 0)},
-        "nothing is turned by its position: call rotate": {"turn": ""},
+        "nothing is turned by its position: call turn": {"turn": ""},
         "the values are turned too; position belongs in queries and keys alone": {"turn": "qkv"},
         "the keys are not turned": {"turn": "q"},
         "the queries are not turned": {"turn": "k"},
@@ -446,8 +457,11 @@ def _explain_block(got, x, p, H, G, eps):
     for message, change in steps.items():
         if close(got, _block(x, p, H, G, eps, **change)):
             raise Wrong(message)
-    if any(close(got, _block(x, p, H, G, fixed)) for fixed in (1e-5, 1e-6, 1e-8, 0.0)):
-        raise Wrong("the norms have a fixed small number in place of the eps that is given, or none")
+    for fixed in (1e-5, 1e-6, 1e-8, 0.0):
+        for which, pair in (("norms have", (fixed, fixed)), ("first norm has", (fixed, eps)),
+                            ("second norm has", (eps, fixed))):  # fmt: skip
+            if close(got, _block(x, p, H, G, pair)):
+                raise Wrong(f"the {which} a fixed small number in place of the eps that is given, or none")
     if close(got, x + _block(x, p, H, G, eps, residuals=(1, 0))):
         raise Wrong("the feed-forward network's result is added to what the block was given; it is added to the stream "
                     "after the attention")  # fmt: skip
@@ -478,6 +492,12 @@ def low_rank(student):
     """Exercise 14.4: a frozen linear layer with a trained correction of low rank."""
     for bias, inputs, outputs, rank, alpha in ((True, 5, 7, 3, 12), (False, 6, 4, 2, 1.0)):
         _examine_lora(student, bias, inputs, outputs, rank, alpha)
+    state = torch.random.get_rng_state()
+    A = student(nn.Linear(40, 3), 4, 8).A.detach()
+    torch.random.set_rng_state(state)
+    if (A >= 0).all() or (A <= 0).all():
+        raise Wrong("the numbers of A are random, but all have one sign (is it torch.rand?), so all r look at much the "
+                    "same, the sum of the inputs; wanted are numbers around 0")  # fmt: skip
 
 
 def _examine_lora(student, bias, inputs, outputs, rank, alpha):

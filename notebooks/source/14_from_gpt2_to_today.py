@@ -28,6 +28,7 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 
 import torch
 import torch.nn.functional as F
@@ -37,8 +38,9 @@ from tqdm import tqdm
 from course_lib import datasets
 from course_lib.attention import KVCache, MultiHeadAttention, attention
 from course_lib.cost import measure
+from course_lib.datasets import DataError
 from course_lib.exercises import ch14
-from course_lib.experiments import kv_cache, linear_recurrences
+from course_lib.experiments import kv_cache, linear_recurrences, smollm
 from course_lib.generate import generate
 from course_lib.linear_attention import (
     linear_attention,
@@ -82,6 +84,7 @@ from course_lib.quantization import (
     quantize_model,
     quantize_rows,
     size_in_bytes,
+    to_int8,
 )
 from course_lib.text import random_windows
 from course_lib.train import set_seed
@@ -127,9 +130,9 @@ claim(
 )
 
 # %% [markdown]
-# Four chats, counting only the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and were its blocks stored in 8 bits, 33 would fit. (The tables stay in 16 bits; fewer heads also make the model 1.6 gigabytes smaller.) So went the years since GPT-2: chapter 13's network stayed, and its parts were exchanged one by one.
+# Four chats, counting only the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and if its blocks were stored in 8 bits, 33 would fit. (The tables stay in 16 bits; fewer heads also make the model 1.6 gigabytes smaller.) That is how the years since GPT-2 went: chapter 13's network stayed, and its parts were exchanged one by one.
 #
-# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until a Llama trains, loads a checkpoint and writes. **Second sitting** (sections 6 to 12, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
+# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until it is a Llama. It trains, and a published one, SmolLM2, loads into it and writes. **Second sitting** (sections 6 to 12, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
 #
 # ### You will be able to
 #
@@ -201,7 +204,7 @@ try_out(gpt, causal=True)
 # %% [markdown]
 # ## 1 · A norm that leaves the mean alone
 #
-# Deep networks need a volume control. Each block adds to the residual stream, so the vectors grow. LayerNorm (chapter 09) does two things to a vector: it subtracts the mean, then it divides by the spread. Zhang and Sennrich (2019): dividing is enough.
+# Deep networks profit from a volume control. Each block adds to the residual stream, so the vectors grow. LayerNorm (chapter 09) does two things to a vector: it subtracts the mean, then it divides by the spread. Zhang and Sennrich (2019): dividing is enough.
 #
 # Take $x = (2, 4, 4, 8)$. Its squares are 4, 16, 16 and 64, their mean is 25, the root of it is 5. This is the **root mean square**, and $x / 5 = (0.4, 0.8, 0.8, 1.6)$. For a vector of `D` numbers, with a small $\epsilon$ against division by zero and one learned weight for each entry, which starts at 1:
 #
@@ -215,7 +218,7 @@ print("ten times x", F.rms_norm(10 * x, (4,)))
 print("x + 100:   ", F.rms_norm(x + 100, (4,)))
 
 # %% [markdown]
-# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. The hope in leaving the mean alone: training need not shift all entries of a vector together, so little is lost (section 4 measures it). A mean, a subtraction and a bias are saved, twice a block.
+# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. Why may the mean stay? A shift common to all entries seems to matter little. (Section 4 measures what is lost.) A mean, a subtraction and a bias are saved, twice a block.
 
 # %% tags=["fold"]
 # @title Checked: LayerNorm, RMSNorm and the mean
@@ -255,9 +258,9 @@ print("silu(gate)", F.silu(gate))
 print("passed on ", F.silu(gate) * content)
 
 # %% [markdown]
-# Nearly closed at −4, closed at 0, slightly negative between, partly open at 1, wide open at 4. What is new is the *product* of two functions of $x$, one of them linear, which GPT has only in attention.
+# Nearly closed at −4, closed at 0, slightly negative between, partly open at 1, wide open at 4. New is that two functions of $x$ are *multiplied*. GPT does that only in attention: weights times values.
 #
-# **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$, the next multiple of 256 after $10{,}923$.
+# **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$, the next multiple of 256 after $10{,}923$. Llama 3 8B spends more: $F = 3.5\,D$.
 
 # %% [markdown]
 # ### Exercise 14.1 · Implement: two small parts
@@ -479,7 +482,7 @@ ch14.grouped_attention(grouped_attention)
 show_source(GroupedQueryAttention.forward)
 
 # %% [markdown]
-# **Exchange 4**, the last. The rotations now come from outside, made once for all blocks:
+# **Exchange 4**, the last. This layer is always causal, and the rotations now come from outside, made once for all blocks:
 
 # %%
 attn = GroupedQueryAttention(d_model=D, num_heads=6, num_kv_heads=2, head_dim=4)
@@ -514,7 +517,7 @@ claim(
 # %% [markdown]
 # ### What is each part worth?
 #
-# What do the four exchanges gain? The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all. Each row has as many parameters as GPT-2's to within 1 %, because `F` was adjusted (except in the last grouped row), and the best of three learning rates, chosen on other text.
+# What do the four exchanges gain? The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all. Each row except *grouped queries, same F* has GPT-2's number of parameters to within 1 %: `F` was adjusted. Each trains at the best of five learning rates, chosen with one seed on other text.
 
 # %%
 guess_5 = predict("the fall of the loss with all four parts, in nats", ...)
@@ -538,10 +541,11 @@ markdown(
     )
 )
 claim(
-    "In every recorded seed RoPE alone lowers the loss by more than a tenth of a nat, and so do all parts together; no other single part changes it by a tenth, and SwiGLU alone raises it.",
+    "In every recorded seed RoPE alone lowers the loss by more than a tenth of a nat, and so do all parts together; no other single part changes it by a tenth, and SwiGLU alone raises it. SwiGLU alone has the learning rate 0.002, all others 0.004.",
     min(lower["RoPE"] + lower["Llama"]) > 0.1
     and max(abs(change) for row in PART_ROWS if row not in ("RoPE", "Llama") for change in lower[row]) < 0.1
-    and max(lower["SwiGLU"]) < 0,
+    and max(lower["SwiGLU"]) < 0
+    and all(set(ledger.values("modern-parts", row, "learning_rate")) == {0.002 if row == "SwiGLU" else 0.004} for row in PART_ROWS),
     seeds=len(lower["RoPE"]),
     **{f"{row} lowers it by": lower[row] for row in ("RoPE", "Llama", "SwiGLU")},
 )
@@ -555,7 +559,7 @@ claim(
 )
 
 # %% [markdown]
-# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is, probably. (A learned table may catch up.) The norm helps in some seeds and hurts in others. The gate loses a few hundredths, in every seed; Shazeer's models, far larger and trained for half a million steps, gained a little from it. So a small run need not carry over. Shared keys were meant to cost little. Here they cost nothing that three seeds could show.
+# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is, probably. (A learned table may catch up.) The norm helps in some seeds and hurts in others. The gate loses a few hundredths, in every seed. But it was trained at half the others' learning rate, its best among five that lie a factor of 2 apart; a finer choice could gain as much. Shazeer's models, far larger and trained for half a million steps, gained a little from it. So a small run need not carry over. Shared keys were meant to cost little. Here they cost nothing that three seeds could show.
 
 # %% [markdown]
 # ## 5 · The Llama on one page
@@ -575,13 +579,13 @@ claim(
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex14-3-llama-block", "locked": false, "schema_version": 3, "solution": true, "task": false}
-def llama_block(x, weights, rotate, H, G, eps):
+def llama_block(x, weights, turn, H, G, eps):
     """One block: attention and a feed-forward network, each on the normed stream and added to the stream.
 
     Args:
         x: (B, T, D), the residual stream.
         weights: dict of tensors, as listed above; a matrix W is used as x @ W.T.
-        rotate: function that turns queries or keys (B, heads, T, K) by their positions; any number of heads.
+        turn: function that turns queries or keys (B, heads, T, K) by their positions; any number of heads.
         H: heads of queries.
         G: heads of keys and values.
         eps: float, for both norms.
@@ -596,7 +600,7 @@ def llama_block(x, weights, rotate, H, G, eps):
     y = F.rms_norm(x, x.shape[-1:], weights["norm_1"], eps)
     q, k, v = heads(y, "q", H), heads(y, "k", G), heads(y, "v", G)  # (B, H or G, T, K)
     y = F.scaled_dot_product_attention(
-        rotate(q), rotate(k), v, is_causal=True, enable_gqa=True
+        turn(q), turn(k), v, is_causal=True, enable_gqa=True
     )
     x = x + y.transpose(1, 2).flatten(2) @ weights["o"].T
     y = F.rms_norm(x, x.shape[-1:], weights["norm_2"], eps)
@@ -754,19 +758,26 @@ claim(
 # %% [markdown]
 # A short training, and syllables shaped like a docstring.
 #
-# ### Load a published one
+# ### A published one writes
 #
-# A real one writes in three lines; SmolLM2 with 135 million parameters is small enough for a laptop. (This needs internet, so these lines were not run here.)
+# SmolLM2 (Ben Allal et al. 2025) is a Llama with 30 blocks and 134.5 million parameters, small enough for a laptop. Its folder on the Hugging Face hub holds the sizes (`config.json`), the tensors (`model.safetensors`) and chapter 02's BPE (`tokenizer.json`; with another model's the text is nonsense, often without an error). `Llama.from_pretrained(smollm.SMOLLM)` and `huggingface.tokenizer(smollm.SMOLLM)` fetch it once, 269 MB. Where it is not on this machine, a recorded run is shown.
+
+# %% tags=["nbval-ignore-output"]
+try:
+    source = smollm.find_smollm()  # the model's folder
+    smol, tokenizer = Llama.from_pretrained(source), huggingface.tokenizer(source)
+    prompt = tokenizer.encode("Gravity is").ids
+    (new,) = generate(smol, [prompt], 40, top_k=1)  # always the likeliest token
+    text = tokenizer.decode(new)
+except DataError:
+    print("Not in the cache: here is the recorded run.")
+    text = smollm.recorded("continued")
+print(fill("Gravity is" + text, 88))
+
+# %% [markdown]
+# Fluent English, from the classes that you have read. (The recorded run had its matrices from a file of 4 bits, so yours may write other words.)
 #
-# ```python
-# name = "HuggingFaceTB/SmolLM2-135M"
-# smol, tokenizer = Llama.from_pretrained(name), huggingface.tokenizer(name)
-# print(tokenizer.decode(generate(smol, [tokenizer.encode("Gravity is").ids], 30)[0]))
-# ```
-#
-# The folder holds the sizes (`config.json`), the tensors (`model.safetensors`), and chapter 02's BPE (`tokenizer.json`; with another model's tokenizer, the text is nonsense, and no error says so).
-#
-# How does such a file become our model? The loader gives each tensor our name, and puts the rows of $W_q$ and $W_k$ into another order: in these files RoPE turns entry $j$ together with entry $j + K/2$, ours turns neighbours (*Going deeper* shows why that is harmless). Our names, and the file's:
+# How does such a file become our model? The loader gives each tensor our name, and puts the rows of $W_q$ and $W_k$ into another order: in these files RoPE turns entry $j$ together with entry $j + K/2$, ours turns neighbours. So a head's rows are a table of (2, K/2) in the file and of (K/2, 2) here: `halves`, which is transposed. (*Going deeper* shows why that is harmless.) Our names, and the file's:
 
 # %%
 for name in llama.state_dict():
@@ -775,7 +786,7 @@ for name in llama.state_dict():
 show_source(llama_checkpoint.paired)
 
 # %% [markdown]
-# What runs here is the reverse: we save *our* model as such a folder, and load it again (a tied output layer, the last line, is not stored):
+# Now the reverse: we save *our* model as such a folder, and load it again (a tied output layer, the last line, is not stored):
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -796,10 +807,10 @@ print(repr(write(loaded, "Return the ")))
 print("the same text:", write(loaded, "Return the ") == write(llama, "Return the "))
 
 # %% [markdown]
-# The loaded model writes what ours did, though the file holds rows in another order. As with GPT-2, **right shapes prove nothing; compare logits.** Here our own code wrote and read the file, so a mistake made in both directions would not show. The course's tests therefore compare with Hugging Face's own Llama (`tests/library/test_llama_huggingface.py`). And the sizes alone must give the published numbers of parameters:
+# The loaded model writes what ours did, though the file holds rows in another order. As with GPT-2, **right shapes prove nothing; compare logits.** Here our own code wrote and read the file, so a mistake made in both directions would not show. SmolLM2's logits were therefore compared with those of Hugging Face's own Llama. And the sizes alone must give the published numbers of parameters:
 
 # %% tags=["fold"]
-# @title Checked: the parameters of published models
+# @title Checked: SmolLM2's logits, and the parameters of published models
 published = {
     "smollm2-135m": 134_515_008,
     "tinyllama-1.1b": 1_100_048_384,
@@ -812,16 +823,24 @@ for name in tqdm(published, leave=False):
         counted[name] = number_of_parameters(Llama(LlamaConfig.from_name(name)))
 table(["model", "parameters"], [[name, count] for name, count in counted.items()])
 claim("Our counter gives the parameters of four published models exactly.", counted == published)
+beside = ledger.load("smollm-writes")["runs"][0]["results"]["logits"]
+claim(
+    "SmolLM2 as loaded in the recorded run has our config's 134,515,008 parameters; on one prompt its logits differ from Hugging Face's by at most 3e-5, and their standard deviation is 8.",
+    beside["parameters"] == counted["smollm2-135m"] == 134_515_008
+    and beside["largest_difference"] <= 3e-5
+    and round(beside["standard_deviation"]) == 8,
+    **beside,
+)
 
 # %% [markdown]
-# **Here the first sitting ends.** In the second you change such a model cheaply, make it smaller, and do without attention.
+# **Here the first sitting ends.** You have a Llama that loads and writes. What remains is what it costs, and how it learned to answer. The second sitting takes these one after the other: cheaper training (6), cheaper storage (7), no growing cache (8 and 9), a chat (10).
 #
 # ---
 
 # %% [markdown]
 # ## 6 · Teach it something new with 1 % of the numbers
 #
-# A trained model should write in a new tone. Fine-tuning all of Llama 2 7B with Adam takes 16 bytes a parameter (chapter 13), 108 gigabytes before activations, and each new tone another 13.5 gigabytes on the disk. Yet the change is small: the model can already write. Hu et al. (2021) therefore leave the trained weight $W$ as it is and learn only a **correction** to it, which is forced to be simple: the product of two thin matrices.
+# Training first: what does it cost to teach a model a new tone? Fine-tuning all of Llama 2 7B with Adam takes 16 bytes a parameter (chapter 13), 108 gigabytes before activations, and each new tone another 13.5 gigabytes on the disk. Yet the change is small: the model can already write. Hu et al. (2021) therefore leave the trained weight $W$ as it is and learn only a **correction** to it, which is forced to be simple: the product of two thin matrices.
 
 # %%
 diagrams.show("low_rank_update")
@@ -847,7 +866,7 @@ print("by the matrix       ", x @ (B @ A).T)
 #
 # Difficulty ●●●○○ · 30 minutes · needs section 6
 #
-# A linear layer that stays as it is, and a trained correction of rank $r$ beside it: $y = x W^\top + b + \frac{\alpha}{r}\,x A^\top B^\top$. Only $A$ (r, inputs) and $B$ (outputs, r) are trained. $A$ starts with random numbers and $B$ with zeros, so that at the start the layer computes what it always did. Write it without the library's LoRA layers.
+# A linear layer that stays as it is, and a trained correction of rank $r$ beside it: $y = x W^\top + b + \frac{\alpha}{r}\,x A^\top B^\top$. Only $A$ (r, inputs) and $B$ (outputs, r) are trained. $A$ starts with random numbers around 0 and $B$ with zeros, so that at the start the layer computes what it always did. Write it without the library's LoRA layers.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex14-4-low-rank", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -972,7 +991,7 @@ claim(
 # %% [markdown]
 # ## 7 · Eight bits
 #
-# A trained weight such as 0.0273914 has six digits that count. How many does running the model need? **Quantisation** keeps whole numbers from −127 to 127, one byte each, and for each row of a matrix one **scale**, which says how much 1 is worth. The largest entry of the row becomes ±127, the others are rounded:
+# On the first screen the weights fill more than half of the card. A trained weight such as 0.0273914 has six digits that count. How many does running the model need? **Quantisation** keeps whole numbers from −127 to 127, one byte each, and for each row of a matrix one **scale**, which says how much 1 is worth. The largest entry of the row becomes ±127, the others are rounded:
 #
 # $$ s_o = \max_i |w_{oi}| / 127, \qquad q_{oi} = \mathrm{round}(w_{oi} / s_o), \qquad |w_{oi} - s_o\, q_{oi}| \le s_o / 2 . $$
 #
@@ -1009,19 +1028,25 @@ def quantize(weight):
 ch14.quantize(quantize)
 
 # %% [markdown]
+# The library's `quantize_rows` checks the weight, then calls this:
+
+# %%
+show_source(to_int8)
+
+# %% [markdown]
 # A layer then computes $y_o = s_o \sum_i x_i\,q_{oi}$, the scale outside the sum. The library's `Int8Linear` does, and `quantize_model` puts it in the place of every `nn.Linear` of the blocks.
 #
-# Rounding 89,000 weights of our trained model to 255 values each (its table, also the output layer, stays in `float32`): **by what percentage does the validation loss rise?**
+# Rounding 89,000 weights of our trained model to 255 values each (its table, also the output layer, stays in `float32`): **by what percentage does the validation loss change?**
 
 # %%
 eight = quantize_model(copy.deepcopy(llama))
 rise = 100 * (valid_loss(eight, ids) / after - 1)
 bytes_of = {"32": size_in_bytes(llama.blocks), "8": size_in_bytes(eight.blocks)}
-guess_2 = predict("the rise of the loss, in %", ...)
+guess_2 = predict("the change of the loss, in %", ...)
 
 # %% tags=["fold", "reveal"]
 # @title What eight bits cost, and save
-guess_2.compare("less than a tenth of a percent" if abs(rise) < 0.1 else f"{rise:.1f} %")
+guess_2.compare("less than a tenth of a percent" if abs(rise) < 0.1 else f"{rise:+.1f} %")
 claim(
     "The loss changes by less than a tenth of a percent; the blocks take less than a third of the bytes.",
     abs(rise) < 0.1 and bytes_of["8"] < bytes_of["32"] / 3,
@@ -1038,7 +1063,7 @@ claim(
 )
 
 # %% [markdown]
-# Each error is small, and errors of both signs add up slowly. Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the *activations* so large that 8 bits with one scale a vector are too coarse for them; they multiply those in 16. QLoRA (Dettmers et al. 2023) joins the last two sections: frozen weights in four bits, and a LoRA trained beside them. Are fewer bits also faster? *Going deeper* measures it.
+# Whether it rose or fell, the 4,096 characters read here cannot tell. Each error is small, and errors of both signs add up slowly. Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the *activations* so large that 8 bits with one scale a vector are too coarse for them; they multiply those in 16. QLoRA (Dettmers et al. 2023) joins the last two sections: frozen weights in four bits, and a LoRA trained beside them. Are fewer bits also faster? *Going deeper* measures it.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1083,7 +1108,7 @@ claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published nu
 # %% [markdown]
 # ## 8 · The loop that trains in parallel
 #
-# The course began with a loop and gave it up for attention, partly because it could not be trained in parallel. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so a long text costs no more memory than a short one. But step $t$ must wait for step $t - 1$. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
+# A loop has no such cache. The course began with one and gave it up for attention, partly because it could not be trained in parallel. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so writing a long text takes no more memory than a short one (training keeps every state, chapter 04). But step $t$ must wait for step $t - 1$. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
 #
 # The obstacle is the $\tanh$. Leave it out, and let each entry of the state be multiplied by its own number, as the LSTM's cell is by its forget gate:
 #
@@ -1093,7 +1118,7 @@ claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published nu
 #
 # $$ h_2 = a_2 (a_1 h_0 + b_1) + b_2 = (a_2 a_1)\, h_0 + (a_2 b_1 + b_2) . $$
 #
-# So we need not start at the left. Every step is joined with the one before it, all at once; then with what stands two places before, then four:
+# So we need not start at the left. Every step is joined with the one before it, all at once; then with the step two places back, then four:
 
 # %%
 diagrams.show("parallel_scan")
@@ -1110,7 +1135,7 @@ for distance in (1, 2):
     print(f"joined with the step {distance} before: b =", b)
 
 # %% [markdown]
-# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. That is *more* arithmetic, $T \log_2 T$ in place of $T$, but it does not wait.
+# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. That is *more* arithmetic, $T \log_2 T$ in place of $T$ (Blelloch's scan needs only about $2T$), but it waits 10 times in place of 1,024.
 #
 # Where do $a$ and $b$ come from? A gate decides, as in chapter 05's GRU, but it may look at the token alone, not at the state. This is the **minGRU** (Feng et al. 2024):
 #
@@ -1137,7 +1162,7 @@ print("states", tuple(linear_scan(a, b).shape), "loop equals scan:", same)
 # $$ y_t = \frac{\sum_{s \le t} (\phi(q_t) \cdot \phi(k_s))\, v_s}{\sum_{s \le t} \phi(q_t) \cdot \phi(k_s)}
 #    = \frac{\phi(q_t) \sum_{s \le t} \phi(k_s)^\top v_s}{\phi(q_t) \cdot \sum_{s \le t} \phi(k_s)} . $$
 #
-# The second form has $\phi(q_t)$ taken out of the sums, which the exponential does not allow. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector. It is section 8's loop with $a_t = 1$ and $b_t = \phi(k_t)^\top v_t$: **linear attention is a recurrent network.** For training there is the first form, all positions at once:
+# The second form has $\phi(q_t)$ taken out of the sums, which no $\phi$ of finite width does for the exponential. What is left in them needs no query, and can be carried from token to token, in a matrix (`K`, `K`) and a vector. They are section 8's loop twice, with $a_t = 1$ and $b_t = \phi(k_t)^\top v_t$ for the matrix, $b_t = \phi(k_t)$ for the vector: **linear attention is a recurrent network.** For training there is the first form, all positions at once:
 
 # %%
 show_source(linear_attention)
@@ -1146,7 +1171,7 @@ show_source(linear_attention)
 # The second form is yours.
 
 # %% [markdown]
-# ### Exercise 14.7 · Implement and explain: the loop that trains in parallel
+# ### Exercise 14.7 · Implement and explain: linear attention, token by token
 #
 # Difficulty ●●●○○ · 40 minutes · needs section 9
 #
@@ -1180,7 +1205,7 @@ def linear_step(q, k, v, state):
 ch14.linear_step(linear_step)
 
 # %% [markdown]
-# **Now explain.** How much does such a state remember? Below, pairs of a random key and a random value are stored, then each key is asked for its value; an answer counts if the right value is the nearest. *State* keeps the sum of $k^\top v$ and nothing else; *state, $\phi$* is your linear attention; *softmax* keeps all keys and values. Run it, change `width` and `pairs`, and then answer the questions below it.
+# **Now explain.** How much does such a state remember? Below, pairs of a random key and a random value are stored, then each key is asked for its value; an answer counts if the right value is the nearest by its angle. *State* keeps the sum of $k^\top v$ and nothing else; *state, $\phi$* is your linear attention; *softmax* keeps all keys and values. Run it, change `width` and `pairs`, and then answer the questions below it.
 
 # %% tags=["nbval-ignore-output"]
 width, pairs = 16, 64  # your turn
@@ -1257,7 +1282,7 @@ claim(
 )
 
 # %% [markdown]
-# In 14.7 nothing was trained. What does a *trained* state remember? Two blocks learn to read `b7 k2 q7 ... k` and to say `2`: each token is a letter with its digit, the last a letter alone. **How many of 32 pairs does linear attention find?**
+# In 14.7 nothing was trained. What does a *trained* state remember? Two blocks learn to read `b7 k2 q7 ... k` and to say `2`: each token is one of 32 letters with one of ten digits, the last a letter alone. **How many of 32 pairs does linear attention find?**
 
 # %%
 guess_3 = predict("right answers to 100 questions about 32 pairs", ...)
@@ -1295,31 +1320,62 @@ claim(
 # %% [markdown]
 # ## 10 · Where a chat model begins
 #
-# What you talk to elsewhere is the same network, trained further in one or more of these ways.
+# A language model continues a text, a chat model answers. It is the same network, trained further in one or more of these ways.
 #
-# **Instruction tuning** shows it requests with good answers, in a fixed form with special tokens for who speaks. This is Llama 3's:
+# **Instruction tuning** shows it requests with good answers, in a fixed form with special tokens for who speaks. This is SmolLM2's:
+
+# %%
+answer = "Seven.<|im_end|>"
+print(smollm.in_chat_form("Name a prime number.") + answer)
+print("^" * len(answer))
+
+# %% [markdown]
+# The loss is chapter 13's, counted on the answers alone: here on the tokens above the `^`, of which the last, `<|im_end|>`, teaches the model to stop. So a question in this form is continued with an answer. And one without it? SmolLM2 gets one question bare and in its form, and a second in its form:
+
+# %% tags=["nbval-ignore-output"]
+capital, german = smollm.QUESTIONS
+prompts = {
+    "bare 0": capital,
+    "framed 0": smollm.in_chat_form(capital),
+    "framed 1": smollm.in_chat_form(german),
+}
+try:
+    source = smollm.find_smollm()
+    smol, tokenizer = Llama.from_pretrained(source), huggingface.tokenizer(source)
+    replies = {p: smollm.continued(smol, tokenizer, prompts[p]) for p in prompts}
+except DataError:
+    print("Not in the cache: here is the recorded run.")
+    replies = {p: smollm.recorded(p) for p in prompts}
+for p, question in zip(prompts, (capital, capital, german)):
+    print(f"{p[:-2]:7} {question}")
+    print(fill(replies[p], 80, initial_indent="     -> ", subsequent_indent=" " * 8))
+
+# %% tags=["fold"]
+# @title The ledger: with the form and without it
+claim(
+    "Recorded, one question each, always the likeliest token: after the bare question the model writes only the end of a turn; in the form of a chat it names Paris and ends its turn; for German it calls *Das* a verb, and *Hund*, the dog, does not come.",
+    smollm.recorded("bare 0") == "<|im_end|>"
+    and "Paris" in smollm.recorded("framed 0")
+    and smollm.recorded("framed 0").endswith("<|im_end|>")
+    and '"Das" (das) is a verb' in smollm.recorded("framed 1")
+    and "Hund" not in smollm.recorded("framed 1"),
+)
+
+# %% [markdown]
+# In the recorded run the bare question gets no answer, only the end of a turn, probably because that is what came after a user's question in training. In its form it is answered. German gets fluent nonsense: these 135 million parameters know the capital, not the sentence. (One model, one question each, always the likeliest token.)
 #
-# ```text
-# <|begin_of_text|><|start_header_id|>user<|end_header_id|>
-#
-# Name a prime number.<|eot_id|><|start_header_id|>assistant<|end_header_id|>
-#
-# Seven is one.<|eot_id|>
-# ^^^^^^^^^^^^^^^^^^^^^^^
-# ```
-#
-# The loss is chapter 13's, counted on the answers alone: here on the tokens above the `^`, of which the last, `<|eot_id|>`, teaches the model to stop. So a question is continued with an answer, not with more questions.
-#
-# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), builds on a fact: people can say which of two answers is better more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
+# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), builds on an observation: people can say which of two answers is better more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
 #
 # **DPO** (Rafailov et al. 2023) learns from the comparisons directly, without a reward model; *Going deeper* has its loss.
+#
+# **Checkable answers** need no people: a sum is right, a program passes its tests. Models that reason at length before they answer are trained by reinforcement learning on such rewards (DeepSeek-AI 2025).
 
 # %% [markdown]
 # ## 11 · Errors you will meet
 #
 # None of these raises an exception.
 #
-# **1 · `repeat` in place of `repeat_interleave`.** With shared keys, neighbours share. `repeat` puts whole copies one after another, so query head 1 meets key head 1 and not 0. A model trained by one and run by the other writes nonsense.
+# **1 · `repeat` in place of `repeat_interleave`.** With shared keys, neighbours share. `repeat` puts whole copies one after another, so query head 1 meets key head 1 and not 0. With $1 < G < H$ a model trained by one and run by the other writes nonsense.
 
 # %%
 heads_of_keys = torch.tensor([0, 1])  # G = 2
@@ -1418,17 +1474,17 @@ ch14.an_ablation.compare(...)
 # %% [markdown]
 # ## Summary
 #
-# 1. A Llama 3 is GPT-2 with four parts exchanged: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$.
+# 1. A Llama 3 is GPT-2 with four parts exchanged, and without biases and dropout: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$.
 # 2. Right shapes prove nothing about loaded weights: compare logits with those of another program.
 # 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and take one byte in place of four, or of two.
 # 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is detail: of 64 random pairs a state of width 16 gave back about a quarter, or fewer (14.7).
-# 5. A chat model is such a network, trained on answers and on preferences.
+# 5. A chat model is such a network, trained on answers and on preferences: SmolLM2, loaded into our classes, answers in the form that it was trained in.
 #
 # ## Where next
 #
 # This is the end of the course. You began with a table of letter pairs, and now hold the networks of today and the loop they came from, in code that you can read from top to bottom.
 #
-# - **Build:** load SmolLM2 (section 5), adapt it with `add_lora`, put it in 8 bits, and measure each step.
+# - **Build:** take SmolLM2 (section 5), adapt it with `add_lora`, put it in 8 bits, and measure each step.
 # - **Read:** the Llama 3 report (Dubey et al. 2024). Its section 3.2 describes the network that you built, section 4 goes on where our section 10 stops.
 # - **Ask:** what does the last layer with softmax attention do that a state cannot? Section 9's task is small enough to find out.
 #
@@ -1436,13 +1492,13 @@ ch14.an_ablation.compare(...)
 #
 # - B. Zhang, R. Sennrich, *Root Mean Square Layer Normalization*, NeurIPS 2019, arXiv:1910.07467: equation 4. N. Shazeer, *GLU Variants Improve Transformer*, 2020, arXiv:2002.05202: equation 6, section 4.
 # - J. Su et al., *RoFormer*, 2021, arXiv:2104.09864. J. Ainslie et al., *GQA*, EMNLP 2023, arXiv:2305.13245: section 2.2. N. Shazeer, *Fast Transformer Decoding*, 2019, arXiv:1911.02150.
-# - H. Touvron et al., *LLaMA*, 2023, arXiv:2302.13971: section 2.2; *Llama 2*, 2023, arXiv:2307.09288. A. Dubey et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783: sections 3.2 to 3.4, 4.
-# - A. Henry et al., *Query-Key Normalization for Transformers*, 2020, arXiv:2010.04245. A. Jiang et al., *Mixtral of Experts*, 2024, arXiv:2401.04088.
+# - H. Touvron et al., *LLaMA*, 2023, arXiv:2302.13971: section 2.2; *Llama 2*, 2023, arXiv:2307.09288. A. Dubey et al., *The Llama 3 Herd of Models*, 2024, arXiv:2407.21783: sections 3.2 to 3.4, 4. L. Ben Allal et al., *SmolLM2*, 2025, arXiv:2502.02737.
+# - A. Henry et al., *Query-Key Normalization for Transformers*, 2020, arXiv:2010.04245. A. Jiang et al., *Mixtral of Experts*, 2024, arXiv:2401.04088. DeepSeek-AI, *DeepSeek-V2*, 2024, arXiv:2405.04434: section 2.1.
 # - E. Hu et al., *LoRA*, 2021, arXiv:2106.09685: section 4. D. Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023, arXiv:2312.03732. T. Dettmers et al., *QLoRA*, NeurIPS 2023, arXiv:2305.14314; *LLM.int8()*, NeurIPS 2022, arXiv:2208.07339.
 # - A. Katharopoulos et al., *Transformers are RNNs*, ICML 2020, arXiv:2006.16236: equations 7 to 12. A. Gu, T. Dao, *Mamba*, 2023, arXiv:2312.00752. L. Feng et al., *Were RNNs All We Needed?*, 2024, arXiv:2410.01201: section 3.1. G. Blelloch, *Prefix Sums and Their Applications*, 1990: section 1.4.
 # - B. Peng et al., *RWKV*, EMNLP 2023, arXiv:2305.13048. S. Yang et al., *Gated Linear Attention Transformers*, ICML 2024, arXiv:2312.06635. T. Dao, A. Gu, *Transformers are SSMs* (Mamba-2), ICML 2024, arXiv:2405.21060. I. Schlag et al., *Linear Transformers Are Secretly Fast Weight Programmers*, ICML 2021, arXiv:2102.11174; S. Yang et al., *Parallelizing Linear Transformers with the Delta Rule*, NeurIPS 2024, arXiv:2406.06484. O. Lieber et al., *Jamba*, 2024, arXiv:2403.19887.
 # - N. Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021, transformer-circuits.pub. C. Olsson et al., *In-context Learning and Induction Heads*, 2022, arXiv:2209.11895.
-# - L. Ouyang et al., *Training Language Models to Follow Instructions with Human Feedback*, NeurIPS 2022, arXiv:2203.02155. R. Rafailov et al., *Direct Preference Optimization*, NeurIPS 2023, arXiv:2305.18290: equation 7. Y. Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*, ICML 2023, arXiv:2211.17192: section 2.3.
+# - L. Ouyang et al., *Training Language Models to Follow Instructions with Human Feedback*, NeurIPS 2022, arXiv:2203.02155. R. Rafailov et al., *Direct Preference Optimization*, NeurIPS 2023, arXiv:2305.18290: equation 7. DeepSeek-AI, *DeepSeek-R1*, 2025, arXiv:2501.12948. Y. Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*, ICML 2023, arXiv:2211.17192: section 2.3.
 
 # %% [markdown]
 # ## Going deeper
@@ -1482,6 +1538,7 @@ print("left as they are:           ", torch.allclose(neighbours, careless))
 # Often some of these:
 #
 # - **mixture of experts** (Jiang et al. 2024): many feed-forward networks, of which each token is sent to a few, so a model has far more parameters than it uses for a token;
+# - **multi-head latent attention** (DeepSeek-AI 2024): the cache keeps one short vector for each token, from which the keys and values of all heads are made;
 # - **sliding windows**: some blocks look only at the last few thousand tokens, and keep no more in their cache;
 # - **QK-norm** (Henry et al. 2020): queries and keys are normed before their product;
 # - **rescaled RoPE**: the slow hands are slowed further, for longer texts (`rope_scaling`, as in Llama 3.1); that every position has an angle does not mean that a trained model copes there (chapter 08, section 8);
@@ -1717,7 +1774,7 @@ claim("Drawn 100,000 times, the mean agrees with the formula to 0.02.", abs(draw
 # %% [markdown] tags=["deeper"]
 # ### What can eight GPUs do with a large model, and what a thousand?
 #
-# Llama 3 70B has 70 billion parameters ($N$, as in chapter 13's section 9) and read 15 trillion tokens ($D$). Take GPUs with 80 gigabytes that do $10^{15}$ operations a second, at 40 % of it. Check each number on paper:
+# Llama 3 70B has 70 billion parameters ($N$, as in chapter 13's section 9) and read 15 trillion tokens ($D$). Take GPUs with 80 gigabytes that can do $10^{15}$ operations a second, used at 40 % of that. Check each number on paper:
 
 # %%
 N_parameters, D_tokens = 70e9, 15e12

@@ -128,10 +128,10 @@ def block(turn="qk", attention=None, network=None, norms=(1, 1), residuals=(1, 1
 
     def whole(x, weights, rotate, H, G, e):
         w = weights | {name: weights[other] for name, other in dict(swap).items()}
-        e = e if eps is None else eps
+        small = eps if isinstance(eps, dict) else dict.fromkeys(("norm_1", "norm_2"), e if eps is None else eps)
 
         def norm(y, name, on=True):
-            return rms()(y, w[name], e) if on else y
+            return rms()(y, w[name], small.get(name, e)) if on else y
 
         def attend(y):
             K = len(w["q"]) // H
@@ -152,6 +152,12 @@ def block(turn="qk", attention=None, network=None, norms=(1, 1), residuals=(1, 1
         if order == "inside":
             x = x + norm(attend(x), "norm_1")
             return x + norm(think(x), "norm_2")
+        if order in ("first post", "first inside"):
+            x = norm(x + attend(x), "norm_1") if order == "first post" else x + norm(attend(x), "norm_1")
+            return x + think(norm(x, "norm_2"))
+        if order in ("second post", "second inside"):
+            x = x + attend(norm(x, "norm_1"))
+            return norm(x + think(x), "norm_2") if order == "second post" else x + norm(think(x), "norm_2")
         if order == "parallel":
             return x + attend(norm(x, "norm_1")) + think(norm(x, "norm_2"))
         y = norm(x, "norm_1", norms[0])
@@ -524,7 +530,13 @@ PLANTED = {
         ("the attention is missing", without("o")),
         ("first position is right", wrong_later),
         ("first position is wrong already", block(network=glu(F.relu))),
-        ("a fixed small number in place of the eps", block(eps=1e-5)),
+        ("the norms have a fixed small number in place of the eps", block(eps=1e-5)),
+        ("the first norm has a fixed small number", block(eps={"norm_1": 1e-6})),
+        ("the second norm has a fixed small number", block(eps={"norm_2": 1e-6})),
+        ("the first norm stands after the sum", block(order="first post")),
+        ("the second norm stands after the sum", block(order="second post")),
+        ("the first norm stands after the attention", block(order="first inside")),
+        ("the second norm stands after the feed-forward network", block(order="second inside")),
         ("added to what the block was given", onto_the_input),
         ("wrong for H = G = 3", block(eps=0.1)),
         ("has shape (3, 5, 24)", lambda x, w, *more: x @ w["q"].T),
@@ -534,6 +546,7 @@ PLANTED = {
         ("A is zero and B is not", lora(B=torch.randn, A=torch.zeros)),
         ("both zero", lora(A=torch.zeros)),
         ("keeps rank 1", lora(A=alike)),
+        ("all have one sign", lora(A=torch.rand)),
         ("W is still trained", lora(freeze="bias")),
         ("the bias is still trained", lora(freeze="weight")),
         ("self.A has shape (5, 3)", lora(swapped=True)),
