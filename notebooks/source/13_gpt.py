@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 13 · GPT
 #
-# A small GPT learns from Shakespeare's plays, one character at a time. After 500 steps it is given `GREMIO:` and must go on. At each step it gives every character a probability, and the natural rule seems to be: *take the likeliest one*. By this rule it continues 20 such openings, of 13 speakers (so these are 13 different texts), for 240 characters each. **Cut each text into overlapping pieces of 8 characters. Of every 100, how many occurred earlier in that text?**
+# A small GPT learns from Shakespeare's plays, one character at a time. After 500 steps it is given `GREMIO:` and must go on. At each step it gives every character a probability, and the natural rule seems to be: *take the likeliest one*. By this rule it continues 20 such openings, of 13 speakers, for 240 characters each. **Cut each text into overlapping pieces of 8 characters. Of every 100, how many occurred earlier in that text?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -72,6 +72,7 @@ guess_1 = predict("the repeated pieces in every 100", ...)
 
 # %% tags=["fold", "reveal"]
 # @title One model, two ways to choose, and Shakespeare
+# 20 openings of 13 speakers: without chance these are 13 different texts
 trainings = [run["results"] for run in ledger.load("gpt-sampling")["runs"]]
 first, *others = (f"{100 * texts['greedy']['repetition']:.0f}" for texts in trainings)
 guess_1.compare(f"{first} of 100; in two other trainings {' and '.join(others)}")
@@ -91,7 +92,7 @@ claim(
 # %% [markdown]
 # The same network wrote the first two texts; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses.
 #
-# You will build such a network in about 60 lines (sections 1 to 3) and train a small one on text of your own machine (4 and 5). Then weights that were trained on Shakespeare go into your lines, and *they* write. After that you choose how (6), let the model remember what it has read (7), and see what lies between it and GPT-3 (8 to 10). *Sections 1 to 5, with exercise 13.1, take about an hour and a half.*
+# You will build such a network in about 50 lines (sections 1 to 3) and train a small one on text from your own machine (4 and 5). Then weights that were trained on Shakespeare go into your lines, and *they* write. After that you choose how (6), let the model remember what it has read (7), see what lies between it and GPT-3 (8 and 9), and load published weights (10). *Sections 1 to 5, with exercise 13.1, take about an hour and a half.*
 #
 # ### You will be able to
 #
@@ -99,15 +100,15 @@ claim(
 # 2. train it, compare it fairly, and let it write (5);
 # 3. choose how to draw the next token (13.2 to 13.4);
 # 4. keep keys and values in a cache, and check that nothing changed (13.5);
-# 5. say how GPT-2's weights are stored, and count what training takes (13.6, 13.7);
-# 6. assemble a GPT of your own on trained weights (13.8).
+# 5. count what training takes (13.6, 13.7);
+# 6. load weights in GPT-2's layout, and assemble a GPT of your own on trained ones (13.8).
 #
 # **Letters.** `B` sequences, `T` tokens, `L` positions (the most tokens a text may have, the *context*), `V` tokens in the vocabulary, width `D`, `N` blocks, `H` heads of width `K` = `D`/`H`.
 
 # %% [markdown]
 # ## 1 · Any text is a set of exercises
 #
-# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The text up to section 5 is what every Python installation brings along: its docstrings, one token for each character.
+# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The text up to section 5 is what every Python installation brings along: its docstrings, one token for each character. (Another version has slightly other ones, so your numbers will differ a little.)
 
 # %%
 # run_size.pick(quick, full): this page shows the quick run
@@ -209,12 +210,12 @@ print("-> logits", tuple(skeleton(ids).shape))  # (B, T, V)
 #
 # ### Look back
 #
-# This is chapter 07's attention. Every position makes three vectors: a *query* asks, a *key* answers, and a *value* is what can be fetched. One linear layer makes all three side by side, and `chunk` cuts them apart. A head owns `K` numbers of each. The product of query $t$ with key $j$, over $\sqrt K$, is a score. Here are those of one head in our first text. (The layer is random: mind only the shapes.)
+# This is chapter 07's attention. Every position makes three vectors: a *query* asks, a *key* answers, and a *value* is what can be fetched. One linear layer makes all three side by side, and `chunk` cuts them apart. A head owns `K` numbers of each. The product of query $t$ with key $j$, over $\sqrt K$, is a score. Here are those of one head in our first text. (The layer is random: look only at the shapes.)
 
 # %%
 set_seed(0)
-K = D // H
-joint = nn.Linear(D, 3 * D)(x)  # (B, T, 3D)
+K, in_proj = D // H, nn.Linear(D, 3 * D)
+joint = in_proj(x)  # (B, T, 3D)
 queries, keys, values = joint.chunk(3, dim=-1)  # (B, T, D) each
 print("joint", tuple(joint.shape), "-> one part", tuple(queries.shape))
 query, key = queries[0, :, :K], keys[0, :, :K]  # (T, K): text 0, head 0
@@ -243,7 +244,9 @@ print("weights @ v", tuple(found.shape), end=" -> heads merged ")
 print(tuple(found.transpose(1, 2).flatten(2).shape))  # (B, T, D)
 
 # %% [markdown]
-# The first token can only look at itself, the last at all five. The same lines as a class, where `heads` cuts all three parts alike, and a second linear layer mixes the heads:
+# The first token can only look at itself, the last at all five. The same lines as a class, where `heads` cuts all three parts alike, and a second linear layer mixes the heads. (Unlike chapter 07's `MultiHead`, it has one layer for `q`, `k` and `v`, and the mask is built in.)
+#
+# *Write it yourself first, if you like: ten minutes; the test after the next cell tells whether it is right.*
 
 
 # %%
@@ -268,6 +271,15 @@ class CausalAttention(nn.Module):
 
 
 # %% [markdown]
+# With the layer from above, and its heads left unmixed, it must find what we found by hand:
+
+# %%
+attention = CausalAttention(D, H)
+attention.in_proj, attention.out_proj = in_proj, nn.Identity()
+by_hand = found.transpose(1, 2).flatten(2)  # (B, T, D)
+print("as by hand:", torch.allclose(attention(x), by_hand, atol=1e-6))
+
+# %% [markdown]
 # ### Think
 #
 # The feed-forward network takes each position by itself: from `D` numbers to `4D`, an activation, and back to `D`. The activation is **GELU**, $x\,\Phi(x)$ with $\Phi$ the normal distribution function: a ReLU with a soft corner. (GPT-2 has its `tanh` approximation.)
@@ -281,7 +293,9 @@ print("-> narrow", tuple(narrow(inner).shape))  # (B, T, D)
 # %% [markdown]
 # ### Add
 #
-# The block is chapter 09's layer in its Pre-LN form. Each part reads a normalised copy of `x`, and what it computes is *added* to `x`, so the gradient has a way past every part. (In a stack of twelve small layers, one draw, the first layer's gradient has the length 0.0001 without adding, 0.7 with it.) Look back, add; think, add:
+# The block is chapter 09's layer in its Pre-LN form. Each part reads a normalised copy of `x`, and what it computes is *added* to `x`, so the gradient has a way past every part. (In a stack of twelve small layers, one draw, the first layer's gradient has the length 0.0001 without adding, 0.7 with it.) Look back, add; think, add.
+#
+# *Write it yourself first, if you like: ten minutes, with the names `ln1`, `attn`, `ln2`, and `mlp` for an `nn.Sequential`. Its test stands in section 5: with trained weights it must give the library's logits.*
 
 
 # %%
@@ -335,7 +349,7 @@ print(f"{number_of_parameters(untrained):,} parameters")
 print(sample(untrained, "Return", 60))
 
 # %% [markdown]
-# That is the whole GPT: `PlainGPT`, `CausalAttention`, `Block`, `continue_text`, some 60 lines. Untrained, it repeats one letter.
+# That is the whole GPT: `PlainGPT`, `CausalAttention`, `Block`, `continue_text`, about 50 lines. Untrained, it repeats one letter.
 #
 # ### Is it right?
 #
@@ -364,7 +378,7 @@ others = [i for i in range(V) if i != word[-1]]
 print(f"after Return: n {z[word[-1]]:.0f}, largest other logit {z[others].max():.0f}")
 
 # %% [markdown]
-# GPT-2's start is smaller. It draws nearly all weights from $\mathcal{N}(0, 0.02^2)$ and sets biases to 0. The weights that write into the stream it divides by $\sqrt{2N}$, because $2N$ parts add to the stream:
+# GPT-2's start is smaller. It draws nearly all weights from $\mathcal{N}(0, 0.02^2)$ and sets biases to 0. The weights that write into the stream it divides, as later code reads the paper, by $\sqrt{2N}$: the variances of $2N$ parts add up, so lengths grow like the root.
 
 # %%
 @torch.no_grad()
@@ -384,7 +398,7 @@ small_start = start_small(PlainGPT(V, L, D, N, H, Block))
 print(sample(small_start, "Return", 60))
 
 # %% [markdown]
-# Now it draws all kinds of characters. How wrong is that? At each position the text holds the right answer. Take the five exercises of `Return`: the probability of each right character, the logarithms, and their mean with its sign turned.
+# Now it draws all kinds of characters. How wrong is that? At each position the text holds the right answer. For the five exercises of `Return`, take the probabilities of the right characters, then their logarithms, then the negative mean.
 
 # %%
 with torch.no_grad():
@@ -397,7 +411,7 @@ print("cross-entropy  ", F.cross_entropy(logits, word[1:]))
 print(f"ln V            {math.log(V):.2f}")
 
 # %% [markdown]
-# The third number is the **average negative log-likelihood** of the right tokens, the loss that training makes small. Its exponential is the **perplexity**, about $V$ before training. `cross_entropy` computes the loss straight from the logits:
+# The third number is the **average negative log-likelihood** of the right tokens, the loss that training makes small. Its exponential is the **perplexity**, about $V$ with this small start. `cross_entropy` computes the loss straight from the logits:
 #
 # $$ \mathcal{L}(\theta) = -\frac1T \sum_{t=1}^{T} \ln p_\theta(x_{t+1} \mid x_1, \dots, x_t) . $$
 #
@@ -466,7 +480,7 @@ def report(model, step):  # with dropout: model.eval() before, train() after
     return step, train, valid
 
 # %% [markdown]
-# The loop is the usual one, with chapter 11's AdamW, clipping and learning rate, which rises linearly and then falls along half a cosine. It reports five times on the way, and once at the end:
+# The loop is the usual one, with chapter 11's AdamW, clipping and learning rate, which rises linearly and then falls along half a cosine. It reports five times on the way, and once at the end. *(Write it yourself first, if you like: fifteen minutes; the losses below tell whether it is right.)*
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -505,7 +519,7 @@ claim(
 #
 # ### Is that good?
 #
-# Compare it with chapter 01's tables of counts, on the same new text. We measure in bits *per character*, nats divided by $\ln 2$. Only characters with at least `L`/2 others before them in their window count, so the GPT's number is a little below the last validation loss over $\ln 2$.
+# Compare it with chapter 01's tables of counts, on the same new text. We measure in bits *per character*, nats divided by $\ln 2$. Only characters with at least `L`/2 others before them in their window count, which is one reason why the GPT's number is a little below the last validation loss over $\ln 2$.
 
 # %% tags=["fold"]
 # @title Our GPT and the tables, on the same new text
@@ -529,7 +543,7 @@ for n in tqdm(range(1, 7), leave=False):  # as in chapter 01
     ngram_bits[n] = metrics.bits(ngrams[n].nll(valid_ids).mean().item())
 figures.bits_by_n(ngram_bits, gpt_bits)
 claim(
-    "Our GPT beats the 3-gram, and does not reach the 4-gram.",
+    "In this run our GPT beats the 3-gram, and does not reach the 4-gram.",
     ngram_bits[4] < gpt_bits < ngram_bits[3],
     GPT=f"{gpt_bits:.2f} bits per character",
     **{f"{n}-gram": f"{bits:.2f}" for n, bits in ngram_bits.items()},
@@ -545,16 +559,26 @@ claim(
 #
 # ### The same network, larger, on Shakespeare
 #
-# Back to the plays. A network of the same design, 7.6 times as large as the one on this page (834,432 parameters), read them for 6,000 steps. Its weights come with the course. From here on it is our model: call it the **speaker**. This is what it wrote after 500 steps, where the first screen's texts come from (in a repeat of that training), and at the end. Both texts were drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6 explains them).
+# Back to the plays. A network of the same design, 7.6 times as large as the one on this page, read them for 6,000 steps. Its weights come with the course. From here on it is our model: call it the **speaker**. The table tells this chapter's three networks apart; below it stands what the speaker wrote after 500 steps and at the end, drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6 explains them).
 
 # %% tags=["fold"]
-# @title The ledger: after 500 steps and at the end
+# @title Three networks, and what the third one wrote
 def recorded_mean(experiment, row, metric):
     """Mean over the seeds."""
     return ledger.summary(experiment, row, metric)[0]
 
 
 stages = ledger.load("shakespeare-weights")["runs"][0]["results"]
+as_large = f"{stages['GPT']['parameters']:,}"
+table(
+    ["", "learned from", "parameters", "steps", "where"],
+    [
+        ["`gpt`", "docstrings", f"{number_of_parameters(gpt):,}", f"{steps:,}", "this page, up to here"],
+        ["the early one", "plays", as_large, f"{ledger.load('gpt-sampling')['config']['steps']:,}",
+         "the first screen (the first part of the speaker's training, repeated)"],
+        ["the **speaker**", "plays", as_large, f"{stages['GPT']['steps']:,}", "from here on"],
+    ],
+)
 for stage in (stages["early"], stages["GPT"]):
     minutes = f"{stage['seconds'] / 60:.0f} minutes, {stage['steps']:,} steps"
     stage_bits = metrics.bits(stage["valid_loss"])
@@ -564,9 +588,9 @@ best_n = min(by_n, key=by_n.get)
 print(f"speaker {stage_bits:.2f}, best table (n = {best_n}) {by_n[best_n]:.2f} bits per new character")
 
 # %% [markdown]
-# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text. (The tables read eight tenths of the plays, the speaker nine; but every position of its windows counts, also those with few characters before them.)
+# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text. (The comparison is not quite even. The speaker trained on nine tenths of the plays, the tables on eight. But the speaker is also scored at the start of its windows, where it has little to go on.)
 #
-# It was trained as the library's `GPT`, another implementation of the same network; its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 60 lines, and must give the same logits there:
+# It was trained as the library's `GPT`, another implementation of the same network; its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 50 lines, and must give the same logits there:
 
 # %% tags=["nbval-ignore-output"]
 library_speaker, characters = pretrained.load_shakespeare()  # the library's GPT
@@ -592,7 +616,7 @@ print(sample(speaker, "GREMIO:\n", 240, by_chance, characters))
 # %% [markdown]
 # **It writes:** speakers, lines, and mostly real words, but little sense. *Going deeper* says how its weights began, compares it with six others on the plays, and shows why the measure is per character.
 #
-# *A good place to stop for today.* You have built, checked and trained a GPT, and heard it. Exercise 13.1 looks, for 25 minutes, at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
+# *A good place to stop for today.* You have seen a GPT built, checked and trained, and heard it. Exercise 13.1 looks, for 25 minutes, at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 
 # %% [markdown]
 # ### Exercise 13.1 · Implement: the gradient of a tied table
@@ -680,7 +704,7 @@ for place, text in places.items():
     left = top_k_top_p(scores_at[place], top_p=0.9).isfinite()  # the others are -inf
     nucleus[place] = int(left.sum())
 
-figures.next_characters(scores_at, nucleus)
+figures.next_characters(characters, scores_at, nucleus)
 guess_2.compare("{} inside the word, {} at the start".format(*nucleus.values()))
 five = scores_at["inside a word"].topk(5).values.softmax(dim=-1)  # what top-k 5 leaves
 print(f"inside, top-k's four less likely get {five[1:].sum():.3f} of the draws")
@@ -728,7 +752,7 @@ claim(
 
 
 # %% [markdown]
-# In these texts likelihood and variety pull, nearly always, in opposite directions. And real text is not what the speaker considers likeliest: the speaker finds it even more surprising than text drawn by pure chance. (For a perfect model both would be equal; the gap is what the speaker lacks.) Always taking the likeliest is farthest from real text in both measures, though nearly all of its words are real.
+# In these texts likelihood and variety pull, nearly always, in opposite directions. And real text is not what the speaker considers likeliest: the speaker finds it even more surprising than text drawn by pure chance. (For a perfect model both would be equal on average; the gap shows that the speaker is not perfect, not by how much.) Always taking the likeliest is farthest from real text in both measures, though nearly all of its words are real.
 #
 # Where variety matters, draw by chance, from a distribution that is cut or cooled; how much depends on what the text is for. In the library, `generate` is `continue_text`, and `sample_tokens` holds all the rules.
 #
@@ -793,7 +817,7 @@ ch13.top_p(top_p)
 #
 # Difficulty ●●○○○ · 25 minutes · needs section 6
 #
-# Change the options in the cell: temperature from 0.3 to 2, `top_k`, `top_p`, both together. Then explain in a few sentences: (a) Why does greedy decoding get caught in a loop, and why does the speaker repeat less than half as much at a temperature of 0.3? (*Going deeper* measures it, after eight names.) (b) Why is top-p with p = 0.9 hardly different from pure sampling where the model is sure, and very different where it is not? (c) A program writes 1,000 tokens, and at every step 0.5 % of the probability is on nonsense. How likely is a text without nonsense under pure sampling? (d) Which dials would you choose for code, for names of new products, and for estimating how good the model is?
+# Change the options in the cell: temperature from 0.3 to 2, `top_k`, `top_p`, both together. Then explain in a few sentences: (a) Why does greedy decoding get caught in a loop, and why does the speaker repeat less than half as much at a temperature of 0.3? (*Going deeper* measures it, after eight names.) (b) Why is top-p with p = 0.9 hardly different from pure sampling where the model is sure, and very different where it is not? (c) A program writes 1,000 tokens, and at every step 0.5 % of the probability is on nonsense. How likely is a text without nonsense under pure sampling? (d) Which dials would you choose for code, for product names, and for estimating how good the model is?
 
 # %% tags=["nbval-ignore-output"]
 options = {"temperature": 0.8, "top_k": None, "top_p": 0.95}  # your turn
@@ -869,7 +893,7 @@ class CachedAttention(CausalAttention):
         k, v = cache.append(k, v)  # (B, H, S, K), of all tokens
         scores = q @ k.mT / k.shape[-1] ** 0.5  # (B, H, T, S)
         T, S = scores.shape[-2:]
-        past = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+        past = torch.ones_like(scores[0, 0], dtype=torch.bool).tril(S - T)
         weights = scores.masked_fill(~past, -torch.inf).softmax(dim=-1)
         found = (weights @ v).transpose(1, 2).flatten(2)  # (B, T, D)
         return self.out_proj(found)
@@ -893,6 +917,7 @@ class CachedBlock(Block):
 class CachedGPT(PlainGPT):
     def forward(self, ids, caches):  # new ids (B, T), a cache for each block
         kept, T = caches[0].length, ids.shape[1]
+        assert kept + T <= self.L, "the context is full"
         x = self.embedding(ids) + self.positions[kept : kept + T]
         for block, cache in zip(self.blocks, caches):
             x = block(x, cache)  # (B, T, D)
@@ -920,9 +945,30 @@ print("in parts equals at once:", largest < 1e-11)
 # %% [markdown]
 # Nothing changed, as long as the text fits into the context. Once the oldest token drops out, every other has a new position, and all keys and values change.
 #
+# So it can write. The loop is `continue_text`, but after the prompt the model reads the newest token alone. With the same random numbers, both must write the same text:
+
+# %% tags=["nbval-ignore-output"]
+@torch.no_grad()
+def continue_cached(model, ids, steps, choose):  # ids (B, T)
+    caches, new = [Cache() for _ in model.blocks], ids  # first the whole prompt
+    for _ in range(steps):
+        logits = model(new, caches)[:, -1]  # (B, V), of the last position
+        new = choose(logits)[:, None]  # (B, 1): all that is read next
+        ids = torch.cat([ids, new], dim=1)  # (B, T + 1)
+    return ids
+
+
+both_texts = []
+for model, write in ((uncached, continue_text), (cached, continue_cached)):
+    set_seed(0)
+    both_texts.append(write(model, ids_of("GREMIO:\n"), 120, by_chance))
+print("the same text:", torch.equal(*both_texts), end="\n\n")
+print(decode(both_texts[1][0].tolist(), characters))
+
+# %% [markdown]
 # ### How much does it save?
 #
-# The speaker writes 200 tokens in both ways; with the cache, it is given the newest token alone. **Without a cache, how many times as long as the first ten tokens do the last ten take, by their medians?**
+# The speaker writes 200 tokens in both ways. **Without a cache, how many times as long as the first ten tokens do the last ten take, by their medians?**
 
 # %%
 guess_3 = predict("the last ten's time over the first ten's, without a cache", ...)
@@ -964,7 +1010,7 @@ claim(
 
 
 # %% [markdown]
-# **The gain is time.** Without a cache the $t$-th token costs a forward pass over $t$ tokens, so a text of $T$ tokens costs about $T^2/2$ token passes; with it, $T$. By this count the last ten of our 200 tokens take about 35 times as long as the first ten. At this size fixed costs, which even a single token pays, hide most of it.
+# **The gain is time.** Without a cache the $t$-th token costs a forward pass over $t$ tokens, so a text of $T$ tokens costs about $T^2/2$ token passes; with it, $T$. By this count the last ten of our 200 tokens take about 35 times as long as the first ten. At this size fixed costs, which even a single token pays, probably hide most of it.
 #
 # **The price is memory.** Keys and values, in each of `N` blocks, for `B` texts of $S$ tokens, `D` numbers each: $2\,N B S D$ numbers. (The heads do not appear: together they make `D`.) The speaker, with its full context of 256, keeps 262,144 numbers for each text, a megabyte. The smallest GPT-2, with 12 blocks, D = 768 and a context of 1,024, keeps 18.9 million numbers for each text. In 16 bits these are 38 megabytes, and seven such texts outweigh the model's weights.
 
@@ -1016,78 +1062,9 @@ ch13.cached_step(cached_step)
 
 
 # %% [markdown]
-# ## 8 · Weights in GPT-2's layout
+# ## 8 · From GPT to GPT-3
 #
-# Your lines took the speaker's weights. Can they take GPT-2's? They compute the same function. So only the layout of the stored tensors must be translated. A checkpoint is a folder with the sizes and the tensors. Here is the speaker's, written in GPT-2's layout:
-
-# %%
-with tempfile.TemporaryDirectory() as folder:
-    library_speaker.save_pretrained(folder)  # in GPT-2's layout
-    sizes, stored = huggingface.read(folder)
-tensors = {name.removeprefix("transformer."): t for name, t in stored.items()}
-print(*list(tensors)[:6], "...")
-for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc"):
-    print(f"{name:11}", tuple(tensors[f"h.0.{name}.weight"].shape))
-print("our in_proj", tuple(speaker.blocks[0].attn.in_proj.weight.shape))
-
-# %% [markdown]
-# Two things differ. The names: a block is called `h`, and so on. And the matrices of the blocks stand *transposed*: GPT-2's code keeps (in, out), torch's linear layer (out, in). So we go through our parameters, find each one's name there, and turn the matrices:
-
-# %%
-names_there = {"embedding": "wte", "norm.": "ln_f."}
-names_there["positions"] = "wpe.weight"  # a bare parameter: the whole name
-names_there |= {"blocks": "h", "ln1": "ln_1", "ln2": "ln_2", "in_proj": "c_attn"}
-names_there |= {"out_proj": "c_proj", "mlp.0": "mlp.c_fc", "mlp.2": "mlp.c_proj"}
-
-
-@torch.no_grad()
-def from_gpt2(sizes, tensors, turned=("c_attn", "c_proj", "c_fc")):
-    keys = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
-    model = PlainGPT(*(sizes[key] for key in keys), Block)
-    for name, p in model.named_parameters():  # the tied table comes once
-        for ours, theirs in names_there.items():
-            name = name.replace(ours, theirs)
-        tensor = tensors[name]
-        if tensor.ndim == 2 and any(part in name for part in turned):
-            tensor = tensor.T
-        p.copy_(tensor)
-    return model
-
-
-# %% [markdown]
-# A square matrix such as `attn.c_proj` fits either way, so a right shape proves nothing. We load the folder twice, once with that one forgotten, and ask for the speaker's logits:
-
-# %%
-forgetful = ("c_attn", "mlp.c_proj", "c_fc")  # attn.c_proj stays as it is
-all_turned = from_gpt2(sizes, tensors)
-one_forgotten = from_gpt2(sizes, tensors, turned=forgetful)
-for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten)):
-    with torch.no_grad():
-        same = torch.allclose(loaded(morrow), speaker(morrow), atol=1e-3)
-    print(f"{name:13} the speaker's logits: {same}")
-    set_seed(0)
-    print(sample(loaded, "GREMIO:\n", 60, by_chance, characters), end="\n\n")
-
-# %% [markdown]
-# Nothing failed, and the second model writes nonsense. **Equal logits with an independent implementation are strong evidence.** (For the library's `GPT`, the course's tests compare with Hugging Face's code for GPT-2, on random weights.)
-#
-# The same function loads the real GPT-2. With a network, these lines fetch about 550 megabytes and let it write; they are not run on this page:
-#
-# ```python
-# sizes, stored = huggingface.read("gpt2")
-# tensors = {name.removeprefix("transformer."): t for name, t in stored.items()}
-# gpt2, tokenizer = from_gpt2(sizes, tensors), huggingface.tokenizer("gpt2")
-# prompt = torch.tensor([tokenizer.encode("The meaning of life is").ids])
-# rule = functools.partial(sample_tokens, top_p=0.9)
-# print(tokenizer.decode(continue_text(gpt2, prompt, 30, rule)[0].tolist()))
-# ```
-#
-# Run them with a network, and your 60 lines should write 30 tokens of English, other ones each time. *Going deeper* explains GPT-2's tokens.
-
-# %% [markdown]
-# ## 9 · From GPT to GPT-3
-#
-# What lies between your GPT and GPT-3? The network changed little: GPT-2 moved the norms before the parts, and in GPT-3 every second layer attends to a band of nearby tokens. What changed is the size, and how a task is given:
+# What lies between your GPT and GPT-3? The network changed little: GPT-2 moved the norms before the parts and added the last one; in GPT-3 every second layer attends to a band of nearby tokens. What changed is the size, and with it how a task is given:
 
 # %%
 diagrams.show("three_uses")
@@ -1099,10 +1076,10 @@ diagrams.show("three_uses")
 # | GPT-2, 2019 | up to 1.56 billion | 48 × 1600 | 1,024 | 8 million web pages | *prompted*: as text before the answer (mostly zero-shot) |
 # | GPT-3, 2020 | up to 175 billion | 96 × 12288 | 2,048 | 300 billion tokens | the same, with a few solved examples (few-shot) |
 #
-# A prompt needs no new weights: "translate" or a list of examples *is* text, and its continuation is the answer. Web pages contain translations, and questions with answers; a model that predicts them well should have learned something of translating and answering. (*Going deeper* has a toy.)
+# A prompt needs no new weights: "translate" or a list of examples *is* text, and its continuation is the answer. Web pages contain translations, and questions with answers; a model that predicts them well should have learned something of both. (*Going deeper* has a toy.)
 
 # %% [markdown]
-# ### What does such a size cost?
+# ## 9 · What does such a size cost?
 #
 # $P$ is the number of **parameters**, $M$ that of **training tokens**. A token meets each matrix weight once, and the table once, at the output, for one multiplication and one addition: about $2P$ floating-point operations (FLOPs) forward. Backward there are two products for each weight, for the gradient of the input and for that of the weight: $4P$. Together
 #
@@ -1110,23 +1087,24 @@ diagrams.show("three_uses")
 #
 # How is a fixed $C$ best spent? Hoffmann et al. (2022, *Chinchilla*) trained more than 400 models and found that $P$ and $M$ should grow equally. From their tables a rule is read: **about 20 tokens per parameter.** Then $C = 120 P^2$.
 #
-# First the speaker. Its tokens are 12 passes over a million characters, and at its size attention's own products, which $6PM$ leaves out, add nearly a third. Then GPT-3 with $P = 1.75 \cdot 10^{11}$ and $M = 3 \cdot 10^{11}$. How long would 1,024 GPUs of 2020, at 40 % of their peak, take for GPT-3 (A100: $3.12 \cdot 10^{14}$ FLOPs a second)?
+# Here are the speaker, GPT-3, and a model that would spend GPT-3's FLOPs by the rule. How long would 1,024 GPUs of 2020, at 40 % of their peak, take for GPT-3 (A100: $3.12 \cdot 10^{14}$ FLOPs a second)?
 
 # %%
-P, M = number_of_parameters(speaker), stages["GPT"]["tokens"]
-minutes = stages["GPT"]["seconds"] / 60  # on one core
-products = 3 * 4 * 4 * 256 * 128 * M  # attention's own: 4·N·T·D forward, twice back
-print(f"speaker: {6 * P * M:.2e} FLOPs, attention's products {products:.2e}, ", end="")
-print(f"{minutes:.0f} minutes")
-print(f"tokens per parameter: {M / P:.1f}")
 gpt3 = 6 * 1.75e11 * 3e11  # FLOPs
-days_of_gpt3 = gpt3 / (1024 * 0.4 * 3.12e14) / 86400  # 1,024 GPUs at 40 %
-print(f"GPT-3: {gpt3:.2e} FLOPs, {days_of_gpt3:.0f} days")
-print(f"tokens per parameter: {3e11 / 1.75e11:.1f}")
 by_rule = math.sqrt(gpt3 / 120)  # parameters, for the same FLOPs
-print(f"by the rule of 20: {by_rule:.1e} parameters, {20 * by_rule:.1e} tokens")
+runs = {"the speaker": (number_of_parameters(speaker), stages["GPT"]["tokens"])}
+runs |= {"GPT-3": (1.75e11, 3e11), "by the rule": (by_rule, 20 * by_rule)}
+for name, (P, M) in runs.items():
+    print(f"{name:11} {P:.1e} parameters, {M:.1e} tokens", end=" ")
+    print(f"({M / P:4.1f} for each): {6 * P * M:.2e} FLOPs")
+minutes = stages["GPT"]["seconds"] / 60
+days_of_gpt3 = gpt3 / (1024 * 0.4 * 3.12e14) / 86400  # 1,024 GPUs at 40 %
+print(f"the speaker took {minutes:.0f} minutes on one core, ", end="")
+print(f"GPT-3 would take {days_of_gpt3:.0f} days on the GPUs")
 
 # %% [markdown]
+# (For the speaker, attention's own products, which $6PM$ leaves out, add nearly a third.)
+#
 # **Memory.** For each parameter, training with Adam holds the weight, its gradient and two moments. In float32 that is sixteen bytes: 2.8 terabytes for GPT-3, before the first activation is kept (chapter 10). So the work is shared among many GPUs (*Going deeper*).
 
 # %% [markdown]
@@ -1186,8 +1164,75 @@ ch13.training_run(training_run)
 # %% [markdown]
 # ## 10 · Your GPT writes
 #
-# Do your parts work together? You have them all: model, loss, training, rules, cache, weights.
+# Nobody needs to pay this twice: trained weights are published, GPT-2's among them. Your lines compute the same function. So only the layout of the stored tensors must be translated. A checkpoint is a folder with the sizes and the tensors. Here is the speaker's, written in GPT-2's layout:
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    library_speaker.save_pretrained(folder)  # in GPT-2's layout
+    sizes, stored = huggingface.read(folder)
+tensors = {name.removeprefix("transformer."): t for name, t in stored.items()}
+print(*list(tensors)[:6], "...")
+for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc"):
+    print(f"{name:11}", tuple(tensors[f"h.0.{name}.weight"].shape))
+print("our in_proj", tuple(speaker.blocks[0].attn.in_proj.weight.shape))
+
+# %% [markdown]
+# Two things differ. The names: a block is called `h`, and so on. And the matrices of the blocks stand *transposed*: GPT-2's code keeps (in, out), torch's linear layer (out, in). So we go through our parameters, find each one's name there, and turn the matrices:
+
+# %%
+names_there = {"embedding": "wte", "norm.": "ln_f."}
+names_there["positions"] = "wpe.weight"  # a bare parameter: the whole name
+names_there |= {"blocks": "h", "ln1": "ln_1", "ln2": "ln_2", "in_proj": "c_attn"}
+names_there |= {"out_proj": "c_proj", "mlp.0": "mlp.c_fc", "mlp.2": "mlp.c_proj"}
+
+
+@torch.no_grad()
+def from_gpt2(sizes, tensors, turned=("c_attn", "c_proj", "c_fc")):
+    keys = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+    model = PlainGPT(*(sizes[key] for key in keys), Block)
+    for name, p in model.named_parameters():  # the tied table comes once
+        for ours, theirs in names_there.items():
+            name = name.replace(ours, theirs)
+        tensor = tensors[name]
+        if tensor.ndim == 2 and any(part in name for part in turned):
+            tensor = tensor.T
+        p.copy_(tensor)
+    return model
+
+
+# %% [markdown]
+# A square matrix such as `attn.c_proj` fits either way, so a right shape proves nothing. We load the folder twice, once with that one forgotten, and ask for the speaker's logits:
+
+# %%
+forgetful = ("c_attn", "mlp.c_proj", "c_fc")  # attn.c_proj stays as it is
+all_turned = from_gpt2(sizes, tensors)
+one_forgotten = from_gpt2(sizes, tensors, turned=forgetful)
+for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten)):
+    with torch.no_grad():
+        same = torch.allclose(loaded(morrow), speaker(morrow), atol=1e-3)
+    print(f"{name:13} the speaker's logits: {same}")
+    set_seed(0)
+    print(sample(loaded, "GREMIO:\n", 60, by_chance, characters), end="\n\n")
+
+# %% [markdown]
+# Nothing failed, and the second model writes nonsense. **Equal logits with an independent implementation are strong evidence.** (For the library's `GPT`, the course's tests compare with Hugging Face's code for GPT-2, on random weights.)
 #
+# The same function should load the real GPT-2. These lines need a network, to fetch about 550 megabytes; they are not run on this page:
+#
+# ```python
+# sizes, stored = huggingface.read("gpt2")
+# tensors = {name.removeprefix("transformer."): t for name, t in stored.items()}
+# gpt2, tokenizer = from_gpt2(sizes, tensors), huggingface.tokenizer("gpt2")
+# prompt = torch.tensor([tokenizer.encode("The meaning of life is").ids])
+# rule = functools.partial(sample_tokens, top_p=0.9)
+# print(tokenizer.decode(continue_text(gpt2, prompt, 30, rule)[0].tolist()))
+# ```
+#
+# Run them, and your 50 lines should write 30 tokens of English, other ones each time. (*Chapter 14* shows a published model of a later kind at work in the course's code.)
+#
+# Do the parts you wrote in the exercises work together, too?
+
+# %% [markdown]
 # ### Exercise 13.8 · Assemble: your GPT writes
 #
 # Difficulty ●●●●● · 60 minutes · needs sections 3, 6 and 7, and exercises 13.3 and 13.5
@@ -1269,10 +1314,11 @@ class OwnGPT:
 ch13.own_gpt(OwnGPT)
 
 # %% [markdown]
-# Now Shakespeare. Change the beginning (in the plays, capitals and a colon announce a speaker) and the two dials.
+# Now Shakespeare. (Until 13.8 is written, the chapter's own parts write in its place.) Change the beginning (in the plays, capitals and a colon announce a speaker) and the two dials.
 
 # %% tags=["nbval-ignore-output"]
 beginning, draws = "GREMIO:\n", torch.Generator().manual_seed(0)
+dials = {"temperature": 0.8, "top_p": 0.95}
 
 
 def draw_one(probs):  # by_chance, on probabilities
@@ -1280,21 +1326,23 @@ def draw_one(probs):  # by_chance, on probabilities
 
 
 try:
+    yours = OwnGPT(pretrained.weights_by_layer(library_speaker), num_heads=4)
+    first_ids, writer = encode(beginning, characters), "13.8"
     with torch.no_grad():
-        yours = OwnGPT(pretrained.weights_by_layer(library_speaker), num_heads=4)
-        first_ids = encode(beginning, characters)
-        written = yours.write(first_ids, 240, 0.8, 0.95, choose=draw_one)
-        print(beginning + decode(written, characters))
+        written = yours.write(first_ids, 240, *dials.values(), choose=draw_one)
 except NotImplementedError:
-    print("Not yet: this needs exercise 13.8.")
+    rule = functools.partial(sample_tokens, generator=draws, **dials)
+    whole_ids = continue_cached(cached, ids_of(beginning), 240, rule)[0]
+    written, writer = whole_ids[len(beginning) :].tolist(), "sections 3, 6 and 7"
+print(f"by {writer}:\n\n{beginning}{decode(written, characters)}")
 
 # %% [markdown]
 # ## Summary
 #
-# 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 60 lines. The tied table's gradient is the sum of both uses.
+# 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 50 lines. The tied table's gradient is the sum of both uses.
 # 2. The first loss should be about $\ln V$, and its gradient at the logits is softmax minus one-hot.
 # 3. Decoding is a choice of its own. Always taking the likeliest token tends to go round in circles; temperature tilts, top-k cuts by number, top-p by probability.
-# 4. While the text fits into the context, keys and values of the past do not change, so they are kept: $2NBSD$ numbers. Equal logits are strong evidence for a cache and, if an independent implementation gives them, for loaded weights.
+# 4. While the text fits into the context, keys and values of the past do not change, so they are kept: $2NBSD$ numbers. Equal logits are strong evidence that a cache is right. For loaded weights they are, too, if an independent implementation gives them.
 # 5. Training takes about $6PM$ FLOPs, without attention's own products, and with Adam in float32 16 bytes per parameter, plus activations. For the lowest loss at fixed training FLOPs, the rule is about 20 tokens per parameter.
 #
 # ## Where next
@@ -1315,7 +1363,7 @@ except NotImplementedError:
 # %% [markdown]
 # ## Going deeper
 #
-# Each part answers one question. The first two belong to section 3, the next four to section 4 and three more to section 5; then come three for section 6, five for section 7, three for sections 9 and 8, and the others are about training and scale.
+# Each part answers one question. The first two belong to section 3, the next four to section 4 and three more to section 5; then come three for section 6, five for section 7, three for sections 8 and 10, and the others are about training and scale.
 
 # %% [markdown] tags=["deeper"]
 # ### How far do the logits move, and how near is the library?
@@ -1800,7 +1848,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### An error you will meet: every new token believes it is the first
 #
-# New tokens stand after those that are kept; section 7's line with `self.positions` says so. Here are its 40 characters again, the last one by itself, with that forgotten and with it:
+# New tokens stand after those that are kept; section 7's line with `self.positions` says so. Here are its 40 characters again, the last one by itself, first without the offset, then with it:
 
 # %%
 with torch.no_grad():
@@ -1859,7 +1907,7 @@ for opening, written_ids in zip(openings, three_texts):
 # %% [markdown] tags=["deeper"]
 # ### Do the counts hold in GPT-2's four sizes?
 #
-# Section 7 counts the numbers in a cache, $2NBSD$, and section 9's table the parameters. We build the four published models without their numbers (on torch's `meta` device), and count:
+# Section 7 counts the numbers in a cache, $2NBSD$, and section 8's table the parameters. We build the four published models without their numbers (on torch's `meta` device), and count:
 
 # %% tags=["fold"]
 # @title Checked: the formula, in GPT-2's four sizes
@@ -2022,7 +2070,7 @@ claim(
 # %% [markdown] tags=["deeper"]
 # ### What is in a folder of weights?
 #
-# A checkpoint is a folder: the sizes in `config.json`, the tensors in `model.safetensors` (numbers only; never open a pickle from a stranger). Our model has what distinguishes GPT-2 from the Transformer of 2017: one causal stack in place of two, Pre-LN, GELU, learned positions, a start scaled by depth, no factor $\sqrt D$ after the embedding. So we write it in section 8's layout, and load it back:
+# A checkpoint is a folder: the sizes in `config.json`, the tensors in `model.safetensors` (numbers only; never open a pickle from a stranger). Our model has what distinguishes GPT-2 from the Transformer of 2017: one causal stack in place of two, Pre-LN, GELU, learned positions, a start scaled by depth, no factor $\sqrt D$ after the embedding. So we write it in section 10's layout, and load it back:
 
 # %%
 saved = to_library(gpt)
@@ -2034,7 +2082,7 @@ with torch.no_grad():
     print("equal logits:", torch.equal(loaded(forty), saved(forty)))
 
 # %% [markdown]
-# Equal logits prove little here, since two opposite errors in writing and reading would cancel. An independent implementation tells more: with `likeliest` as the rule, section 8's last lines must print the 30 tokens that Hugging Face's own GPT-2 writes greedily.
+# Equal logits prove little here, since two opposite errors in writing and reading would cancel. An independent implementation tells more: with `likeliest` as the rule, section 10's lines for GPT-2 must print the 30 tokens that Hugging Face's own GPT-2 writes greedily.
 
 # %% [markdown] tags=["deeper"]
 # ### What does 6·P·M leave out?
@@ -2046,6 +2094,11 @@ with torch.no_grad():
 claim(
     "With section 9's $P$ and $M$, $6PM$ is the published $3.14 \\cdot 10^{23}$ FLOPs of GPT-3 to within 1 %; by the rule of 20 these FLOPs would train a model of about a third of its size.",
     abs(gpt3 / 3.14e23 - 1) < 0.01 and 0.28 < by_rule / 1.75e11 < 0.35,
+)
+own_products = 3 * 4 * 4 * 256 * 128  # 4·N·T·D a token forward, twice that backward
+claim(
+    "For the speaker, attention's own products add more than 30 % to $6P$, and less than a third.",
+    0.3 < own_products / (6 * number_of_parameters(speaker)) < 1 / 3,
 )
 markdown("The paper counts in the same way: this checks section 9's inputs, not the formula. A FLOP counter checks the formula, below.")
 

@@ -16,8 +16,8 @@ def three_uses():
     ax = canvas(16, 8.2)
     examples = "the dog = le chien\nthe house = la maison\nthe bread ="
     rows = [
-        (6.9, "GPT, 2018\nfine-tuning", "great , i loved every minute", True, "positive"),
-        (4.1, "GPT-2, 2019\nzero-shot", "in French , bread is called", False, "le pain"),
+        (6.9, "GPT, 2018\nfine-tuning", "great, I loved every minute", True, "positive"),
+        (4.1, "GPT-2, 2019\nzero-shot", "in French, bread is called", False, "le pain"),
         (1.3, "GPT-3, 2020\nfew-shot", examples, False, "le pain"),
     ]
     for y, name, text, head, out in rows:

@@ -70,28 +70,31 @@ def bits_by_n(ngram_bits, gpt_bits):
     )
 
 
-def next_characters(logits, kept):
-    """Probabilities of the next character by rank at three temperatures, and where top-k 5 and top-p 0.9 cut.
+def next_characters(characters, logits, kept, most=20):
+    """Probabilities of the likeliest next characters as bars; what top-p 0.9 keeps in colour, and where top-k 5 cuts.
 
     `logits` holds those of the next character at each named place; `kept` how many characters top-p leaves there.
     """
-    axes = plots.grid(1, len(logits), height=3.0, sharey=True)[0]
+    shown = {"\n": "↵", " ": "␣"}
+    axes = plots.grid(1, len(logits), height=2.8)[0]
     for ax, (name, scores) in zip(axes, logits.items(), strict=True):
-        for temperature, kind in ((0.5, "gradient"), (1.0, "ink"), (2.0, "hidden")):
-            curve = (scores / temperature).softmax(-1).sort(descending=True).values[:25]
-            ax.plot(range(1, 26), curve, color=plots.COLORS[kind], label=f"temperature {temperature:g}")
-        ax.axvline(5.5, color=plots.COLORS["attention"], linestyle="--", label="top-k 5 cuts here")
-        ax.axvline(kept[name] + 0.5, color=plots.COLORS["output"], linestyle=":", label="top-p 0.9 cuts here")
-        ax.set(title=name, xlabel="character, by rank", yscale="log", ylim=(1e-5, 1.5))
+        probabilities, order = scores.softmax(-1).sort(descending=True)
+        colors = [plots.COLORS["output" if rank < kept[name] else "muted"] for rank in range(most)]
+        ax.bar(range(most), probabilities[:most], color=colors)
+        ax.axvline(4.5, color=plots.COLORS["attention"], linestyle="--")
+        ax.annotate("top-k 5 cuts here", (4.5, 0.94), xytext=(4, 0), textcoords="offset points", fontsize=8,
+                    xycoords=("data", "axes fraction"), color=plots.COLORS["attention"])  # fmt: skip
+        names = [characters[i] for i in order[:most].tolist()]
+        ax.set_xticks(range(most), [shown.get(character, character) for character in names], fontsize=8)
+        ax.set(title=name, xlabel="next character, likeliest first", ylim=(0, 1.15 * probabilities[0].item()))
     axes[0].set_ylabel("probability")
-    axes[1].legend(fontsize=8, loc="lower left", frameon=True, framealpha=1, edgecolor="none")
     show(
         axes[0],
-        alt="Two panels, probability on a logarithmic axis against rank. Left the first character has nearly all; "
-        "right the curve falls slowly. Three temperatures tilt the curve; a dashed line at rank 5 in both, a dotted "
-        "line at the first ranks on the left and far to the right in the other.",
-        caption="What does each dial cut? Temperature tilts the whole curve and cuts nothing. Top-k cuts at the same "
-        "rank everywhere; top-p where the model's certainty puts it, drawn here for temperature 1 only.",
+        alt="Two panels of bars, the probabilities of the likeliest next characters; a dashed line after the fifth. "
+        "Inside a word the first bar is nearly 1 and the only one in colour. Where a speech begins the bars fall "
+        "slowly, and many of them, far beyond the dashed line, are in colour.",
+        caption="What does each rule keep? Top-k 5 the five to the left of the dashed line, in both places; top-p 0.9 "
+        "the coloured ones: few where the model is sure, many where it is not. (The scales differ.)",
     )
 
 
