@@ -4,13 +4,16 @@ Each check asks for the properties of a right answer first; if one fails, it loo
 they would give, and names the one it recognises. Notebook: 09.
 """
 
+import contextlib
 import math
 from itertools import product
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from course_lib import attention, transformer, transformer_models
 from course_lib.exercises import (
     Written,
     Wrong,
@@ -23,6 +26,7 @@ from course_lib.exercises import (
     guarded,
     near,
     precision,
+    ready_made,
 )
 from course_lib.generate import greedy
 from course_lib.positional import sinusoidal_table
@@ -757,13 +761,6 @@ def _whole_weights(source_size, target_size, D, F_, N, seed):
     return {name: 3 * draw(name, shape) for name, shape in tables.items()} | stacks
 
 
-class _Shared(dict):
-    """Weights that are to be trained: who copies them gets the same ones."""
-
-    def __deepcopy__(self, memo):
-        return self
-
-
 def _tensors(weights):
     """All tensors of a model, in a fixed order."""
     layers = [*weights["encoder"], *weights["decoder"]]
@@ -913,19 +910,61 @@ def own_transformer(student):
     weights = _whole_weights(11, 9, 6, 10, 2, seed=91)
     model = student(_copied(weights), H)
     memory = _expect_memory(model, weights, H, source, real)
-    _expect_logits(model, weights, H, target_in, memory, real)
     wide = F.pad(source, (0, 2), value=4), F.pad(real, (0, 2), value=False)
-    got = guarded(model.decode)(target_in, guarded(model.encode)(*wide), wide[1])
-    if not close(got, _decoded(weights, H, target_in, memory, real)):
-        raise Wrong("two more columns of padding in the source change the logits; `real` says what is padding, not the "
-                    "ids")  # fmt: skip
+    more = "two more columns of padding in the source change {}; `real` says what is padding, not the ids"
+    read = guarded(model.encode)(*wide)
+    if not close(read[wide[1]], memory[real]):
+        raise Wrong(more.format("the memory"))
     other = _whole_weights(11, 9, 6, 10, 3, seed=92)
     got = guarded(student(_copied(other), 3).encode)(source, real)[real]
     if not close(got, _encoded(other, 3, source, real)[real]):
         raise Wrong("right for 2 heads and 2 layers, wrong for 3 and 3: is one of the numbers written in your code?")
-    _expect_update(student, weights, H, source, real)
-    _expect_words(student, _whole_weights(11, 9, 6, 10, 2, seed=820), H, [10, 9, 7], eos=7)
+    with _next("encode is right; next: decode"):
+        _expect_logits(model, weights, H, target_in, memory, real)
+        got = guarded(model.decode)(target_in, read, wide[1])
+    if not close(got, _decoded(weights, H, target_in, memory, real)):
+        raise Wrong(more.format("the logits"))
+    with _next("encode and decode are right; next: learn"):
+        _expect_update(student, weights, H, source, real)
+    with _next("encode, decode and learn are right; next: translate"):
+        _expect_words(student, _whole_weights(11, 9, 6, 10, 2, seed=820), H, [10, 9, 7], eos=7)
     _expect_translation(student)
+    layer = _layer_used(student, weights, H, source, real, target_in)
+    if layer:
+        raise Wrong(f"all numbers are right, but a layer of {layer[0]} is used, {layer[1]}, which is not allowed here: "
+                    "write it from the tensors that are handed over, with functions of torch")  # fmt: skip
+
+
+@contextlib.contextmanager
+def _next(message):
+    """Say how far the answer has come, where a method is still to be written."""
+    try:
+        yield
+    except _StudentError as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            raise Wrong(message) from None
+        raise
+
+
+_LAYERS = (
+    nn.Linear, nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.MultiheadAttention, nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer,
+)  # fmt: skip
+_LIBRARY = (attention.MultiHeadAttention, transformer, transformer_models)
+
+
+def _layer_used(student, weights, H, source, real, target_in):
+    """Whose layer an answer calls, and which: ("nn", "LayerNorm"); None if it calls none."""
+
+    def read_and_write():
+        model = student(_copied(weights), H)
+        guarded(model.decode)(target_in, guarded(model.encode)(source, real), real)
+
+    for whose, layers in (("the library", _LIBRARY), ("nn", _LAYERS)):
+        name = ready_made.called(read_and_write, [((), {})], library=layers)
+        if name:
+            return whose, name
+    return None
 
 
 def _expect_memory(model, weights, H, source, real):
@@ -1008,8 +1047,9 @@ def _expect_update(student, weights, H, source, real):
 
         return updates(learn, _tensors(own)), _tensors(own)
 
-    mine = _Shared(_copied(weights, leaves=True))
-    losses = updates(guarded(student(mine, H).learn), _tensors(mine))
+    mine = _copied(weights, leaves=True)
+    build = guarded(lambda: student.__wrapped__(mine, H))  # the very tensors: `student` itself would get copies of them
+    losses = updates(guarded(build().learn), _tensors(mine))
     got = [expect_number(loss, "learn: the loss") for loss in losses]
     right, tensors = ours()
     if not close(got[0], right[0]):
@@ -1030,13 +1070,18 @@ def _expect_update(student, weights, H, source, real):
                         "used, is asked for")  # fmt: skip
         raise Wrong("learn: encode and decode are right, the loss is not the mean cross-entropy of the real words of "
                     "target_out")  # fmt: skip
+    right_now = close(got[1], right[1]) and all(map(close, _tensors(mine), tensors))
+    layer = None if right_now else _layer_used(student, weights, H, source, real, target_in)
+    if not right_now:
+        _is_cut_off(mine, layer)
     if close(got[1], got[0], 1e-9):
         if not all(map(torch.equal, _tensors(mine), _tensors(weights))):
             raise Wrong("learn: the step has moved the tensors that were handed over, and the loss stays what it was: "
                         "has your model copied them in __init__? Use the tensors themselves")  # fmt: skip
         raise Wrong("learn: after an update the loss is the same to nine digits, and no tensor that was handed over "
-                    "has moved: is there a backward, and a step? Or does your model hold copies of them?")  # fmt: skip
-    if close(got[1], right[1]) and all(close(a, b) for a, b in zip(_tensors(mine), tensors, strict=True)):
+                    "has moved: is there a backward, and a step? Or does your model hold copies of them"
+                    + (f", as a layer of {layer[0]} does ({layer[1]})?" if layer else "?"))  # fmt: skip
+    if right_now:
         if any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses):
             raise Wrong("learn: the loss that you return still holds the graph of its whole pass, and keeps it in "
                         "memory as long as somebody keeps the loss. Return a float")  # fmt: skip
@@ -1044,8 +1089,30 @@ def _expect_update(student, weights, H, source, real):
     kept_losses, kept = ours("kept")
     if close(got[1], kept_losses[1]) and all(close(a, b) for a, b in zip(_tensors(mine), kept, strict=True)):
         raise Wrong("learn: the gradients of the update before are still there: call zero_grad")
-    raise Wrong("learn: the loss is right, the weights after two updates are not. Is the gradient that of this loss "
-                "alone, and does it reach every tensor?")  # fmt: skip
+    raise Wrong("learn: the loss is right, the weights after two updates are not. " + (
+        f"A layer of {layer[0]} is used, {layer[1]}: its parameters are its own, so it cuts your tensors off" if layer
+        else "Is the gradient that of this loss alone, and does it reach every tensor?"))  # fmt: skip
+
+
+def _is_cut_off(weights, layer):
+    """Raise where no gradient came to some of the tensors: a layer stands in their place, or a parameter wraps them."""
+    still = [name for name, tensor in _named(weights) if tensor.grad is None]
+    if not 0 < len(still) < len(_tensors(weights)):  # none at all: no backward, or set to None at the end
+        return
+    if layer:
+        raise Wrong(f"learn: a layer of {layer[0]} is used, {layer[1]}, and no gradient comes to {still[0]}: the "
+                    "parameters of a layer are its own, so it cuts your tensors off. Use the tensors themselves, with "
+                    "functions in place of layers")  # fmt: skip
+    raise Wrong(f"learn: no gradient comes to {still[0]}: is it copied, detached, or wrapped in an nn.Parameter? Use "
+                "the tensor itself")  # fmt: skip
+
+
+def _named(weights):
+    """All tensors of a model, each with the name that a message gives it."""
+    yield from ((name, weights[name]) for name in ("source_table", "target_table"))
+    for side in ("encoder", "decoder"):
+        for i, p in enumerate(weights[side]):
+            yield from ((f"{side}[{i}]['{name}']", tensor) for name, tensor in p.items())
 
 
 def _expect_words(student, weights, H, source, eos):

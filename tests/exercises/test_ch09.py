@@ -4,6 +4,7 @@ A test here fails when a check accepts a wrong answer, rejects the reference, or
 different mistakes the same diagnosis.
 """
 
+import copy
 import math
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_lib.attention import MultiHeadAttention
 from course_lib.exercises import ch09
 from course_lib.positional import sinusoidal_table
 from tests.helpers.solutions import solution, verdict
@@ -375,6 +377,82 @@ def own(
     return OwnTransformer
 
 
+class BareNorms(own()):
+    """The right numbers; the norms are torch's layer without parameters."""
+
+    def norm(self, x, p, i):
+        return nn.LayerNorm(x.shape[2], elementwise_affine=False)(x) * p[f"gain{i}"] + p[f"offset{i}"]
+
+
+class WrappedNorms(own()):
+    """The norms are torch's layer, with the tensors wrapped in parameters."""
+
+    def norm(self, x, p, i):
+        layer = nn.LayerNorm(x.shape[2])
+        layer.weight, layer.bias = nn.Parameter(p[f"gain{i}"]), nn.Parameter(p[f"offset{i}"])
+        return layer(x)
+
+
+class WrappedTable(own()):
+    """The embedding of one side is torch's layer; its table still makes the logits."""
+
+    def embed(self, table, ids):
+        if table is self.w["target_table"]:
+            table = nn.Embedding.from_pretrained(table)(torch.arange(len(table)))
+        return super().embed(table, ids)
+
+
+class WrappedTables(own()):
+    def embed(self, table, ids):
+        return super().embed(nn.Embedding.from_pretrained(table)(torch.arange(len(table))), ids)
+
+
+class WrappedGains(own()):
+    """No layer; one tensor of each norm is wrapped in a parameter."""
+
+    def norm(self, x, p, i):
+        return F.layer_norm(x, x.shape[2:], nn.Parameter(p[f"gain{i}"]), p[f"offset{i}"])
+
+
+class AllWrapped(own()):
+    """A layer is used, and everything is copied before."""
+
+    def __init__(self, weights, num_heads):
+        super().__init__(copied(weights, detach=True), num_heads)
+
+    def norm(self, x, p, i):
+        return WrappedNorms.norm(self, x, p, i)
+
+
+class LibraryAttention(own()):
+    """The library's attention computes with the tensors themselves."""
+
+    def look(self, p, x, told, mask, name=""):
+        given = {"in_proj_weight": "in_proj_weight", "in_proj_bias": "in_proj_bias",
+                 "out_proj.weight": "out_weight", "out_proj.bias": "out_bias"}  # fmt: skip
+        given = {theirs: p[name + ours] for theirs, ours in given.items()}
+        layer = MultiHeadAttention(x.shape[2], self.H, dtype=x.dtype)
+        return torch.func.functional_call(layer, given, (x, told), {"mask": mask})
+
+
+class LongLogits(own()):
+    """The last two of more than six source tokens count as real, whatever `real` says."""
+
+    def decode(self, target_in, memory, real):
+        if memory.shape[1] > 6:
+            real = F.pad(real[:, :-2], (0, 2), value=True)
+        return super().decode(target_in, memory, real)
+
+
+def unwritten(method):
+    """A model that is right, but for a method that is still to be written."""
+
+    def to_do(self, *given):
+        raise NotImplementedError
+
+    return type("OwnTransformer", (own(),), {method: to_do})
+
+
 PLANTED = {
     "layer_norm": [
         ("eps and the variance are both off", norm(unbiased=True, place="outside")),
@@ -531,7 +609,18 @@ PLANTED = {
         ("decode: the sublayers are in the wrong order", own(in_order=True)),
         ("encode: the scores of attention are not divided", own(score="1")),
         ("encode: the scores of attention are divided by sqrt(D)", own(score="D")),
-        ("two more columns of padding", own(ids_tell=True)),
+        ("padding in the source change the memory", own(ids_tell=True)),
+        ("padding in the source change the logits", LongLogits),
+        ("encode is right; next: decode", unwritten("decode")),
+        ("encode and decode are right; next: learn", unwritten("learn")),
+        ("encode, decode and learn are right; next: translate", unwritten("translate")),
+        ("a layer of nn is used, LayerNorm, which is not allowed", BareNorms),
+        ("a layer of the library is used, MultiHeadAttention, which is not allowed", LibraryAttention),
+        ("LayerNorm, and no gradient comes to encoder[0]['gain1']: the parameters of a layer", WrappedNorms),
+        ("Embedding, and no gradient comes to source_table: the parameters of a layer", WrappedTables),
+        ("A layer of nn is used, Embedding: its parameters are its own, so it cuts your tensors off", WrappedTable),
+        ("or wrapped in an nn.Parameter", WrappedGains),
+        ("as a layer of nn does (LayerNorm)", AllWrapped),
         ("right for 2 heads and 2 layers", own(depth=2)),
         ("learn: padding counts in the loss", own(pad_counts=True)),
         ("learn: padding adds nothing to the loss, but is counted", own(all_places=True)),
@@ -680,9 +769,37 @@ def test_the_message_about_eps_is_true(constant):
     assert part in verdict(ch09.layer_norm, layer_norm)
 
 
-def test_detached_copies_are_suspected():
-    """Fails when a model that trains copies is told only that a backward or a step is missing; both are there."""
-    assert "hold copies" in verdict(ch09.own_transformer, own(clone=True, detach=True))
+@pytest.mark.parametrize(
+    "model",
+    [own(clone=True, detach=True), lambda weights, H: own()(copy.deepcopy(weights), H)],
+    ids=["detached", "deepcopy"],
+)
+def test_detached_copies_are_suspected(model):
+    """Fails when a model that trains copies passes, or is told only that a backward or a step is missing."""
+    assert "hold copies" in verdict(ch09.own_transformer, model)
+
+
+def test_an_untouched_method_before_the_first_that_is_right_is_not_attempted():
+    """Fails when a model whose encode is still to be written is said to have something right."""
+    assert verdict(ch09.own_transformer, unwritten("encode")) == "not attempted yet: own_transformer"
+
+
+def test_layers_without_weights_and_losses_are_welcome():
+    """Fails when the check refuses what holds no tensors of the model: ReLU, the loss, a module of one's own."""
+
+    class Activated(own()):
+        def think(self, x, p):
+            return nn.ReLU()(x @ p["weight1"].T + p["bias1"]) @ p["weight2"].T + p["bias2"]
+
+        def learn(self, optimizer, source, real, target_in, target_out, pad):
+            logits = self.decode(target_in, self.encode(source, real), real)
+            loss = nn.CrossEntropyLoss(ignore_index=pad)(logits.flatten(0, 1), target_out.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+    assert verdict(ch09.own_transformer, Activated) == "passed: own_transformer"
 
 
 @pytest.mark.parametrize("name", PLANTED)
