@@ -108,7 +108,7 @@ claim(
 # %% [markdown]
 # ## 1 · Any text is a set of exercises
 #
-# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The text up to section 5 is what every Python installation brings along: its docstrings, one token for each character. (Another version has slightly other ones, so your numbers will differ a little.)
+# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The text up to section 5 is what every Python installation brings along: its docstrings, one token for each character. (They differ a little between versions, and so will your numbers.)
 
 # %%
 # run_size.pick(quick, full): this page shows the quick run
@@ -210,7 +210,7 @@ print("-> logits", tuple(skeleton(ids).shape))  # (B, T, V)
 #
 # ### Look back
 #
-# This is chapter 07's attention. Every position makes three vectors: a *query* asks, a *key* answers, and a *value* is what can be fetched. One linear layer makes all three side by side, and `chunk` cuts them apart. A head owns `K` numbers of each. The product of query $t$ with key $j$, over $\sqrt K$, is a score. Here are those of one head in our first text. (The layer is random: look only at the shapes.)
+# This is chapter 07's attention. Every position makes three vectors: a *query* asks, a *key* answers, and a *value* is what can be fetched. Unlike chapter 07's `MultiHead`, one linear layer makes all three, and `chunk` cuts them apart. A head owns `K` numbers of each. The product of query $t$ with key $j$, over $\sqrt K$, is a score. Here are those of one head in our first text. (The layer is random: look only at the shapes.)
 
 # %%
 set_seed(0)
@@ -244,7 +244,7 @@ print("weights @ v", tuple(found.shape), end=" -> heads merged ")
 print(tuple(found.transpose(1, 2).flatten(2).shape))  # (B, T, D)
 
 # %% [markdown]
-# The first token can only look at itself, the last at all five. The same lines as a class, where `heads` cuts all three parts alike, and a second linear layer mixes the heads. (Unlike chapter 07's `MultiHead`, it has one layer for `q`, `k` and `v`, and the mask is built in.)
+# The first token can only look at itself, the last at all five. The same lines as a class, where `heads` cuts all three parts alike, and a second linear layer mixes the heads.
 #
 # *Write it yourself first, if you like: ten minutes; the test after the next cell tells whether it is right.*
 
@@ -293,9 +293,9 @@ print("-> narrow", tuple(narrow(inner).shape))  # (B, T, D)
 # %% [markdown]
 # ### Add
 #
-# The block is chapter 09's layer in its Pre-LN form. Each part reads a normalised copy of `x`, and what it computes is *added* to `x`, so the gradient has a way past every part. (In a stack of twelve small layers, one draw, the first layer's gradient has the length 0.0001 without adding, 0.7 with it.) Look back, add; think, add.
+# The block is chapter 09's layer in its Pre-LN form. Each part reads a normalised copy of `x`, and what it computes is *added* to `x`, so the gradient has a way past every part (*Going deeper* measures it). Look back, add; think, add.
 #
-# *Write it yourself first, if you like: ten minutes, with the names `ln1`, `attn`, `ln2`, and `mlp` for an `nn.Sequential`. Its test stands in section 5: with trained weights it must give the library's logits.*
+# *Write this one first, too, if you like: ten minutes, with the names `ln1`, `attn`, `ln2`, and `mlp` for an `nn.Sequential`. Section 5 tests it: with trained weights it must give the library's logits.*
 
 
 # %%
@@ -364,7 +364,7 @@ with torch.no_grad():
 print("changed:", (moved > 1e-4).tolist())
 
 # %% [markdown]
-# The past does not see the change; positions 5 to 7 do. (Section 5 compares the whole network with the library's, on trained weights.) So far ours knows nothing. But why does it repeat one letter?
+# The past does not see the change; positions 5 to 7 do. So far ours knows nothing. But why does it repeat one letter?
 
 # %% [markdown]
 # ## 4 · How wrong is it?
@@ -428,7 +428,7 @@ print("minus one-hot  ", p - one_hot)
 print("autograd's     ", z.grad)
 
 # %% [markdown]
-# If the logits themselves took the step, against the gradient, the right token's would rise by 1 minus its probability, and every other would fall by its own probability, each times the learning rate. *Going deeper* derives the formula, and the first loss of other starts.
+# A step of the logits against it raises the right token's by 1 minus its probability, and lowers every other by its own probability, each times the learning rate. *Going deeper* derives the formula, and the first loss of other starts.
 
 # %% [markdown]
 # ## 5 · Train it
@@ -480,7 +480,7 @@ def report(model, step):  # with dropout: model.eval() before, train() after
     return step, train, valid
 
 # %% [markdown]
-# The loop is the usual one, with chapter 11's AdamW, clipping and learning rate, which rises linearly and then falls along half a cosine. It reports five times on the way, and once at the end. *(Write it yourself first, if you like: fifteen minutes; the losses below tell whether it is right.)*
+# The loop is the usual one, with chapter 11's AdamW, clipping and learning rate: a warm-up, then half a cosine. *(Write it first, if you like: fifteen minutes; the losses below tell whether it is right.)*
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -519,7 +519,7 @@ claim(
 #
 # ### Is that good?
 #
-# Compare it with chapter 01's tables of counts, on the same new text. We measure in bits *per character*, nats divided by $\ln 2$. Only characters with at least `L`/2 others before them in their window count, which is one reason why the GPT's number is a little below the last validation loss over $\ln 2$.
+# Compare it with chapter 01's tables of counts, on the same new text. We measure in bits *per character*, nats divided by $\ln 2$. Only characters with at least `L`/2 others before them in their window count.
 
 # %% tags=["fold"]
 # @title Our GPT and the tables, on the same new text
@@ -559,7 +559,7 @@ claim(
 #
 # ### The same network, larger, on Shakespeare
 #
-# Back to the plays. A network of the same design, 7.6 times as large as the one on this page, read them for 6,000 steps. Its weights come with the course. From here on it is our model: call it the **speaker**. The table tells this chapter's three networks apart; below it stands what the speaker wrote after 500 steps and at the end, drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6 explains them).
+# Back to the plays. A network of the same design, 7.6 times as large as the one on this page, read them for 6,000 steps. Its weights come with the course, and from here on it is our model: the **speaker**. The table tells the chapter's networks apart; below are two texts of the speaker, drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6).
 
 # %% tags=["fold"]
 # @title Three networks, and what the third one wrote
@@ -588,7 +588,7 @@ best_n = min(by_n, key=by_n.get)
 print(f"speaker {stage_bits:.2f}, best table (n = {best_n}) {by_n[best_n]:.2f} bits per new character")
 
 # %% [markdown]
-# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text. (The comparison is not quite even. The speaker trained on nine tenths of the plays, the tables on eight. But the speaker is also scored at the start of its windows, where it has little to go on.)
+# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text. (The comparison is not quite even. The speaker trained on nine tenths of the plays, the tables on eight; but it is also scored where its windows begin, and little stands before.)
 #
 # It was trained as the library's `GPT`, another implementation of the same network; its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 50 lines, and must give the same logits there:
 
@@ -614,7 +614,7 @@ set_seed(0)
 print(sample(speaker, "GREMIO:\n", 240, by_chance, characters))
 
 # %% [markdown]
-# **It writes:** speakers, lines, and mostly real words, but little sense. *Going deeper* says how its weights began, compares it with six others on the plays, and shows why the measure is per character.
+# **It writes:** speakers, lines, and mostly real words, but little sense. *Going deeper* compares it with six others.
 #
 # *A good place to stop for today.* You have seen a GPT built, checked and trained, and heard it. Exercise 13.1 looks, for 25 minutes, at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 
@@ -945,7 +945,7 @@ print("in parts equals at once:", largest < 1e-11)
 # %% [markdown]
 # Nothing changed, as long as the text fits into the context. Once the oldest token drops out, every other has a new position, and all keys and values change.
 #
-# So it can write. The loop is `continue_text`, but after the prompt the model reads the newest token alone. With the same random numbers, both must write the same text:
+# So it can write. The loop is `continue_text`, but after the prompt the model reads the newest token alone. With the same random numbers both must write one text:
 
 # %% tags=["nbval-ignore-output"]
 @torch.no_grad()
@@ -1081,13 +1081,13 @@ diagrams.show("three_uses")
 # %% [markdown]
 # ## 9 · What does such a size cost?
 #
-# $P$ is the number of **parameters**, $M$ that of **training tokens**. A token meets each matrix weight once, and the table once, at the output, for one multiplication and one addition: about $2P$ floating-point operations (FLOPs) forward. Backward there are two products for each weight, for the gradient of the input and for that of the weight: $4P$. Together
+# $P$ is the number of **parameters**, $M$ that of **training tokens**. A token meets each matrix weight once, and the table once, at the output, for one multiplication and one addition: about $2P$ floating-point operations (FLOPs) forward. Backward there are two products for each weight, for the gradient of the input and for that of the weight: $4P$. Together, without attention's own products,
 #
 # $$ C \approx 6\,P\,M . $$
 #
 # How is a fixed $C$ best spent? Hoffmann et al. (2022, *Chinchilla*) trained more than 400 models and found that $P$ and $M$ should grow equally. From their tables a rule is read: **about 20 tokens per parameter.** Then $C = 120 P^2$.
 #
-# Here are the speaker, GPT-3, and a model that would spend GPT-3's FLOPs by the rule. How long would 1,024 GPUs of 2020, at 40 % of their peak, take for GPT-3 (A100: $3.12 \cdot 10^{14}$ FLOPs a second)?
+# Here are the speaker, GPT-3, and a model that spends GPT-3's FLOPs by the rule. For GPT-3 we take 1,024 GPUs of 2020 (A100: $3.12 \cdot 10^{14}$ FLOPs a second), at 40 % of their peak:
 
 # %%
 gpt3 = 6 * 1.75e11 * 3e11  # FLOPs
@@ -1103,9 +1103,7 @@ print(f"the speaker took {minutes:.0f} minutes on one core, ", end="")
 print(f"GPT-3 would take {days_of_gpt3:.0f} days on the GPUs")
 
 # %% [markdown]
-# (For the speaker, attention's own products, which $6PM$ leaves out, add nearly a third.)
-#
-# **Memory.** For each parameter, training with Adam holds the weight, its gradient and two moments. In float32 that is sixteen bytes: 2.8 terabytes for GPT-3, before the first activation is kept (chapter 10). So the work is shared among many GPUs (*Going deeper*).
+# **Memory.** For each parameter, training with Adam holds the weight, its gradient and two moments. In float32 that is sixteen bytes: 2.8 terabytes for GPT-3, before the first activation is kept. So many GPUs share the work (*Going deeper*).
 
 # %% [markdown]
 # ### Exercise 13.6 · Derive: the memory of a model with Adam
@@ -1164,7 +1162,7 @@ ch13.training_run(training_run)
 # %% [markdown]
 # ## 10 · Your GPT writes
 #
-# Nobody needs to pay this twice: trained weights are published, GPT-2's among them. Your lines compute the same function. So only the layout of the stored tensors must be translated. A checkpoint is a folder with the sizes and the tensors. Here is the speaker's, written in GPT-2's layout:
+# Nobody needs to pay this twice: trained weights are published, GPT-2's among them. Your lines compute the same function, so only the layout must be translated. Here is the speaker's checkpoint, a folder of sizes and tensors, in GPT-2's layout:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -1177,7 +1175,7 @@ for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc"):
 print("our in_proj", tuple(speaker.blocks[0].attn.in_proj.weight.shape))
 
 # %% [markdown]
-# Two things differ. The names: a block is called `h`, and so on. And the matrices of the blocks stand *transposed*: GPT-2's code keeps (in, out), torch's linear layer (out, in). So we go through our parameters, find each one's name there, and turn the matrices:
+# Two things differ: the names, and the blocks' matrices, which stand *transposed*: (in, out), where torch's linear layer keeps (out, in). So for each of our parameters we find its name there, and turn the matrices:
 
 # %%
 names_there = {"embedding": "wte", "norm.": "ln_f."}
@@ -1230,7 +1228,7 @@ for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten
 #
 # Run them, and your 50 lines should write 30 tokens of English, other ones each time. (*Chapter 14* shows a published model of a later kind at work in the course's code.)
 #
-# Do the parts you wrote in the exercises work together, too?
+# And your own parts?
 
 # %% [markdown]
 # ### Exercise 13.8 · Assemble: your GPT writes
@@ -1342,7 +1340,7 @@ print(f"by {writer}:\n\n{beginning}{decode(written, characters)}")
 # 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 50 lines. The tied table's gradient is the sum of both uses.
 # 2. The first loss should be about $\ln V$, and its gradient at the logits is softmax minus one-hot.
 # 3. Decoding is a choice of its own. Always taking the likeliest token tends to go round in circles; temperature tilts, top-k cuts by number, top-p by probability.
-# 4. While the text fits into the context, keys and values of the past do not change, so they are kept: $2NBSD$ numbers. Equal logits are strong evidence that a cache is right. For loaded weights they are, too, if an independent implementation gives them.
+# 4. While the text fits into the context, keys and values of the past do not change, so they are kept: $2NBSD$ numbers. Equal logits are strong evidence for a cache. For loaded weights they must come from an independent implementation.
 # 5. Training takes about $6PM$ FLOPs, without attention's own products, and with Adam in float32 16 bytes per parameter, plus activations. For the lowest loss at fixed training FLOPs, the rule is about 20 tokens per parameter.
 #
 # ## Where next
