@@ -51,7 +51,7 @@ _ = torch.manual_seed(0)
 guess_1 = predict("the layer with the fewest FLOPs for 20 words", ...)
 
 # %% [markdown]
-# torch has a counter that adds up the FLOPs of matrix products while a layer runs. A fused routine hides its products from it, so we ask for the unfused versions, `"math"` for attention and `"loop"` for the RNN (section 8, error 2):
+# torch has a counter that adds up the FLOPs of matrix products. A fused routine hides its products from it, so we ask for unfused versions, `"math"` for attention and `"loop"` for the RNN (section 8, error 2):
 
 
 # %%
@@ -123,7 +123,7 @@ claim(
 # %% [markdown]
 # ## 1 · Work: how many FLOPs?
 #
-# All three layers take T words, vectors of D numbers, and let each learn about others: RNN and CNN about those before it, attention, here without a mask, about all.
+# All three layers take T words, vectors of D numbers, and let them learn about one another: RNN and CNN only look back, attention here both ways.
 #
 # **RNN: a note goes down a row of people.** Each person reads it, adds something and hands it on. Each step multiplies the word by one D × D matrix and the state by another.
 #
@@ -292,7 +292,7 @@ print(measure.count_activations(one_head, x), "=", by_rule, "+", 4 * W_q.numel()
 T, D, H = 2000, 512, 8
 bill["numbers saved for the backward pass, 2,000 words"] = [
     T * D + (T + 1) * D,  # RNN: the words; the first state and every new one
-    (T + 2) * D + T * D,  # CNN: the words, after two rows of zeros; its results, since a ReLU follows
+    (T + 2) * D + T * D,  # CNN: two rows of zeros, the words; results (a ReLU follows)
     5 * T * D + H * T * T,  # real attention
 ]
 print(f"of attention's, 5TD: {5 * T * D:10,}")
@@ -689,7 +689,7 @@ claim(
 #
 # Seconds are neither FLOPs nor products in a row. On a single core, where nothing runs side by side, a long chain means many small products in place of a few large ones. And with plain products attention moves $T^2$ numbers per head in and out of the memory.
 #
-# We recorded three runs of a training step, forward and backward pass without a mask, on one core of one machine (its model was not recorded). One layer is real attention on both backends, the other torch's own LSTM; B = 8, D = 64, four heads. The step needs no gradient of the words, so its backward pass has fewer products than section 3's rule says: on this very step torch's counter finds equal FLOPs at T = 117, not at 2D = 128. And by the clock?
+# We recorded three runs of a training step, forward and backward pass without a mask, on one core of one machine (its model was not recorded). One layer is real attention on both backends, the other torch's own LSTM; B = 8, D = 64, four heads. The step needs no gradient of the words, which spares products: torch's counter finds its FLOPs equal at T = 117, not at 2D = 128. And by the clock?
 
 # %%
 guess_3 = predict("T at which real attention, sdpa, takes as long as the LSTM", ...)
@@ -734,9 +734,9 @@ claim(
 )
 
 # %% [markdown]
-# **Do seconds follow FLOPs?** With the kernel roughly, with plain products not. At T = 1,024 this step has 5.25 times the LSTM's FLOPs; the clock says about 6 to 7 times with the kernel, and 16 to 19 with plain products. The square is in the count; what lies between kernel and plain products is not. At the short end, real attention *never* needs fewer FLOPs than a plain RNN of the same width, and yet at T = 16 it took less time than one (*Going deeper*).
+# **Do seconds follow FLOPs?** With the kernel roughly, with plain products not: at T = 1,024 this step has 5.25 times the LSTM's FLOPs and takes about 6 to 7 times as long with the kernel, 16 to 19 with plain products. At the short end, real attention *never* needs fewer FLOPs than a plain RNN of the same width, and yet at T = 16 it took less time than one (*Going deeper*).
 #
-# With the kernel, attention is ahead of the LSTM up to about T = 97, with plain products up to about 74; the count says 117. Both are interpolated between T = 64 and 128. No GPU was measured, where waiting should weigh more. "Faster" is a fact about machines and kernels, not about T and D alone.
+# With the kernel, attention is ahead of the LSTM up to about T = 97, with plain products up to about 74, both interpolated between T = 64 and 128. No GPU was measured, where waiting should weigh more. "Faster" is a fact about machines and kernels, not about T and D alone.
 #
 # Work, memory, size, waiting: that is the price. What does attention buy for it?
 
@@ -792,7 +792,7 @@ def gradient_by_distance(layer, x):
 
 
 # %% [markdown]
-# We try untrained layers of each kind, with 128 steps and three seeds; the LSTM once as torch initialises it, and once with a forget bias of 3, which opens its gates (chapter 05). Look for two different fates: a gradient can be **faded**, the smaller the farther back its word stands, or **divided**, shared among all words, near or far.
+# We try untrained layers of each kind, with 128 steps and three seeds; the LSTM also with a forget bias of 3, which opens its gates (chapter 05). A gradient can be **faded**, the smaller the farther back its word stands, or **divided** among all words, near or far:
 
 # %%
 by_seed = {}  # layer: one list of T norms for each seed
@@ -834,22 +834,18 @@ claim(
 )
 
 # %% [markdown]
-# **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. But its gates can learn, or be set, to stay open: then much arrives from everywhere. A plain RNN has none. **The CNN** is blind beyond its window.
+# **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. But its gates can learn, or be set, to stay open (dashed); a plain RNN has none. **The CNN** is blind beyond its window.
 #
-# **Real attention's** level line needs no setting. It is a symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away.
-#
-# **But level is not large.** Look at the height of attention's line. In an untrained layer the weights are nearly equal, about 1/T each, so every input has only such a share in the *one* output. What happens as the text gets longer?
+# **Real attention's** line is level by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are nearly equal, about 1/T each, so every input has only such a share in the *one* output. And as the text gets longer?
 
-# %%
+# %% tags=["fold"]
+# @title An earlier input's gradient by length
 by_length_T = {}  # T: mean norm over all earlier inputs, d = 0 left out
 for T in (16, 64, 256, 1024):
     torch.manual_seed(0)
     attention_layer = MultiHeadAttention(64, 4)
     norms = gradient_by_distance(attention_layer, torch.randn(8, T, 64))
     by_length_T[T] = norms[1:].mean().item()
-
-# %% tags=["fold"]
-# @title An earlier input's gradient by length
 table(
     ["T", "mean gradient from an earlier input", "times T"],
     [[T, f"{norm:.2g}", f"{T * norm:.1f}"] for T, norm in by_length_T.items()],
@@ -866,14 +862,12 @@ claim(
 )
 
 # %% [markdown]
-# In one untrained layer at least, this is what attention buys: without any gate to open, its gradient does not fade with *distance*, but is divided among all T inputs. Here the LSTM's opened gates pass on even more. Whether training undoes attention's division is not measured here; it can, since a softmax that has learned where to look gives one input nearly all the weight, however far away it is.
+# So this is what attention buys, in one untrained layer at least: its gradient does not fade with *distance*, and no gate has to be opened for it; it is divided among all T inputs. Here opened gates pass on even more. Whether training undoes the division is not measured here; it can, since a softmax that has learned where to look gives one input nearly all the weight, however far away it is.
 
 # %% [markdown]
 # ## 7 · After training: what must be carried on?
 #
-# Short paths and short waits: is there a catch besides the $T^2$? In training all words are known. But a model that *writes* knows no word before it has chosen it, so each word waits until all layers have finished the one before.
-#
-# And while the RNN goes on from its state, a plain Transformer rereads everything. It need not: keys and values of earlier tokens do not change, since no position sees a later one. The **key-value cache** keeps them (chapter 13).
+# Short paths and short waits: is there a catch besides the $T^2$? In training all words are known. But a model that *writes* knows no word before it has chosen it. The RNN goes on from its state; a plain Transformer rereads everything. It need not: keys and values of earlier tokens do not change, since no position sees a later one. The **key-value cache** keeps them (chapter 13).
 #
 # Let a Transformer and an RNN, of four layers each, write the article. **First the FLOPs.** A new token takes section 3's formula, divided by T: $24D^2$ a layer for the matrices, and $4tD$ for the quadratic part, against t keys.
 
@@ -887,7 +881,7 @@ for t in range(1, T + 1):  # token by token
 by_rnn = N * 4 * T * D**2  # in training and in generation
 
 # %% [markdown]
-# **Then the waits.** Over a known text the Transformer takes six products in a row a layer, four in real attention and two in the feed-forward network. The RNN's layers run *staggered*, each one word after the layer below, so the last one ends after $N + T - 1$ products, not NT. A model that writes takes all its layers' products anew for each word:
+# **Then the waits.** Over a known text the Transformer takes six products in a row a layer, four in attention and two in the feed-forward network. The RNN's layers run *staggered*, each one word after the layer below: $N + T - 1$ products in a row, not NT. When they write, each word waits until all layers have finished the one before:
 
 # %%
 N, T = 4, 2000
@@ -917,18 +911,12 @@ claim(
 )
 
 # %% [markdown]
-# When they write, both wait: the Transformer 2,000 times for its 24 products, the RNN 2,000 times for four. The RNN has a sixth of the parameters, so compare how the two wait, not their FLOPs. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and so does what must be carried on. In one layer:
-
-# %%
-T, D = 2000, 512
-bill["numbers carried on to write word 2,001"] = [
-    D,  # RNN: the state
-    2 * D,  # CNN: the last k - 1 = 2 words
-    2 * T * D,  # real attention: all keys and values
-]
+# When they write, the Transformer waits 2,000 times for its 24 products, the RNN 2,000 times for four. The RNN has a sixth of the parameters, so compare how the two wait, not their FLOPs. The cache brings the FLOPs down to even less than those of one pass, which also multiplies the pairs that the causal mask hides. But the wait stays, and so does what each layer must carry on: the RNN its state, the CNN its last two words, attention all keys and values.
 
 # %% tags=["fold"]
 # @title The whole bill
+T, D = 2000, 512
+bill["numbers carried on to write word 2,001"] = [D, 2 * D, 2 * T * D]
 show_bill(7, whole=True)
 
 # %% [markdown]
