@@ -130,7 +130,7 @@ claim(
 )
 
 # %% [markdown]
-# Four chats, counting only the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and if its blocks were stored in 8 bits, 33 would fit. (The tables stay in 16 bits; fewer heads also make the model 1.6 gigabytes smaller.) That is how the years since GPT-2 went: chapter 13's network stayed, and its parts were exchanged one by one.
+# Four chats, counting only the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and if its blocks were stored in 8 bits, 33 would fit. (The tables stay in 16 bits.) That is how the years since GPT-2 went: chapter 13's network stayed, and its parts were exchanged one by one.
 #
 # You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until it is a Llama. It trains, and a published one, SmolLM2, loads into it and writes. **Second sitting** (sections 6 to 12, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
 #
@@ -218,7 +218,7 @@ print("ten times x", F.rms_norm(10 * x, (4,)))
 print("x + 100:   ", F.rms_norm(x + 100, (4,)))
 
 # %% [markdown]
-# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. Why may the mean stay? A shift common to all entries seems to matter little. (Section 4 measures what is lost.) A mean, a subtraction and a bias are saved, twice a block.
+# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. Why may the mean stay? A shift common to all entries seems to matter little. A mean, a subtraction and a bias are saved, twice a block.
 
 # %% tags=["fold"]
 # @title Checked: LayerNorm, RMSNorm and the mean
@@ -517,7 +517,7 @@ claim(
 # %% [markdown]
 # ### What is each part worth?
 #
-# What do the four exchanges gain? The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all. Each row except *grouped queries, same F* has GPT-2's number of parameters to within 1 %: `F` was adjusted. Each trains at the best of five learning rates, chosen with one seed on other text.
+# What do the four exchanges gain? The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all.
 
 # %%
 guess_5 = predict("the fall of the loss with all four parts, in nats", ...)
@@ -559,7 +559,7 @@ claim(
 )
 
 # %% [markdown]
-# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is, probably. (A learned table may catch up.) The norm helps in some seeds and hurts in others. The gate loses a few hundredths, in every seed. But it was trained at half the others' learning rate, its best among five that lie a factor of 2 apart; a finer choice could gain as much. Shazeer's models, far larger and trained for half a million steps, gained a little from it. So a small run need not carry over. Shared keys were meant to cost little. Here they cost nothing that three seeds could show.
+# Here one part does nearly all: a model that is told distances need not find out what "the letter before" is, probably. (A learned table may catch up.) The norm helps in some seeds and hurts in others. The gate loses a few hundredths, in every seed; but its rate is half the others', and as rates lie a factor of 2 apart, a finer choice could gain as much. Shazeer's models, far larger and trained for half a million steps, gained a little from it. Shared keys cost nothing that three seeds could show.
 
 # %% [markdown]
 # ## 5 · The Llama on one page
@@ -679,7 +679,7 @@ with torch.no_grad():
     )
 
 # %% [markdown]
-# The library's `Llama` is the same, with sizes from a config and with caches. If the config says `tied`, the table is the output layer too. (To read it whole: `course_lib/llama.py`.)
+# The library's `Llama` is the same, with sizes from a config and with caches. If the config says `tied`, the table is the output layer too.
 #
 # ### It trains as GPT did
 #
@@ -760,7 +760,7 @@ claim(
 #
 # ### A published one writes
 #
-# SmolLM2 (Ben Allal et al. 2025) is a Llama with 30 blocks and 134.5 million parameters, small enough for a laptop. Its folder on the Hugging Face hub holds the sizes (`config.json`), the tensors (`model.safetensors`) and chapter 02's BPE (`tokenizer.json`; with another model's the text is nonsense, often without an error). `Llama.from_pretrained(smollm.SMOLLM)` and `huggingface.tokenizer(smollm.SMOLLM)` fetch it once, 269 MB. Where it is not on this machine, a recorded run is shown.
+# SmolLM2 (Ben Allal et al. 2025) is a Llama of 134.5 million parameters, small enough for a laptop. Its folder holds the sizes (`config.json`), the tensors (`model.safetensors`) and chapter 02's BPE (`tokenizer.json`). If it is not on this machine, a recorded run is shown. (`Llama.from_pretrained(smollm.SMOLLM)` and `huggingface.tokenizer(smollm.SMOLLM)` fetch it once from the Hugging Face hub, 269 MB.)
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -775,9 +775,9 @@ except DataError:
 print(fill("Gravity is" + text, 88))
 
 # %% [markdown]
-# Fluent English, from the classes that you have read. (The recorded run had its matrices from a file of 4 bits, so yours may write other words.)
+# Fluent English, from classes that you have read. (The recorded run had its matrices from a file of 4 bits: yours may write other words.)
 #
-# How does such a file become our model? The loader gives each tensor our name, and puts the rows of $W_q$ and $W_k$ into another order: in these files RoPE turns entry $j$ together with entry $j + K/2$, ours turns neighbours. So a head's rows are a table of (2, K/2) in the file and of (K/2, 2) here: `halves`, which is transposed. (*Going deeper* shows why that is harmless.) Our names, and the file's:
+# How does such a file become our model? The loader gives each tensor our name, and puts the rows of $W_q$ and $W_k$ into another order: in these files RoPE turns entry $j$ together with entry $j + K/2$, ours turns neighbours (*Going deeper* shows why that is harmless). `halves` is (2, K/2) when reading, (K/2, 2) when saving. Our names, and the file's:
 
 # %%
 for name in llama.state_dict():
@@ -810,7 +810,7 @@ print("the same text:", write(loaded, "Return the ") == write(llama, "Return the
 # The loaded model writes what ours did, though the file holds rows in another order. As with GPT-2, **right shapes prove nothing; compare logits.** Here our own code wrote and read the file, so a mistake made in both directions would not show. SmolLM2's logits were therefore compared with those of Hugging Face's own Llama. And the sizes alone must give the published numbers of parameters:
 
 # %% tags=["fold"]
-# @title Checked: SmolLM2's logits, and the parameters of published models
+# @title Checked: published sizes, and SmolLM2's logits
 published = {
     "smollm2-135m": 134_515_008,
     "tinyllama-1.1b": 1_100_048_384,
@@ -825,7 +825,7 @@ table(["model", "parameters"], [[name, count] for name, count in counted.items()
 claim("Our counter gives the parameters of four published models exactly.", counted == published)
 beside = ledger.load("smollm-writes")["runs"][0]["results"]["logits"]
 claim(
-    "SmolLM2 as loaded in the recorded run has our config's 134,515,008 parameters; on one prompt its logits differ from Hugging Face's by at most 3e-5, and their standard deviation is 8.",
+    "SmolLM2 as loaded in the recorded run has our config's 134,515,008 parameters; on one prompt its logits differ from Hugging Face's by at most 3e-5, and their standard deviation is about 8.",
     beside["parameters"] == counted["smollm2-135m"] == 134_515_008
     and beside["largest_difference"] <= 3e-5
     and round(beside["standard_deviation"]) == 8,
@@ -833,7 +833,7 @@ claim(
 )
 
 # %% [markdown]
-# **Here the first sitting ends.** You have a Llama that loads and writes. What remains is what it costs, and how it learned to answer. The second sitting takes these one after the other: cheaper training (6), cheaper storage (7), no growing cache (8 and 9), a chat (10).
+# **Here the first sitting ends.** You have a Llama that writes. The second makes it cheaper to train (6) and to store (7), looks for a cache that does not grow (8, 9), and ends with a chat (10).
 #
 # ---
 
@@ -1063,7 +1063,7 @@ claim(
 )
 
 # %% [markdown]
-# Whether it rose or fell, the 4,096 characters read here cannot tell. Each error is small, and errors of both signs add up slowly. Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the *activations* so large that 8 bits with one scale a vector are too coarse for them; they multiply those in 16. QLoRA (Dettmers et al. 2023) joins the last two sections: frozen weights in four bits, and a LoRA trained beside them. Are fewer bits also faster? *Going deeper* measures it.
+# Whether it rose or fell, the 4,096 characters read here cannot tell. Each error is small, and errors of both signs add up slowly. QLoRA (Dettmers et al. 2023) joins the last two sections: frozen weights in four bits, and a LoRA trained beside them. Are fewer bits also faster? *Going deeper* measures it.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1108,7 +1108,7 @@ claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published nu
 # %% [markdown]
 # ## 8 · The loop that trains in parallel
 #
-# A loop has no such cache. The course began with one and gave it up for attention, partly because it could not be trained in parallel. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so writing a long text takes no more memory than a short one (training keeps every state, chapter 04). But step $t$ must wait for step $t - 1$. Attention has no such queue, but it keeps everything. Can we have a loop *without* the queue?
+# A loop has no such cache. The course began with one and gave it up for attention, partly because it could not be trained in parallel. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so writing a long text takes no more memory than a short one (training keeps every state, chapter 04). But step $t$ must wait for step $t - 1$. Can we have a loop *without* that queue?
 #
 # The obstacle is the $\tanh$. Leave it out, and let each entry of the state be multiplied by its own number, as the LSTM's cell is by its forget gate:
 #
@@ -1135,13 +1135,13 @@ for distance in (1, 2):
     print(f"joined with the step {distance} before: b =", b)
 
 # %% [markdown]
-# A text of 1,024 tokens needs 10 rounds in place of 1,024 steps. That is *more* arithmetic, $T \log_2 T$ in place of $T$ (Blelloch's scan needs only about $2T$), but it waits 10 times in place of 1,024.
+# A text of 1,024 tokens waits for 10 rounds in place of 1,024 steps. That is *more* arithmetic: $T \log_2 T$ in place of $T$ (with Blelloch's scan about $2T$).
 #
 # Where do $a$ and $b$ come from? A gate decides, as in chapter 05's GRU, but it may look at the token alone, not at the state. This is the **minGRU** (Feng et al. 2024):
 #
 # $$ h_t = (1 - z_t) \odot h_{t-1} + z_t \odot x_t W^\top, \qquad z_t = \sigma(x_t W_z^\top + b_z) . $$
 #
-# It is linear in $h$, so it can be scanned, and with the library's loop and scan it is three lines:
+# Linear in $h$, it can be scanned:
 
 # %%
 x = torch.randn(3, 50, 7)  # (B, T, D)
@@ -1330,7 +1330,7 @@ print(smollm.in_chat_form("Name a prime number.") + answer)
 print("^" * len(answer))
 
 # %% [markdown]
-# The loss is chapter 13's, counted on the answers alone: here on the tokens above the `^`, of which the last, `<|im_end|>`, teaches the model to stop. So a question in this form is continued with an answer. And one without it? SmolLM2 gets one question bare and in its form, and a second in its form:
+# The loss is chapter 13's, counted only on the tokens above the `^`. The last, `<|im_end|>`, teaches the model to stop. SmolLM2 gets one question bare and in its form, and a second in its form:
 
 # %% tags=["nbval-ignore-output"]
 capital, german = smollm.QUESTIONS
@@ -1362,13 +1362,13 @@ claim(
 )
 
 # %% [markdown]
-# In the recorded run the bare question gets no answer, only the end of a turn, probably because that is what came after a user's question in training. In its form it is answered. German gets fluent nonsense: these 135 million parameters know the capital, not the sentence. (One model, one question each, always the likeliest token.)
+# In the recorded run the bare question gets no answer, only the end of a turn, probably because that came after a user's question in training. In its form it is answered. German gets fluent nonsense: 135 million parameters know this capital, not this sentence. (One model, one question each.)
 #
 # **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), builds on an observation: people can say which of two answers is better more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
 #
 # **DPO** (Rafailov et al. 2023) learns from the comparisons directly, without a reward model; *Going deeper* has its loss.
 #
-# **Checkable answers** need no people: a sum is right, a program passes its tests. Models that reason at length before they answer are trained by reinforcement learning on such rewards (DeepSeek-AI 2025).
+# **Checkable answers** need no people: a sum is right, a program passes its tests. DeepSeek-R1 (DeepSeek-AI 2025) learned to reason at length from such rewards.
 
 # %% [markdown]
 # ## 11 · Errors you will meet
@@ -1478,15 +1478,15 @@ ch14.an_ablation.compare(...)
 # 2. Right shapes prove nothing about loaded weights: compare logits with those of another program.
 # 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and take one byte in place of four, or of two.
 # 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is detail: of 64 random pairs a state of width 16 gave back about a quarter, or fewer (14.7).
-# 5. A chat model is such a network, trained on answers and on preferences: SmolLM2, loaded into our classes, answers in the form that it was trained in.
+# 5. A chat model is such a network, trained on answers and on preferences.
 #
 # ## Where next
 #
 # This is the end of the course. You began with a table of letter pairs, and now hold the networks of today and the loop they came from, in code that you can read from top to bottom.
 #
 # - **Build:** take SmolLM2 (section 5), adapt it with `add_lora`, put it in 8 bits, and measure each step.
-# - **Read:** the Llama 3 report (Dubey et al. 2024). Its section 3.2 describes the network that you built, section 4 goes on where our section 10 stops.
-# - **Ask:** what does the last layer with softmax attention do that a state cannot? Section 9's task is small enough to find out.
+# - **Read:** the Llama 3 report (Dubey et al. 2024): section 3.2 describes the network that you built, section 4 goes on where our section 10 stops.
+# - **Ask:** what does the last layer with softmax attention do that a state cannot?
 #
 # ## References
 #
@@ -1601,7 +1601,7 @@ claim(
 )
 
 # %% [markdown]
-# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. In the last row the incoming vectors have 8 bits too (`activations`), each with its own scale (`to_int8`); whole numbers are multiplied as they are, then both scales:
+# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. In the last row the incoming vectors have 8 bits too (`activations`), each with its own scale (`to_int8`); whole numbers are multiplied as they are, then both scales. (Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the activations so large that 8 bits with one scale a vector are too coarse for them; they multiply those in 16.)
 
 # %%
 show_source(dequantize, Int8Linear.forward, Int8Linear.integer_sums)
