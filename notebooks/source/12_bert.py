@@ -68,7 +68,7 @@ from course_lib.utils import huggingface, number_of_parameters
 set_seed(0)
 
 # %% [markdown]
-# The reviews are artificial, so that all of this runs in seconds: a small grammar writes them, from 40 words and marks. There are 4,608: 3,608 to read, 400 new ones to be judged, and 600 with labels, of which the network gets a hundred. They are the example of sections 1 to 5. The network is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
+# The reviews are artificial, so that all of this runs in seconds. A small grammar writes them, from 40 words and punctuation marks; it can write 4,608 in all. The network reads 3,608 of them. 400 are the new ones that it will judge. The other 600 have labels, of which it gets a hundred. The network is a Transformer's encoder (chapter 09) of two layers and width 64. Three of the 400 new reviews, with the labels that it must find:
 
 # %%
 task = toys.review_task(seed=0)
@@ -78,7 +78,9 @@ for review in task.reviews[:3]:  # of the 400 to be judged
     print("+" if review.label else "-", " ".join(review.words))
 
 # %%
-guess_1 = predict("the share of new reviews judged right after reading the 3,608", ...)
+guess_1 = predict(
+    "the share of new reviews that it judges right, once it has read the 3,608", ...
+)
 
 # %% tags=["fold"]
 # @title The run, with the library's network
@@ -128,21 +130,37 @@ claim(
 )
 
 # %% [markdown]
-# Same network, same hundred labels, the same 150 steps on them: only one of the two has read before.
+# Same network, same hundred labels, the same 150 steps on them: only one of the two has read before. Its reading took 800 steps more; section 5 gives the other network as many.
 #
-# **Sections 1 to 5, some 70 minutes,** make such a judge, all in your own lines: hide words of one sentence by hand (1), build the network that guesses them (2), decide how to hide (3), let the network read (4), and give it a new last layer that judges (5). At the end you save it, load it, and try it on a sentence of your own.
+# The 0.97 comes from a small language. The network reads 78 % of its reviews, and each of the 400 new ones differs from one of these in a single word.
+
+# %% tags=["fold"]
+# @title Checked: how new the new reviews are
+def with_a_gap(rows):
+    """Every row with each of its tokens left out in turn: two rows share one of these if they differ in one token."""
+    return {(t, *row[:t], *row[t + 1 :]) for row in rows for t in range(len(row))}
+
+
+gaps_read, rows_read = with_a_gap(task.unlabelled), {tuple(row) for row in task.unlabelled}
+claim(
+    "78 % of all reviews of the language are read. None of the 400 new ones is among them, and each differs in one word from one that is.",
+    round(len(rows_read) / len(toys.review_text()), 2) == 0.78
+    and len(task.test) == 400
+    and all(tuple(row) not in rows_read and with_a_gap([row]) & gaps_read for row, _ in task.test),
+)
+
+# %% [markdown]
+# **Sections 1 to 5, some 80 minutes,** build such a judge in your own code: hide words of one sentence by hand (1), build the network that guesses them (2), decide how to hide (3), let the network read (4), and give it a new last layer that judges (5).
 #
-# **Sections 6 to 9, for a second sitting,** take the same steps with real words and MiniLM, a published network, and search with it.
-#
-# *The reading took 800 steps of its own. Section 5 gives the other network as many.*
+# **Sections 6 to 8, for a second sitting,** take the same steps with real words and a published network, and search with it.
 #
 # ### You will be able to
 #
 # 1. hide tokens as BERT does, and say what each of the three replacements is for (exercise 12.1);
-# 2. write BERT's loss without the usual mistakes, and assemble a step of its pre-training (12.2, 12.3);
+# 2. write BERT's loss, and assemble a step of its pre-training (12.2, 12.3);
 # 3. fine-tune a classifier, save it, use it, and compare it fairly with no pre-training (12.5);
 # 4. cut words into WordPieces (12.4);
-# 5. derive the number of parameters of BERT-base and BERT-large (12.6);
+# 5. count the parameters of BERT-base and BERT-large (12.6);
 # 6. search texts by meaning with an encoder's vectors (12.7).
 #
 # **Letters.** `B` sequences of a batch, `T` tokens of a sequence, `D` width, `H` heads, `V` size of the vocabulary, `N` layers, `L` maximum sequence length, `n` chosen positions.
@@ -209,7 +227,7 @@ claim(
 # %% [markdown]
 # ## 2 · The network that guesses
 #
-# **What does the network that guesses the words look like?** It is chapter 09's encoder with five small differences: GELU, learned positions, segments, a norm on the embeddings, and no $\sqrt D$ before it.
+# **What does the network that guesses the words look like?** It is chapter 09's encoder with five small differences: GELU, learned positions, segments, a norm on the embeddings, and token vectors that are not multiplied by $\sqrt D$.
 
 # %%
 diagrams.show("plain_bert")
@@ -223,7 +241,7 @@ class Block(nn.Module):
         super().__init__()
         self.attend = MultiHeadAttention(D, H)  # chapter 07
         self.think = nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
-        self.norm1 = nn.LayerNorm(D, eps=1e-12)  # the paper's eps
+        self.norm1 = nn.LayerNorm(D, eps=1e-12)  # as in BERT's released code
         self.norm2 = nn.LayerNorm(D, eps=1e-12)
 
     def forward(self, x, mask):  # (B, T, D), (B, 1, 1, T): True = a real token
@@ -272,7 +290,7 @@ class MaskedLM(nn.Module):
         return x @ self.bert.token.weight.T + self.bias  # (B, T, V)
 
 # %% [markdown]
-# A new network starts with small random numbers in its tables and matrices, as in the paper; with torch's usual tables the logits would be huge. What comes out, for the masked sentence of section 1:
+# A new network starts with small random numbers in its tables and matrices, as in BERT's released code. With torch's usual tables the logits would be huge. For the masked sentence of section 1:
 
 # %%
 def init_small(network):
@@ -314,9 +332,12 @@ gap = "i found the plot lovely , _ critics called it boring ."
 print(best_three(fill(reader, gap)[0]))
 
 # %% [markdown]
-# It knows nothing yet. What should it be asked, so that it learns?
+# It knows nothing yet.
 #
-# - Two things of BERT are left out: its dropout, and a second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*; RoBERTa dropped it).
+# - Two parts of BERT are left out here: its dropout, and a second head.
+# - The second head learned from `[CLS]` whether the second of two texts followed the first: *next sentence prediction*. RoBERTa dropped it.
+#
+# What should our network be asked, so that it learns?
 
 # %% [markdown]
 # ## 3 · How to hide
@@ -358,9 +379,10 @@ for _ in range(3):
 # %% [markdown]
 # In the third call all three happen: *not* became `[MASK]`, *wonderful* became *would*, and *the* stays, though it is asked for.
 #
-# So a step of pre-training is: hide, predict, measure, improve.
+# - The reasons for the three replacements are the paper's (appendix A.1).
+# - 15 % is no law: for models of BERT-large's size Wettig et al. (2023) found 40 % better.
 #
-# - The reasons for the three replacements are the paper's (appendix A.1). 15 % is no law: for models of BERT-large's size Wettig et al. (2023) found 40 % better.
+# So a step of pre-training is: hide, predict, measure, improve.
 
 # %% tags=["fold"]
 # @title Checked: your lines and the library's
@@ -403,7 +425,10 @@ claim(
 # %% [markdown]
 # ## 4 · The reading
 #
-# **How does the network learn to guess?** By an ordinary loop. Two helpers come first. `endless` gives batches without end, pass after pass over the reviews. `adamw` gives AdamW a rate that rises for a tenth of the steps and then falls to 0 (chapter 11):
+# **How does the network learn to guess?** By an ordinary loop. Two helpers come first:
+#
+# - `endless` gives batches without end, pass after pass over the reviews;
+# - `adamw` gives AdamW a rate that rises for a tenth of the steps, then falls to 0 (chapter 11).
 
 # %%
 def endless(rows, labels, size, draws):
@@ -419,7 +444,12 @@ def adamw(network, rate, steps):
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
 
 # %% [markdown]
-# Now the loop: hide, predict, measure, improve, 800 times. No label is read: zeros stand in for them. `F.cross_entropy` leaves out every target that is -100. Gradients are clipped at 1, and after each step `schedule` sets the next rate. Every 200 steps we print the mean of the last 50 losses, and look at the gap.
+# Now the loop: hide, predict, measure, improve, 800 times.
+#
+# - No label is read: zeros stand in for the labels.
+# - `F.cross_entropy` leaves out every target that is -100.
+# - Gradients are clipped at 1 before each step; after it `schedule` sets the next rate.
+# - Every 200 steps we print the mean of the last 50 losses, and look at the gap.
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -444,9 +474,13 @@ for step in tqdm(range(1, 801), leave=False):
         print(best_three(fill(reader, gap)[0]))
 
 # %% [markdown]
-# At the end the network is nearly sure. (*But* would be good English too; this language always says *although* there.)
+# At the end the network is nearly sure. *But* would be good English too; this language always says *although* there.
 #
-# **Is the loss low?** The figure compares it with $\ln V$, a blind guess; with the unigram entropy, for a network that knows only how often each word occurs; and with a **perfect reader**, which knows every possible review and computes the best guess. It does not know which were read, so its loss is no strict floor for a network that remembers.
+# **Is the loss low?** The figure compares it with three others:
+#
+# - $\ln V$ is the loss of a blind guess.
+# - The *unigram* entropy is the loss of a network that knows only how often each word occurs.
+# - A **perfect reader** knows every review of the language, and computes the best guess. It is not told which of them the network read; a network that remembers these could get below it.
 
 # %% tags=["fold"]
 # @title The perfect reader
@@ -518,7 +552,7 @@ claim(
 )
 
 # %% [markdown]
-# The curve is the loss on what is being read. On new reviews yours has about 0.55 nats, the perfect reader 0.41: where several words fit, nobody can know. So your own lines have made a small BERT. Section 1's sentence once more:
+# You have built a small BERT. The curve is its loss on the reviews that it reads; on new ones it is about 0.55 nats. The perfect reader's is 0.41: where several words fit, nobody can know. Section 1's sentence once more:
 
 # %% tags=["nbval-ignore-output"]
 at_thing, at_verb = fill(reader, "the _ was not boring , it _ wonderful .")  # (V,) each
@@ -528,7 +562,7 @@ print("token 8:", best_three(at_verb))
 print(f"{nats[0]:.2f} and {nats[1]:.2f}: mean {sum(nats) / 2:.2f} nats")
 
 # %% [markdown]
-# It has found what you knew: *was*, and that a thing is wanted. **What has it not found?** A harder gap: *the plot was not ___ , it was wonderful .* In this language one of the two adjectives is good and the other bad, so the gap must hold one of six bad ones. How much of the probability does your network give to *good* ones?
+# It has found what you knew: *was*, and that a thing is wanted. **What has it not found?** A harder gap: *the plot was not ___ , it was wonderful .* In this language one of a review's two adjectives is good, the other bad. Here the good one is visible, so the gap must hold one of the six bad ones. How much of the probability does your network give to *good* ones?
 
 # %%
 guess_2 = predict("the probability of good adjectives, from 0 to 1", ...)
@@ -566,14 +600,16 @@ claim(
 )
 
 # %% [markdown]
-# In 800 steps the network has learned the *forms* of the reviews, but not that one adjective must be good and the other bad (*Going deeper* masks all 800 adjectives). So what it brings to the hundred labels seems to be the grammar; good and bad it must learn from them. Can it?
+# In 800 steps the network has learned the *forms* of the reviews. It has not learned that one adjective must be good and the other bad. (*Going deeper* masks all 800 adjectives.)
+#
+# So what it brings to the hundred labels seems to be the grammar. Good and bad it must learn from the labels. Can it?
 
 # %% [markdown]
 # ## 5 · A new last layer: the judge
 #
-# **How does a network that fills gaps become a judge?** Its last layer is exchanged, and it is trained on.
+# **How does a network that fills gaps become a judge?** It gets a new last layer, and is trained on, with labels.
 #
-# **The data** are the hundred labelled reviews, each a row of ids with a label, 1 for positive. A batch of 16 is padded to its longest row; `real` is False at padding:
+# **The data** are the hundred labelled reviews. Each is a row of ids with a label, 1 for positive. A batch of 16 is padded to its longest row, and `real` is False at padding:
 
 # %%
 review_rows, review_labels = zip(*hundred)
@@ -585,7 +621,7 @@ print("real  ", tuple(first_real.shape), first_real[0].int().tolist())
 print("labels", tuple(first_labels.shape), first_labels.tolist())
 
 # %% [markdown]
-# **The network that has read** is `reader`. Its encoder gives each *token* a vector, and a verdict needs one for the *whole review*: we take the mean over the real tokens. (BERT's authors take the vector at `[CLS]`, which their second task trains; ours was never trained there.) A new layer turns it into two numbers, for negative and for positive. Line by line:
+# **The network that has read** is `reader`. Its encoder gives each *token* a vector. A verdict needs one vector for the *whole review*, so we take the mean over the real tokens. (BERT's authors take the vector at `[CLS]`. Their second task trains it; ours was never trained there.) A new layer turns the mean into two numbers, for negative and for positive. Line by line:
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -616,7 +652,7 @@ class Classifier(nn.Module):
         return self.output(mean)  # (B, classes)
 
 # %% [markdown]
-# So the head that guessed words goes, and a new one comes:
+# The head that guessed words goes, a new one comes:
 
 # %%
 diagrams.show("new_head")
@@ -629,7 +665,7 @@ print("kept  ", number_of_parameters(judge.bert), "parameters")
 print("new   ", number_of_parameters(judge.output))
 
 # %% [markdown]
-# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, without hiding, and with the reviews' labels as targets. It begins with `train()` and ends with `eval()`, which switch a network's dropout on and off. (`reader` has none.)
+# **Training** changes *everything*, the new layer and the old ones, in small steps. The loop is section 4's, with two changes: nothing is hidden, and the targets are the labels. `train()` and `eval()` switch a network's dropout on and off; ours has none.
 
 # %%
 def fine_tune(judge, pairs, steps, rate, every=50):
@@ -653,7 +689,7 @@ def fine_tune(judge, pairs, steps, rate, every=50):
     judge.eval()
 
 # %% [markdown]
-# `share_right` says how often the larger number is the label:
+# `share_right` says how often the verdict is the label:
 
 # %%
 def share_right(judge, pairs):
@@ -691,7 +727,7 @@ claim(
 )
 
 # %% [markdown]
-# Here a hundred labels have made a judge that is nearly always right. That is partly luck: of the three recorded ones, with other starts and other reviews, the worst is right on 0.88.
+# Here a hundred labels have made a judge that is nearly always right. That is partly luck. Of three recorded ones, each with its own start and reviews, the worst is right on 0.88.
 #
 # ### Your judge at work
 #
@@ -699,7 +735,7 @@ claim(
 
 # %% tags=["nbval-ignore-output"]
 def to_ids(review):
-    words = text.tokenize(review)  # small letters; marks stand alone
+    words = text.tokenize(review)  # lower case; punctuation marks are tokens
     return [CLS, *text.numericalize(words, vocab), SEP]
 
 
@@ -730,9 +766,9 @@ claim(
 )
 
 # %% [markdown]
-# The first two hold the same words and mean the opposite. In this language every review has such a twin, so a bag of words is no better than a coin. Your judge tells them apart.
+# The first two hold the same words and mean the opposite, and your judge tells them apart. A bag of words cannot: every review of this language has such a twin.
 #
-# **Save it and load it.** `state_dict()` is a table of names and numbers. It goes into a file, and from there into a network of the same sizes. Then write a sentence of your own in the last line; these are the words to choose from:
+# **Save it and load it.** `state_dict()` is a table of names and numbers. It goes into a file, and from there into a network of the same sizes. Then write a sentence of your own in the last line, from the words that are printed:
 
 # %% tags=["nbval-ignore-output"]
 with tempfile.TemporaryDirectory() as folder:  # take a folder that stays
@@ -774,11 +810,106 @@ claim(
 )
 
 # %% [markdown]
-# So a judge is made in three steps: load a network that has read, put on a new head, fine-tune.
+# So a judge is made in three steps: load a network that has read, put on a new head, fine-tune. What can go wrong?
 #
+# ### Errors you will meet
+#
+# The first three raise no error, and all shapes fit.
+#
+# **1 · Masks on special tokens and padding.** The library's `mask_tokens` is told what may be chosen. If that is everything, the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
+
+# %%
+test_ids, test_real = text.pad_batch([row for row, _ in task.test])
+words_only = test_real & (test_ids >= FIRST)
+wasted = {}
+for name, where in {"wrong": torch.ones_like(test_real), "fixed": words_only}.items():
+    draws = torch.Generator().manual_seed(1)
+    _, targets = mask_tokens(
+        test_ids, where, V, MASK, generator=draws, first_regular_id=FIRST
+    )
+    wasted[name] = (targets[targets != -100] < FIRST).float().mean()
+    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
+
+# %% [markdown]
+# **2 · Padding that is read.** Forget `real`, so that all positions count. Attention looks at padding, the mean takes in its vectors, and some verdicts change. All new reviews, padded to 32 tokens:
+
+# %% tags=["nbval-ignore-output"]
+ids, real = text.pad_batch([row for row, _ in task.test], length=32)
+wanted = torch.tensor([label for _, label in task.test])
+padded_right = {}
+for name, read in {"wrong": torch.ones_like(real), "fixed": real}.items():
+    with torch.no_grad():
+        said = judge(ids, read).argmax(dim=1)
+    padded_right[name] = (said == wanted).float().mean().item()
+    print(f"{name}: new reviews {padded_right[name]:.3f}")
+
+# %% [markdown]
+# **3 · Too large a rate in fine-tuning.** At 0.02, twenty times our rate and seven times that of the reading, the same network ends far behind, even on the hundred reviews that it trains on. (One seed.)
+
+# %% tags=["nbval-ignore-output"]
+hasty = {}
+for name, rate in {"wrong": 0.02, "fixed": 0.001}.items():
+    set_seed(0)
+    tried = Classifier(reader.bert, classes=2)
+    fine_tune(tried, hundred, steps=150, rate=rate)
+    hasty[name] = share_right(tried, hundred), share_right(tried, task.test)
+    print(f"{name}: the hundred {hasty[name][0]:.2f}, new reviews {hasty[name][1]:.2f}")
+
+# %% [markdown]
+# **4 · A text longer than the table of positions.** This one raises an error, whose message names no cause. Your network has L = 32 positions. Keep a text's end:
+
+# %% tags=["nbval-ignore-output"]
+long_review = 4 * "The plot was not boring, it was wonderful. "
+try:
+    judge_review(long_review, judge, to_ids)  # 42 ids
+except IndexError as error:
+    print("wrong:", error)
+
+
+def last_32(review):
+    return [CLS, *to_ids(review)[-31:]]
+
+
+judge_review(long_review, judge, last_32)
+
+# %% [markdown]
+# So try a few texts whose answer you know, long and short, alone and in a batch.
+
+# %% tags=["fold"]
+# @title The first three errors as claims
+row = task.test[0][0]
+alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
+real = padded[1]
+with torch.no_grad():
+    by_itself = judge(alone_ids, torch.ones_like(alone_ids).bool())
+    wrong = judge(padded[0], torch.ones_like(real)) - by_itself
+    fixed = judge(*padded) - by_itself
+    vectors = reader.bert(*padded)  # (1, 30, D), not 0 at padding
+    with_zeros = reader_as_library.bert(*padded)  # (1, 30, D), 0 at padding
+right_mean = vectors[real].mean(dim=0, keepdim=True)
+off = (vectors.mean(dim=1) - right_mean).norm() / right_mean.norm()
+claim(
+    "1: choosing from everything wastes more than a third of the chosen positions on tokens that are always the same.",
+    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
+)
+claim(
+    "2: with the mask padding costs no accuracy, without it some, and the logits change; a mean over padding too is off by more than a tenth of the right one's length; where the library sets these vectors to 0, it is the right one, times the share of real tokens.",
+    padded_right["fixed"] == after > padded_right["wrong"]
+    and wrong.abs().max() > 1e-3
+    and fixed.abs().max() < 1e-4
+    and off > 0.1
+    and torch.allclose(with_zeros.mean(dim=1), with_zeros[real].mean(dim=0) * real.float().mean(), atol=1e-5),
+    logits_change=f"{wrong.abs().max():.3f}",
+)
+claim(
+    "3: at a rate of 0.02 the network is at least 15 points behind the one at 0.001, on the hundred and on new reviews.",
+    all(fixed_share - wrong_share >= 0.15 for wrong_share, fixed_share in zip(hasty["wrong"], hasty["fixed"], strict=True)),
+)
+
+# %% [markdown]
 # ### Was it the reading that helped?
 #
-# In the opening one network had 800 steps more than the other. So the other now gets 950 steps on the labels, and the best of three rates. And since the opening's seed was the luckiest of three for it, here are all three seeds, with 20, 50, 100 and 200 labels:
+# The network that read had 800 more steps. So the one from scratch now gets 950 steps on the labels, and the best of three rates. The opening's seed was its luckiest, so here are all three, with 20, 50, 100 and 200 labels:
 
 # %% tags=["fold"]
 # @title With and without reading
@@ -789,7 +920,7 @@ TOY_WAYS = {
 figures.accuracy_by_labels(
     TOY_WAYS,
     toys.LABELS,
-    "What is reading worth, against as many steps from scratch? With 20 labels no gain; with 50 and 100 a lead on average, "
+    "What is reading worth, against as many steps from scratch? With 20 labels no gain that shows; with 50 and 100 a lead on average, "
     "in two seeds of three; with 200 nothing. Line: mean of three seeds; band: least to greatest; dotted: a coin.",
 )
 
@@ -829,13 +960,18 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?** With 20 labels there is no gain: both stay below 0.62. With 100 the network from scratch, too, reaches 0.97 in the opening's seed, but is some 20 points behind in the two others. With 200 it does as well, and even 300 steps take it above 0.95. But reading is done once, for all tasks.
+# **So what is reading worth?**
 #
+# - With 20 labels there is no gain that three seeds can show: both stay below 0.62.
+# - With 100 the network from scratch, too, reaches 0.97 in the opening's seed. In the two others it is some 20 points behind.
+# - With 200 the network from scratch does as well. Even 300 steps take it above 0.95.
+# - The rates from scratch were chosen on 400 further labelled reviews. After reading the rate stays 0.001.
 # - In all, the network that read saw 28,000 reviews, the one with 950 steps 15,200: batches of reading are larger.
-# - The rates from scratch were chosen on 400 further labelled reviews; after reading the rate stays 0.001.
-# - 150 and 300 steps from scratch, and a frozen network, are tried in *Going deeper*.
+# - *Going deeper* tries 150 and 300 steps from scratch, and a frozen network.
 #
-# *You have a judge that works: a good place to stop.* Three exercises belong to this half, an hour in all. In them you rebuild hiding (section 3), the loss and the step (section 4), without looking back.
+# So in these runs reading helped with 50 and with 100 labels, on average. What was read can be reused for other tasks; we tried one.
+#
+# *You have a judge that works: a good place to stop.* Three exercises belong to this half, an hour in all: rebuild hiding, the loss and the step, without looking back.
 #
 # ### Exercise 12.1 · Hide
 #
@@ -872,9 +1008,9 @@ ch12.hide(hide)
 # %% [markdown]
 # ### Exercise 12.2 · Find the bug: a loss that is too good
 #
-# Difficulty ●●○○○ · 15 minutes · needs section 3
+# Difficulty ●●○○○ · 15 minutes · needs section 4
 #
-# After a hundred steps a colleague's loss is less than a third of yours. Measured by yours at the end of training, her network has learned less than yours. Find two mistakes, and write it right.
+# After a hundred steps a colleague's loss is less than a third of yours. Measured by yours at the end of training, her network has learned less than yours. Find two mistakes, and write it right: from log-probabilities, without torch's own cross-entropy.
 #
 # ```python
 # def chosen_loss(logits, targets):  # (B, T, V), (B, T) with -100 where not chosen
@@ -988,14 +1124,18 @@ claim(
 )
 
 # %% [markdown]
-# "Uncased" models lower-case the text and drop accents first. So `tokenizer.encode(string).ids` takes the place of `to_ids`. Is there a network that has read such words?
+# "Uncased" models lower-case the text and drop accents first. `tokenizer.encode(string).ids` takes the place of `to_ids`. Is there a network that has read such words?
 
 # %% [markdown]
 # ## 7 · The same three steps, with a published model
 #
-# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2), of BERT's architecture, with six layers of width 384. It descends from a network that learned to imitate a larger one, and was then trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its pieces, and `model.safetensors`, a table of names and numbers.
+# **Where do you find a network that has read a real language?** On the [Hugging Face hub](https://huggingface.co/models). Ours is **MiniLM** (all-MiniLM-L6-v2). It has BERT's architecture, with six layers of width 384. It descends from a network that learned to imitate a larger one. Then it was trained on a billion pairs of texts. A published model is a folder: `config.json` with the sizes, the tokenizer with its pieces, and `model.safetensors`, a table of names and numbers.
 #
-# The rest is section 5 again. **Load:** `BERT.from_pretrained` makes the library's network, of the same parts as your `PlainBERT`, with the published numbers. The tokenizer keeps the last 256 ids of a long review. **Put on a head:** `Classifier`. **Fine-tune:** `fine_tune`, at a rate of 5e-5, one that BERT's authors recommend:
+# The rest is section 5 again:
+#
+# 1. **Load.** `BERT.from_pretrained` makes the library's network, of the same parts as your `PlainBERT`, with the published numbers. The tokenizer keeps the last 256 ids of a long review.
+# 2. **Put on a head:** `Classifier`.
+# 3. **Fine-tune:** `fine_tune`, at a rate of 5e-5, one that BERT's authors recommend. MiniLM has dropout, so here `train()` and `eval()` matter.
 
 # %%
 def make_film_judge(source, reviews):
@@ -1009,17 +1149,19 @@ def make_film_judge(source, reviews):
     pairs = [(encode(review), label) for review, label in reviews]
     set_seed(0)
     film_judge = Classifier(bert, classes=2, D=384)  # 2 put on a head
-    fine_tune(film_judge, pairs, steps=56, rate=5e-5, every=14)  # 3: 8 passes of 7
+    steps = 8 * 7  # 8 passes; 100 reviews are 7 batches
+    fine_tune(film_judge, pairs, steps, rate=5e-5, every=14)  # 3 fine-tune
     return film_judge, encode
 
 # %% [markdown]
-# It learns from a hundred of IMDB's reviews (chapter 02), is tried on new ones, and judges five short reviews of our own, two of which you know. That takes some two minutes if MiniLM and IMDB lie on this machine. Where they do not, a recorded run is shown. (`BERT.from_pretrained(minilm.MINILM)` and `huggingface.tokenizer(minilm.MINILM)` fetch MiniLM once, 91 MB.)
+# It learns from a hundred of IMDB's reviews (chapter 02) and is tried on new ones. Then it judges five short reviews of our own, two of which you know. With MiniLM and IMDB on this machine that takes some two minutes; without them a recorded run is shown. (`BERT.from_pretrained(minilm.MINILM)` and `huggingface.tokenizer(minilm.MINILM)` fetch MiniLM once, 91 MB.)
 
 # %% tags=["nbval-ignore-output"]
 try:
     source = minilm.find_minilm()  # the model's folder
     known, new = minilm.draw_reviews(seed=0, size=100, tested=100)
-    film_judge, encode = make_film_judge(source, list(zip(*known)))
+    known_pairs = list(zip(*known))  # (text, label) pairs
+    film_judge, encode = make_film_judge(source, known_pairs)
     new_pairs = [(encode(review), label) for review, label in zip(*new)]
     print(f"new reviews {share_right(film_judge, new_pairs):.2f}")
     for review in minilm.JUDGED:
@@ -1035,24 +1177,29 @@ says = list(zip(*(row["positive"] for row in recorded_judges), strict=True))  # 
 minilm_right = ledger.values("imdb-minilm", "100 labels", "accuracy")
 bag_right = ledger.values("minilm-bag", "words, 100 labels", "accuracy")
 claim(
-    "In three seeds MiniLM is right on 73 to 82 % of 2,000 new reviews of IMDB, the bag of words on 70 to 72 %, and MiniLM is ahead each time.",
-    len(minilm_right) == 3
+    "The three recorded film judges are right on 0.80, 0.745 and 0.705 of the same 200 new reviews. In another run of three seeds MiniLM is right on 73 to 82 % of 2,000, the bag of words on 70 to 72 %, and MiniLM is ahead each time.",
+    [row["accuracy"] for row in recorded_judges] == [0.8, 0.745, 0.705]
+    and ledger.load("minilm-judge")["config"]["tested"] == 200
+    and len(minilm_right) == 3
     and all(0.73 < m < 0.82 and 0.7 < b < 0.72 and m > b for m, b in zip(minilm_right, bag_right, strict=True)),
     MiniLM=", ".join(f"{value:.2f}" for value in minilm_right),
 )
 claim(
-    "All three judge the plain praise right; all three read *not boring, it was wonderful* as a bad review, and its negative twin too.",
+    "All three judge the plain praise right. All three are below 0.5 for *not boring, it was wonderful*, one of them at 0.48, and for its negative twin too.",
     list(minilm.JUDGED) == recorded_judges[0]["texts"]
     and len(recorded_judges) == 3
     and all(p > 0.5 for p in says[2])
-    and all(p < 0.5 for p in says[0] + says[1]),
+    and all(p < 0.5 for p in says[0] + says[1])
+    and round(max(says[0]), 2) == 0.48,
     **{"positive, the first of the five": ", ".join(f"{p:.2f}" for p in says[0])},
 )
 
 # %% [markdown]
-# So the same three steps make a judge of real reviews. In three seeds it is right on 0.74 to 0.81 of 2,000 new ones, a bag of words on 0.71. But look at the first of the five. Your judge of 40 words was sure of it, and right; all three recorded film judges read it as a bad review.
+# So the same three steps make a judge of real reviews. The recorded run with 0.80 is the best of three; the others are right on 0.745 and 0.705 of the same 200.
 #
-# **What do more labels bring?** MiniLM and chapter 02's bags of words, which read nothing beforehand, learn from the same 100, 400 or 1,600 reviews, and are judged on the same 2,000:
+# But look at the first of the five. Your judge of 40 words was sure of it, and right. All three recorded film judges call it a bad review, though one is nearly undecided, at 0.48. Five short reviews are examples, no measurement.
+#
+# **What do more labels bring?** In another experiment MiniLM learns from 100, 400 or 1,600 reviews, and is tried on 2,000. Chapter 02's bags of words get the same reviews, and have read nothing beforehand:
 
 # %% tags=["fold"]
 # @title Accuracy with 100 to 1,600 labels
@@ -1097,18 +1244,30 @@ claim(
 )
 
 # %% [markdown]
-# With few labels the network that has read is ahead. With 1,600 a bag of words and pairs comes within a point of it, on average: most film reviews can probably be judged by words and pairs of words. On such a task try a bag first, then see what a well-read network adds.
+# With few labels MiniLM is ahead. With 1,600 a bag of words and pairs comes within a point of it, on average: most film reviews can probably be judged so. On such a task try a bag first, then see what a well-read network adds.
 #
-# A network that has read can judge after a few labels. What can it do with none?
-#
-# - The bags read whole reviews, MiniLM only their ends. Five short reviews are examples, no measurement; the recorded run's 0.80 is of 200 new ones.
-# - MiniLM has dropout, so here `train()` and `eval()` in `fine_tune` matter. In the recorded runs attention has none, to save time.
+# - MiniLM also learned from pairs of texts; how much is due to reading is not shown here.
+# - The bags read whole reviews, MiniLM only their ends.
 # - *Going deeper* has all 25,000 labels, and a BERT of our own that read IMDB, beside the same network from scratch.
+#
+# MiniLM can judge after a few labels. What can it do with none?
 
 # %% [markdown]
 # ## 8 · Search by meaning
 #
-# **Can a text be found that shares no word with the question?** MiniLM needs no label for this and no new layer. A text's vector is section 5's mean over its real tokens, brought to length 1; the notice with the nearest vector is shown. Here are four questions, written so that words mislead, and twelve notices:
+# **Can a text be found that shares no word with the question?** MiniLM needs no label for this and no new layer. A text's vector is section 5's mean over its tokens, brought to length 1. One text alone has no padding:
+
+# %%
+def vector_of(string, bert, tokenizer):
+    ids = torch.tensor([tokenizer.encode(string).ids])  # (1, T)
+    real = torch.ones_like(ids, dtype=torch.bool)
+    with torch.no_grad():
+        x = bert(ids, real)[0]  # (T, D)
+    mean = x.mean(dim=0)  # (D,)
+    return mean / mean.norm()  # length 1
+
+# %% [markdown]
+# The answer to a question is the text with the nearest vector. Here are four questions, written so that words mislead, and twelve notices:
 
 # %%
 print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
@@ -1116,14 +1275,24 @@ print(*minilm.QUERIES, "", *minilm.DOCUMENTS, sep="\n")
 # %%
 guess_3 = predict("how many of the four questions get the right text", ...)
 
+# %% [markdown]
+# The dot product of two vectors of length 1 is the cosine of their angle, from -1 to 1. So all comparisons are one product of matrices:
+
 # %%
-cosines = minilm.search()  # (4, 12): by MiniLM, or recorded where it is missing
-notices, questions = minilm.tf_idf(minilm.DOCUMENTS, minilm.QUERIES)
-by_words = questions @ notices.T  # (4, 12): by the words in common
+try:
+    source = minilm.find_minilm()
+    bert, tokenizer = BERT.from_pretrained(source), huggingface.tokenizer(source)
+    asked = [vector_of(string, bert, tokenizer) for string in minilm.QUERIES]
+    notices = [vector_of(string, bert, tokenizer) for string in minilm.DOCUMENTS]
+    cosines = torch.stack(asked) @ torch.stack(notices).T  # (4, D) @ (D, 12)
+except DataError:
+    cosines = minilm.search()  # (4, 12), as recorded
 
 # %% tags=["fold", "reveal"]
 # @title The nearest text for each question
 right_text = list(minilm.QUERIES.values())
+notices_by_words, questions_by_words = minilm.tf_idf(minilm.DOCUMENTS, minilm.QUERIES)
+by_words = questions_by_words @ notices_by_words.T  # (4, 12): by the words in common
 nearest = {"words": by_words.argmax(1).tolist(), "MiniLM": cosines.argmax(1).tolist()}
 found = {
     way: sum(b == r for b, r in zip(best, right_text)) for way, best in nearest.items()
@@ -1142,7 +1311,7 @@ claim(
 )
 
 # %% [markdown]
-# The dot product of two vectors of length 1 is the cosine of their angle, from -1 to 1, so a search through many texts is one product of matrices. All cosines of the four questions:
+# All cosines of the four questions:
 
 # %%
 figures.search_by_meaning(cosines, minilm.DOCUMENTS, minilm.QUERIES)
@@ -1158,13 +1327,13 @@ claim(
 )
 
 # %% [markdown]
-# **Not every BERT can do this.** Guessing hidden words does not bring the means of related texts together: at judging how similar two sentences are, the mean of BERT-base's vectors did worse than a mean of fixed word vectors (Reimers and Gurevych 2019, table 1). So such a network is trained once more, on pairs of texts that belong together, such as a question and its answer: each query of a batch must choose its own text among all texts of the batch, by their cosines. These were MiniLM's billion pairs. (*Going deeper* has the loss.)
+# **Not every BERT can do this.** Guessing hidden words does not bring the means of related texts together. At judging how similar two sentences are, the mean of BERT-base's vectors did worse than a mean of fixed word vectors (Reimers and Gurevych 2019, table 1). So such a network is trained once more, on pairs of texts that belong together. Each query of a batch must choose its own text among all texts of the batch, by their cosines. These were MiniLM's billion pairs. (*Going deeper* has the loss.)
+#
+# - Four questions prove little.
+# - The count of shared words, tf-idf, is a weak baseline: three of its four matches share only words like *the* or *in*, and full stops.
+# - On large collections BM25, another weighted word count, is hard to beat (Thakur et al. 2021).
 #
 # So an encoder that has read judges with a new last layer, and finds texts after one more training.
-#
-# - Four questions prove little, and tf-idf is a weak baseline: three of its four matches share only words like *the* or *in*, and full stops.
-# - On large collections BM25, another weighted word count, is hard to beat (Thakur et al. 2021).
-# - An encoder is not made to *write*: it fills each gap by itself.
 #
 # Four exercises wait here, 95 minutes in all; 12.5 looks back at section 5.
 #
@@ -1286,7 +1455,7 @@ ch12.bert_parameters(bert_parameters)
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 8
 #
-# From the encoder's output to the cosines of all pairs. The vectors at padding may hold any finite numbers.
+# Section 8 takes one text at a time. Take whole batches, padded: from the encoder's output to the cosines of all pairs. The vectors at padding may hold any finite numbers.
 #
 # When it passes, search any texts of your own, with a network connection:
 #
@@ -1325,108 +1494,11 @@ def similarities(queries, real_queries, documents, real_documents):
 ch12.similarities(similarities)
 
 # %% [markdown]
-# ## 9 · Errors you will meet
-#
-# **Which mistakes leave everything running?** The first three raise no error, and all shapes fit. They are shown with your judge of section 5.
-#
-# **1 · Masks on special tokens and padding.** The library's `mask_tokens` is told what may be chosen. If that is everything, the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
-
-# %%
-test_ids, test_real = text.pad_batch([row for row, _ in task.test])
-words_only = test_real & (test_ids >= FIRST)
-wasted = {}
-for name, where in {"wrong": torch.ones_like(test_real), "fixed": words_only}.items():
-    draws = torch.Generator().manual_seed(1)
-    _, targets = mask_tokens(
-        test_ids, where, V, MASK, generator=draws, first_regular_id=FIRST
-    )
-    wasted[name] = (targets[targets != -100] < FIRST).float().mean()
-    print(f"{name}: {wasted[name]:.0%} of the chosen tokens are no words")
-
-# %% [markdown]
-# **2 · Padding that is read.** Forget `real`, so that all positions count: attention looks at padding, the mean takes in its vectors, and some verdicts change. All new reviews, padded to 32 tokens:
-
-# %% tags=["nbval-ignore-output"]
-ids, real = text.pad_batch([row for row, _ in task.test], length=32)
-wanted = torch.tensor([label for _, label in task.test])
-padded_right = {}
-for name, read in {"wrong": torch.ones_like(real), "fixed": real}.items():
-    with torch.no_grad():
-        said = judge(ids, read).argmax(dim=1)
-    padded_right[name] = (said == wanted).float().mean().item()
-    print(f"{name}: new reviews {padded_right[name]:.3f}")
-
-# %% [markdown]
-# **3 · Too large a rate in fine-tuning.** At 0.02, twenty times section 5's rate and seven times that of the pre-training, the same network ends far behind, even on the hundred reviews that it trains on:
-
-# %% tags=["nbval-ignore-output"]
-hasty = {}
-for name, rate in {"wrong": 0.02, "fixed": 0.001}.items():
-    set_seed(0)
-    tried = Classifier(reader.bert, classes=2)
-    fine_tune(tried, hundred, steps=150, rate=rate)
-    hasty[name] = share_right(tried, hundred), share_right(tried, task.test)
-    print(f"{name}: the hundred {hasty[name][0]:.2f}, new reviews {hasty[name][1]:.2f}")
-
-# %% [markdown]
-# **4 · A text longer than the table of positions.** This one raises an error, whose message names no cause. Your network has L = 32 positions. Keep a text's end, as section 7 does:
-
-# %% tags=["nbval-ignore-output"]
-long_review = 4 * "The plot was not boring, it was wonderful. "
-try:
-    judge_review(long_review, judge, to_ids)  # 42 ids
-except IndexError as error:
-    print("wrong:", error)
-
-
-def last_32(review):
-    return [CLS, *to_ids(review)[-31:]]
-
-
-judge_review(long_review, judge, last_32)
-
-# %% [markdown]
-# So try a few texts whose answer you know, long and short, alone and in a batch.
-#
-# - The rates of error 3 were tried with one seed.
-
-# %% tags=["fold"]
-# @title The first three errors as claims
-row = task.test[0][0]
-alone_ids, padded = torch.tensor([row]), text.pad_batch([row], length=30)
-real = padded[1]
-with torch.no_grad():
-    by_itself = judge(alone_ids, torch.ones_like(alone_ids).bool())
-    wrong = judge(padded[0], torch.ones_like(real)) - by_itself
-    fixed = judge(*padded) - by_itself
-    vectors = reader.bert(*padded)  # (1, 30, D), not 0 at padding
-    with_zeros = reader_as_library.bert(*padded)  # (1, 30, D), 0 at padding
-right_mean = vectors[real].mean(dim=0, keepdim=True)
-off = (vectors.mean(dim=1) - right_mean).norm() / right_mean.norm()
-claim(
-    "1: choosing from everything wastes more than a third of the chosen positions on tokens that are always the same.",
-    wasted["wrong"] > 1 / 3 and wasted["fixed"] == 0,
-)
-claim(
-    "2: with the mask padding costs no accuracy, without it some, and the logits change; a mean over padding too is off by more than a tenth of the right one's length; where the library sets these vectors to 0, it is the right one, times the share of real tokens.",
-    padded_right["fixed"] == after > padded_right["wrong"]
-    and wrong.abs().max() > 1e-3
-    and fixed.abs().max() < 1e-4
-    and off > 0.1
-    and torch.allclose(with_zeros.mean(dim=1), with_zeros[real].mean(dim=0) * real.float().mean(), atol=1e-5),
-    logits_change=f"{wrong.abs().max():.3f}",
-)
-claim(
-    "3: at a rate of 0.02 the network is at least 15 points behind the one at 0.001, on the hundred and on new reviews.",
-    all(fixed_share - wrong_share >= 0.15 for wrong_share, fixed_share in zip(hasty["wrong"], hasty["fixed"], strict=True)),
-)
-
-# %% [markdown]
 # ## Summary
 #
 # 1. Hide words, and the text is its own answer key. Of the 15 % chosen tokens, 80 % are masked, 10 % replaced, 10 % kept; the loss counts the chosen ones alone; the choice is drawn anew for each batch, as in RoBERTa.
 # 2. A network that sees the next word need only copy it; so, to look both ways in every layer, BERT hides words. Its input is a sum of token, position and segment.
-# 3. Fine-tuning exchanges the last layer and trains everything, gently. In the toy, with 200 labels and the same 950 steps in all, a network from scratch did as well; with 100 it did so in one seed of three.
+# 3. Fine-tuning exchanges the last layer and trains everything, gently. In the toy, with 200 labels and the same 950 steps in all, a network from scratch did as well; with 100 it did so in one seed of three. Its rate was chosen on 400 further labels.
 # 4. Published networks read WordPieces. On real reviews one with far more training led; with 1,600 labels a bag of words and pairs came within a point of it, on average.
 # 5. BERT-base has 109,482,240 parameters, a fifth of them in the token table. It judges texts and, trained once more on pairs, finds them by meaning; it is not made to write them.
 #
@@ -1974,7 +2046,7 @@ FOUR_WAYS = TOY_WAYS | {
 figures.accuracy_by_labels(
     FOUR_WAYS,
     toys.LABELS,
-    "What is reading worth? With 20 labels no gain; after 150 steps on 50 to 200 labels a lead; against 950 steps from "
+    "What is reading worth? With 20 labels no gain that shows; after 150 steps on 50 to 200 labels a lead; against 950 steps from "
     "scratch and a choice of rates, nothing with 200 labels. Line: mean of three seeds; band: least to greatest; "
     "dotted: a coin.",
 )

@@ -222,7 +222,7 @@ def plain_bert():
 def new_head():
     """Draw the network with the head of the masked language model, and with the judge's."""
     ax, left, right = canvas(16, 7.2), 3.4, 11.2
-    for x, title in ((left, "before: plain"), (right, "after: the judge")):
+    for x, title in ((left, "before: guesses words"), (right, "after: the judge")):
         label(ax, x, 6.8, title, size=11.5, weight="bold")
         label(ax, x, 0.45, "ids  (B, T)", size=10)
         wire(ax, [(x, 0.75), (x, 1.25)])
