@@ -188,7 +188,14 @@ def chosen_loss(student):
     chosen[[0, 0, 0, 0, 1, 2, 2], [1, 4, 5, 6, 2, 0, 5]] = True
     ids[0, 4] = 0  # token 0 is a token like others
     targets = ids.masked_fill(~chosen, IGNORE)
-    got = expect_number(student(logits, targets), "the loss")
+    try:
+        answer = student(logits, targets)
+    except (IndexError, RuntimeError) as error:
+        if "-100" not in str(error):
+            raise
+        raise Wrong(f"{type(error).__name__}: {error}. -100 was used as the id of a token; it says that nothing is "
+                    "asked here, so leave these positions out (0 is a token like others)") from None  # fmt: skip
+    got = expect_number(answer, "the loss")
     each = F.cross_entropy(logits.transpose(1, 2), targets.clamp(min=0), reduction="none")  # (B, T)
     wanted = each[chosen].mean().item()
     if close(got, wanted):
@@ -327,11 +334,12 @@ def pretraining_step(student):
         result = student(network, optimizer, *given)
         got = expect_number(result.detach() if isinstance(result, torch.Tensor) else result, "the loss")
         inputs, targets = _masked(ids, real & (ids >= FIRST), choose, fate, others)
-        _has_read(network.read, ids, real, inputs)
+        above_first = _masked(ids, real & (ids > FIRST), choose, fate, others)
+        _has_read(network.read, ids, real, inputs, above_first[0])
         logits = twin(inputs, real)
         loss = F.cross_entropy(logits.transpose(1, 2), targets)
         if not close(got, loss):
-            _explain_loss(got, logits.detach(), targets, ids, network, inputs, real)
+            _explain_loss(got, logits.detach(), targets, ids, network, inputs, real, above_first[1])
         loss.backward()
         _has_stepped(network, twin)
         if not network.modes[0] or not network.training:
@@ -342,8 +350,11 @@ def pretraining_step(student):
                         "of the step in memory")  # fmt: skip
 
 
-def _has_read(read, ids, real, inputs):
-    """What the network was given to read, in its first call."""
+FIRST_IS_A_WORD = "the word with the id FIRST is never chosen: words have ids from FIRST on, FIRST included"
+
+
+def _has_read(read, ids, real, inputs, above_first):
+    """What the network was given to read, in its first call; `above_first`: if the word FIRST is never hidden."""
     if not read:
         raise Wrong("the network was never called: it must predict the hidden words")
     mine, told = read[0]
@@ -357,12 +368,14 @@ def _has_read(read, ids, real, inputs):
         if hidden:
             raise Wrong(f"hidden too: {' and '.join(hidden)}; only words may be chosen, ids from FIRST on")
     if not torch.equal(mine, inputs):
+        if torch.equal(mine, above_first):
+            raise Wrong(FIRST_IS_A_WORD)
         raise Wrong("the network reads something else than the inputs that masking with these draws gives: is exercise "
                     "12.1 passed, and are the draws handed on in its order?")  # fmt: skip
 
 
-def _explain_loss(got, logits, targets, ids, network, inputs, real):
-    """Say what another loss is."""
+def _explain_loss(got, logits, targets, ids, network, inputs, real, above_first):
+    """Say what another loss is; `above_first` are the targets if the word FIRST is never chosen."""
     each = F.cross_entropy(logits.transpose(1, 2), targets.clamp(min=0), reduction="none")
     with torch.no_grad():
         after = F.cross_entropy(network(inputs, real).transpose(1, 2), targets)
@@ -379,6 +392,7 @@ def _explain_loss(got, logits, targets, ids, network, inputs, real):
             each[targets != IGNORE].sum() / targets.numel()
         ),
         "that is the loss after the step; wanted is the one before, from which the gradients come": after,
+        FIRST_IS_A_WORD: F.cross_entropy(logits.transpose(1, 2), above_first),
     }
     for message, wrong in mistakes.items():
         if close(got, wrong):

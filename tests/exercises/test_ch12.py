@@ -207,6 +207,14 @@ PLANTED = {
         ("its gradient is not", lambda logits, targets: loss()(logits.detach(), targets) + 0 * logits.sum()),
         ("a size is written", lambda logits, targets: loss()(logits, targets) * 3 / len(logits)),
         ("got 5.0000", lambda logits, targets: 5.0),
+        (
+            "Target -100 is out of bounds",
+            lambda logits, targets: F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0),
+        ),
+        (
+            "out of bounds for dimension",
+            lambda logits, targets: -logits.log_softmax(-1)[0, torch.arange(7), targets[0]].mean(),
+        ),
     ],
     "pretraining_step": [
         ("was never called", lambda network, optimizer, ids, *given: 0.0),
@@ -216,6 +224,7 @@ PLANTED = {
         ("hidden too: special tokens; only words", step(maskable=lambda ids, real: real)),
         ("hidden too: padding; only words", step(maskable=lambda ids, real: ~real | (ids >= 5))),
         ("something else than the inputs", step(swap=True)),
+        ("FIRST included", step(maskable=lambda ids, real: real & (ids > 5))),
         ("over all positions, with the text", step(targets_as=lambda ids, real, targets: ids)),
         ("over the real positions", step(targets_as=lambda ids, real, targets: ids.where(real, -100))),
         ("the sum over the chosen", step(reduce="sum")),
