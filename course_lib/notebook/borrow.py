@@ -14,10 +14,10 @@ def matching(theirs, ours):
     if isinstance(ours, nn.Embedding):
         yield theirs.embedding.weight, ours.weight
     elif hasattr(ours, "heads"):  # attention: the library's q, k and v are packed into one tensor
-        for i, linear in enumerate((ours.q, ours.k, ours.v)):
+        for i, linear in enumerate((ours.W_q, ours.W_k, ours.W_v)):
             yield theirs.in_proj_weight.chunk(3)[i], linear.weight
             yield theirs.in_proj_bias.chunk(3)[i], linear.bias
-        yield from _linear(theirs.out_proj, ours.out)
+        yield from _linear(theirs.out_proj, ours.W_o)
     elif hasattr(ours, "think"):  # a block
         if hasattr(ours, "look_across"):  # the decoder's
             yield from matching(theirs.self_attn, ours.look_back)

@@ -716,7 +716,7 @@ ch07.numbers_by_hand(numbers)
 #
 # Difficulty ●●●○○ · 30 minutes · needs sections 1 to 4
 #
-# As a function of tensors, without the library's functions of attention and without torch's, with all corner cases: any leading axes, $T \ne S$, values of another width, a mask, causality, both at once, and rows that may see nothing. Three of these `PlainAttention` does not show: another width, causality with $T \ne S$, empty rows. They are explained next.
+# As a function of tensors, without the library's functions of attention and without torch's, with all corner cases: any leading axes, $T \ne S$, values of another width, a mask, causality, both at once, and rows that may see nothing. `PlainAttention` does not show three of these: another width, causality with $T \ne S$, empty rows. They are explained next.
 #
 # *Values of another width.* $E$, the width of the values and of the output, may differ from $K$, the width of queries and keys:
 

@@ -100,7 +100,7 @@ for sentence, translation_ in zip(OWN_SENTENCES, whole, strict=True):
     print(sentence, "->", translation_)
 
 # %% [markdown]
-# Now we switch parts off, one at a time: in all layers, what the part contributes becomes 0. Nothing is trained again; the model translates the 12 sentences once more. The sections below build each part:
+# Now we switch parts off, one at a time: in all layers, what the part contributes becomes 0. Nothing is trained again; the model translates the 12 sentences once more:
 #
 # - *positions* of the encoder, and of the decoder: which word stands where;
 # - *self-attention* of either half: each word looks at the words of its own sentence;
@@ -180,7 +180,7 @@ table(
 #
 # (The layers had never met such zeros. With averages in their place, or trained without the part, the model might lose less.)
 #
-# Why? You will build every one of these parts, and at the end **your own** Transformer will load these weights and translate.
+# Why? Each of these parts is built below, and at the end **your own** Transformer will load these weights and translate.
 
 # %% [markdown]
 # ### You will be able to
@@ -239,7 +239,7 @@ class Embedding(nn.Embedding):
         return super().forward(ids) * D**0.5 + P
 
 # %% [markdown]
-# We try each part on one sentence, *ein hund läuft durch den schnee*, with the weights of the trained translator: `borrow(ours, theirs)` copies them into our part, each tensor to its counterpart; nothing is trained.
+# We try each part on one sentence, *ein hund läuft durch den schnee*, with the weights of the trained translator: `borrow(ours, theirs)` copies them into our part; nothing is trained.
 
 # %%
 D = 128
@@ -255,37 +255,37 @@ print("ids", tuple(ids.shape), "-> x", tuple(x.shape))
 #
 # $$ \mathrm{softmax}\!\left(\frac{q k^\top}{\sqrt K}\right) v . $$
 #
-# The heads' results are put side by side, and one more matrix mixes them. Our class keeps the words that ask (`x`, `T` of them) apart from those that answer (`answering`, `S` of them). Here both are the same sentence. The `mask` says with `True` who may be looked at.
+# The heads' results are put side by side, and one more matrix mixes them. This is chapter 07's `MultiHead`; new are the biases, and that a method, `heads`, makes the cut. `x` asks (`T` words), `memory` answers (`S` words); here both are the same sentence. Where `mask` is `True` one may look.
 
 # %%
 class Attention(nn.Module):
-    """Multi-head attention: x asks, the others answer."""
+    """Multi-head attention: x asks, the memory answers."""
 
     def __init__(self, D, H):
         super().__init__()
         self.H, self.K = H, D // H
-        self.q, self.k, self.v, self.out = (nn.Linear(D, D) for _ in range(4))
+        self.W_q, self.W_k, self.W_v, self.W_o = (nn.Linear(D, D) for _ in range(4))
 
     def heads(self, x):  # (B, T, D) -> (B, H, T, K)
-        return x.unflatten(2, (self.H, self.K)).transpose(1, 2)
+        return x.unflatten(-1, (self.H, -1)).transpose(1, 2)
 
-    def forward(self, x, answering, mask):  # (B, T, D), (B, S, D), True = look
-        q = self.heads(self.q(x))
-        k, v = self.heads(self.k(answering)), self.heads(self.v(answering))
-        scores = (q @ k.transpose(2, 3)) * self.K**-0.5  # (B, H, T, S)
-        weights = torch.where(mask, scores, -torch.inf).softmax(dim=-1)
-        merged = (weights @ v).transpose(1, 2).flatten(2)  # (B, T, D)
-        return self.out(merged)
+    def forward(self, x, memory, mask):  # x (B, T, D), memory (B, S, D)
+        q = self.heads(self.W_q(x))
+        k, v = self.heads(self.W_k(memory)), self.heads(self.W_v(memory))
+        scores = q @ k.mT / math.sqrt(self.K)  # (B, H, T, S)
+        weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+        merged = (weights @ v).transpose(1, 2).flatten(-2)  # (B, T, D)
+        return self.W_o(merged)
 
 # %% [markdown]
-# In our sentence every word may look at all eight tokens, so every entry of the mask is `True`. The last line tests our part against the library's, with the same weights.
+# Here every word may look at all eight tokens, so the mask is `True` throughout. The last line tests our part against the library's, with the same weights.
 
 # %%
 first = model.transformer.encoder.layers[0]  # of the trained translator
 attend = borrow(Attention(D, H=4), first.self_attn)
 everything = torch.ones(1, 1, 1, 8, dtype=torch.bool)  # all may be looked at
-q, k = attend.heads(attend.q(x)), attend.heads(attend.k(x))
-weights = (q @ k.transpose(2, 3) * attend.K**-0.5).softmax(dim=-1)
+q, k = attend.heads(attend.W_q(x)), attend.heads(attend.W_k(x))
+weights = (q @ k.mT / math.sqrt(attend.K)).softmax(dim=-1)
 print("q", tuple(q.shape), "weights", tuple(weights.shape))
 found = attend(x, x, everything)
 print("x", tuple(x.shape), "-> found", tuple(found.shape))
@@ -386,7 +386,7 @@ class FeedForward(nn.Sequential):
         super().__init__(nn.Linear(D, F_), nn.ReLU(), nn.Linear(F_, D))
 
 # %% [markdown]
-# *attend*, *norm* and *think* are all defined, and the block is section 1's two lines:
+# *attend*, *norm* and *think* are all defined, and the block is section 1's two lines. Write it yourself first, if you like: ten minutes; the test after the next cell tells whether it is right. (It looks for the names `attend`, `think`, `norm1`, `norm2`.)
 
 # %%
 class EncoderBlock(nn.Module):
@@ -402,7 +402,7 @@ class EncoderBlock(nn.Module):
         return self.norm2(x + self.think(x))
 
 # %% [markdown]
-# With the weights of the translator's first layer: first step by step, to see the hidden units, then the whole block.
+# With the weights of the translator's first layer, first step by step, then as a whole:
 
 # %%
 block_1 = borrow(EncoderBlock(D, H=4, F_=384), first)
@@ -412,6 +412,7 @@ active = (hidden[0] > 0).sum(1).tolist()
 print("hidden", tuple(hidden.shape), "active, by word:", active)
 x_out = block_1(x, everything)  # the whole block
 print("x", tuple(x.shape), "-> x_out", tuple(x_out.shape))
+print("as the trained layer?", torch.allclose(x_out, first(x), atol=1e-4))
 
 # %% tags=["fold"]
 # @title Check: this is the trained encoder's first layer
@@ -437,10 +438,10 @@ two_real = torch.tensor([[True, True, True], [True, True, False]])  # (B, S)
 scores = torch.zeros(2, 1, 3, 3)  # (B, H, T, S), all alike
 mask = two_real[:, None, None]
 print("mask", tuple(mask.shape), "against scores", tuple(scores.shape))
-print(torch.where(mask, scores, -torch.inf).softmax(dim=-1)[:, 0])  # the one head
+print(scores.masked_fill(~mask, -math.inf).softmax(dim=-1)[:, 0])  # the one head
 
 # %% [markdown]
-# In the second sentence the third column is 0: nobody looks at the padding. (Its third row is the padding's own; nobody reads it.) With this mask the encoder can be written:
+# In the second sentence the third column is 0: nobody looks at the padding. (Its third row is the padding's own; nobody reads it.) Now the encoder:
 
 # %%
 class Encoder(nn.Module):
@@ -486,7 +487,7 @@ diagrams.show("decoder_block")
 # | decoder's masked self-attention | target (B, T, D) | target (B, T, D) | (B, H, T, T) | causal |
 # | cross-attention | target (B, T, D) | memory (B, S, D) | (B, H, T, S) | padding of the source |
 #
-# Looking back is **causal**: a word sees itself and the earlier ones, because the later words are not written yet. (The target's padding stands at the end, so this hides it from real words too.) Looking across is not: the whole source is known before the first word is written. In code the block has `Attention` twice, and one line for each sublayer:
+# Looking back is **causal**: a word sees itself and the earlier ones, because the later words are not written yet. (The target's padding stands at the end, so this hides it from real words too.) Looking across is not: the whole source is known before the first word is written. In code the block has `Attention` twice, and one line for each sublayer. Again, write it yourself first, if you like (names: `look_back`, `look_across`, `think`, `norm1` ...); the test below, *as the trained block?*, tells whether it is right.
 
 # %%
 class DecoderBlock(nn.Module):
@@ -528,7 +529,7 @@ print("y", tuple(y.shape), "-> y_out", tuple(y_out.shape))
 print("as the trained block?", torch.allclose(y_out, their_block(y, memory), atol=1e-4))
 
 # %% [markdown]
-# Where does the decoder look across? This map is from the translator's last block, as the library's model records it. Each row belongs to one of our English words, and shows where the block looks before the next one. (The model itself would go on in another way: after *through* with *the*.)
+# Where does the decoder look across? This map is from the translator's last block. Each row belongs to one of our English words, and shows where the block looks before the next one.
 
 # %%
 with torch.no_grad(), record_attention(model) as maps:  # by layer
@@ -807,9 +808,9 @@ claim(
 # | **causality** | causal attention | a word of the target | nothing changes before it |
 # | **padding** | any attention | more columns of padding | nothing changes at real tokens |
 # | **equivariance** | full attention, without positions | the order of the inputs | the outputs are permuted likewise |
-# | **gradient** | any model | nothing; one `backward` from the loss | it reaches every tensor of parameters |
+# | **gradient** | any model | nothing; one `backward` from the loss | it reaches every tensor of parameters (the keys' biases get only rounding) |
 #
-# We run the first two. Causality, for both models that we have trained: we put another word at position 4.
+# We run the first two. Causality, for both models: we put another word at position 4.
 
 # %%
 batch = next(translation.translation_batches(*task.test, 200, shuffle=False))
@@ -906,7 +907,7 @@ for name, seen in (("full", all_seen), ("causal", all_seen.tril())):
 # %% [markdown]
 # ## 12 · Your own translator
 #
-# Now the parts are yours to write. Without looking back, rebuild the norm (9.1), the encoder's block (9.3), cross-attention (9.4) and the loop (9.5); then compare. Two exercises need no code (9.2, 9.6). At the end your parts become one Transformer, and it translates (9.7). Three hours in all.
+# Now rebuild, without looking back, the norm (9.1), the encoder's block (9.3), cross-attention (9.4) and the loop (9.5). Two exercises need no code (9.2, 9.6). At the end your parts become one Transformer, and it translates (9.7). Three hours in all.
 
 # %% [markdown]
 # ### Exercise 9.1 · LayerNorm from tensors
@@ -1103,13 +1104,21 @@ ch09.which_style.compare(...)
 #
 # Difficulty ●●●●● · 60 minutes · needs exercises 7.2, 7.3, 9.3, 9.4 and 9.5
 #
-# This is the whole model, from your own parts. Paste the functions of chapter 07 (and `position_table` of 8.2, or take `sinusoidal_table`) into a cell of your own; layers of `nn`, of the library or of sections 2 to 8 are not allowed. The model is Post-LN, without dropout: section 8 shows its structure. Its weights are handed over as a dict (use these very tensors, not copies: the optimizer holds them):
+# This is the whole model, from your own parts: 9.3 and 9.5 go in unchanged, 9.1 may replace `F.layer_norm`, 9.4 must gain heads and biases. Paste the functions of chapter 07 that you need (and `position_table` of 8.2, or take `sinusoidal_table`) into a cell of your own; layers of `nn`, of the library or of sections 2 to 8 are not allowed, functions are. The model is Post-LN, without dropout: section 8 shows its structure. Its weights are handed over as a dict (use these very tensors, not copies: the optimizer holds them):
 #
 # - `source_table` (V_source, D) and `target_table` (V, D); the latter makes the logits too, unscaled;
 # - `encoder`, a list with a dict for each layer, the `p` of exercise 9.3: `in_proj_weight`, `in_proj_bias`, `out_weight`, `out_bias`, `weight1`, `bias1`, `weight2`, `bias2`, `gain1`, `offset1`, `gain2`, `offset2`;
 # - `decoder`, the same with three norms in the order of the sublayers (`gain1` after the self-attention, `gain2` after the cross-attention, `gain3`, `offset3` after the feed-forward network), and for the cross-attention `cross_in_proj_weight`, `cross_in_proj_bias`, `cross_out_weight`, `cross_out_bias`. The first D of its packed rows make the queries.
 #
-# A plan: first one function for both kinds of attention (9.4's idea, with the heads and biases of 9.3), then `encode`, `decode`, `learn`, `translate`; the check looks at them in this order, on a small model. Then your model gets the course's trained weights.
+# A plan: first one method for both kinds of attention, `attend(self, x, memory, p, name, mask)`, which is 9.4 with the heads and biases of 9.3; `name` is `""` or `"cross_"`. Test it before you go on, on section 7's `y` and `memory`:
+#
+# ```python
+# w = pretrained.weights_by_layer(model)
+# found = OwnTransformer(w, 4).attend(y, memory, w["decoder"][0], "cross_", real[:, None, None])
+# print(torch.allclose(found, their_block.multihead_attn(y, memory), atol=1e-4))
+# ```
+#
+# Then `encode`, `decode`, `learn`, `translate`: the check looks at them in this order, on a small model, and says how far you are. At the end your model gets the course's trained weights.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex09-7-own-transformer", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1124,7 +1133,7 @@ class OwnTransformer:
         ### BEGIN SOLUTION
         x = self.embed("source_table", source)
         for p in self.weights["encoder"]:
-            x = self.normed(x + self.attend(p, x, x, real[:, None, None]), p, 1)
+            x = self.normed(x + self.attend(x, x, p, "", real[:, None, None]), p, 1)
             x = self.normed(x + self.think(p, x), p, 2)
         return x
         ### END SOLUTION
@@ -1135,8 +1144,8 @@ class OwnTransformer:
         y = self.embed("target_table", target_in)
         earlier = causal_mask(target_in.shape[1])
         for p in self.weights["decoder"]:
-            y = self.normed(y + self.attend(p, y, y, earlier), p, 1)
-            y = self.normed(y + self.attend(p, y, memory, real[:, None, None], "cross_"), p, 2)
+            y = self.normed(y + self.attend(y, y, p, "", earlier), p, 1)
+            y = self.normed(y + self.attend(y, memory, p, "cross_", real[:, None, None]), p, 2)
             y = self.normed(y + self.think(p, y), p, 3)
         return F.linear(y, self.weights["target_table"])
         ### END SOLUTION
@@ -1169,12 +1178,12 @@ class OwnTransformer:
         D = self.weights[name].shape[1]
         return self.weights[name][ids] * math.sqrt(D) + sinusoidal_table(ids.shape[1], D)
 
-    def attend(self, p, asks, memory, mask, name=""):
-        B, T, D = asks.shape
+    def attend(self, x, memory, p, name, mask):
+        B, T, D = x.shape
         rows = [*zip(p[f"{name}in_proj_weight"].split(D), p[f"{name}in_proj_bias"].split(D), strict=True)]
         q, k, v = (
             F.linear(given, *row).view(B, -1, self.num_heads, D // self.num_heads).transpose(1, 2)
-            for given, row in zip((asks, memory, memory), rows, strict=True)
+            for given, row in zip((x, memory, memory), rows, strict=True)
         )
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
         return F.linear(found.reshape(B, T, D), p[f"{name}out_weight"], p[f"{name}out_bias"])
@@ -1255,7 +1264,7 @@ def cell_of(class_):
 
 
 in_one_piece = "\n\n\n".join(map(cell_of, CLASSES))
-markdown(f"```python\nimport torch\nfrom torch import nn\n\nfrom course_lib.positional import sinusoidal_table\n\n\n{in_one_piece}\n```")
+markdown(f"```python\nimport math\n\nimport torch\nfrom torch import nn\n\nfrom course_lib.positional import sinusoidal_table\n\n\n{in_one_piece}\n```")
 lines_of_code = [line for line in in_one_piece.splitlines() if line.strip()]
 claim("The model has fewer than eighty lines, blank ones not counted.", 0 < len(lines_of_code) < 80, lines=len(lines_of_code))
 
@@ -1643,9 +1652,9 @@ claim(
     "Equivariance and gradient: permuted inputs give permuted outputs; no tensor of parameters is cut off from the loss, and only the keys' biases get next to nothing.",
     torch.allclose(*permuted, atol=1e-4)
     and all(p.grad is not None for p in honest.parameters())
-    and all((size < 1e-7) == name.endswith(".k.bias") for name, size in in_tensor.items()),
-    largest_of_the_keys_biases=max(size for name, size in in_tensor.items() if name.endswith(".k.bias")),
-    smallest_of_the_others=min(size for name, size in in_tensor.items() if not name.endswith(".k.bias")),
+    and all((size < 1e-7) == name.endswith(".W_k.bias") for name, size in in_tensor.items()),
+    largest_of_the_keys_biases=max(size for name, size in in_tensor.items() if name.endswith(".W_k.bias")),
+    smallest_of_the_others=min(size for name, size in in_tensor.items() if not name.endswith(".W_k.bias")),
 )
 
 # %% [markdown] tags=["deeper"]

@@ -254,7 +254,7 @@ def block_with_numbers():
         (rows["added"], "$x$ + what it found"),
         (rows["x1"], "normalised"),
         (rows["hidden"], "hidden units: relu(2nd + 3rd),\nrelu(1st − 3rd)"),
-        (rows["thought"], "what feed-forward gives:\nwritten to entries 4 and 1"),
+        (rows["thought"], "what feed-forward gives:\nunit 1 writes to entry 4,\nunit 2 to entry 1"),
         (rows["added again"], "what it was + what it made"),
         (rows["x2"], "normalised: the output"),
     ):
