@@ -246,7 +246,7 @@ print(tuple(found.transpose(1, 2).flatten(2).shape))  # (B, T, D)
 # %% [markdown]
 # The first token can only look at itself, the last at all five. The same lines as a class, where `heads` cuts all three parts alike, and a second linear layer mixes the heads.
 #
-# *Write it yourself first, if you like: ten minutes; the test after the next cell tells whether it is right.*
+# *Write it yourself first, if you like, with the names `in_proj`, `heads` and `out_proj`: ten minutes; the test after the next cell tells whether it is right.*
 
 
 # %%
@@ -295,7 +295,7 @@ print("-> narrow", tuple(narrow(inner).shape))  # (B, T, D)
 #
 # The block is chapter 09's layer in its Pre-LN form. Each part reads a normalised copy of `x`, and what it computes is *added* to `x`, so the gradient has a way past every part (*Going deeper* measures it). Look back, add; think, add.
 #
-# *Write this one first, too, if you like: ten minutes, with the names `ln1`, `attn`, `ln2`, and `mlp` for an `nn.Sequential`. Section 5 tests it: with trained weights it must give the library's logits.*
+# *Write this one, too, with the names `ln1`, `attn`, `ln2`, and `mlp` for an `nn.Sequential`. Section 5 tests it: with trained weights it must give the library's logits.*
 
 
 # %%
@@ -588,7 +588,7 @@ best_n = min(by_n, key=by_n.get)
 print(f"speaker {stage_bits:.2f}, best table (n = {best_n}) {by_n[best_n]:.2f} bits per new character")
 
 # %% [markdown]
-# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting: watch the loss on new text. (The comparison is not quite even. The speaker trained on nine tenths of the plays, the tables on eight; but it is also scored where its windows begin, and little stands before.)
+# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting. (The comparison is not quite even. The speaker trained on nine tenths of the plays, the tables on eight; but it is also scored where its windows begin, and little stands before.)
 #
 # It was trained as the library's `GPT`, another implementation of the same network; its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 50 lines, and must give the same logits there:
 
@@ -925,7 +925,7 @@ class CachedGPT(PlainGPT):
 
 
 # %% [markdown]
-# That is all. It has the same parameters, so the speaker's weights fit. It reads 40 characters in parts: a prompt at once, a few more, then one by one. In float64 the logits must agree, at *every* position and to rounding, with those of the whole text read at once:
+# It has the same parameters, so the speaker's weights fit. It reads 40 characters in parts: a prompt at once, a few more, then one by one. In float64 the logits must agree, at *every* position and to rounding, with those of the whole text read at once:
 
 # %%
 forty = ids_of("GREMIO:\nGood morrow, neighbour Baptista.")  # (1, 40)
@@ -1010,9 +1010,9 @@ claim(
 
 
 # %% [markdown]
-# **The gain is time.** Without a cache the $t$-th token costs a forward pass over $t$ tokens, so a text of $T$ tokens costs about $T^2/2$ token passes; with it, $T$. By this count the last ten of our 200 tokens take about 35 times as long as the first ten. At this size fixed costs, which even a single token pays, probably hide most of it.
+# **The gain is time.** Without a cache the $t$-th token costs a pass over $t$ tokens, so a text of $T$ tokens costs about $T^2/2$ token passes; with it, $T$. By this count the last ten of 200 tokens take about 35 times as long as the first ten. At this size fixed costs, which even a single token pays, probably hide most of it.
 #
-# **The price is memory.** Keys and values, in each of `N` blocks, for `B` texts of $S$ tokens, `D` numbers each: $2\,N B S D$ numbers. (The heads do not appear: together they make `D`.) The speaker, with its full context of 256, keeps 262,144 numbers for each text, a megabyte. The smallest GPT-2, with 12 blocks, D = 768 and a context of 1,024, keeps 18.9 million numbers for each text. In 16 bits these are 38 megabytes, and seven such texts outweigh the model's weights.
+# **The price is memory.** Keys and values, in each of `N` blocks, for `B` texts of $S$ tokens, `D` numbers each: $2\,N B S D$ numbers. (Heads do not appear: together they make `D`.) The speaker, with its full context of 256, keeps 262,144 numbers for each text, a megabyte. The smallest GPT-2, with 12 blocks, D = 768 and a context of 1,024, keeps 18.9 million numbers for each text. In 16 bits these are 38 megabytes, and seven such texts outweigh the model's weights.
 
 # %% [markdown]
 # ### Exercise 13.5 · Find the bugs: a cache that is off by one
@@ -1095,7 +1095,7 @@ by_rule = math.sqrt(gpt3 / 120)  # parameters, for the same FLOPs
 runs = {"the speaker": (number_of_parameters(speaker), stages["GPT"]["tokens"])}
 runs |= {"GPT-3": (1.75e11, 3e11), "by the rule": (by_rule, 20 * by_rule)}
 for name, (P, M) in runs.items():
-    print(f"{name:11} {P:.1e} parameters, {M:.1e} tokens", end=" ")
+    print(f"{name:11} {P:.2e} parameters, {M:.2e} tokens", end=" ")
     print(f"({M / P:4.1f} for each): {6 * P * M:.2e} FLOPs")
 minutes = stages["GPT"]["seconds"] / 60
 days_of_gpt3 = gpt3 / (1024 * 0.4 * 3.12e14) / 86400  # 1,024 GPUs at 40 %
@@ -1162,7 +1162,7 @@ ch13.training_run(training_run)
 # %% [markdown]
 # ## 10 · Your GPT writes
 #
-# Nobody needs to pay this twice: trained weights are published, GPT-2's among them. Your lines compute the same function, so only the layout must be translated. Here is the speaker's checkpoint, a folder of sizes and tensors, in GPT-2's layout:
+# Nobody needs to pay for this twice: trained weights are published, GPT-2's among them. Your lines compute the same function, so only the layout must be translated. Here is the speaker's checkpoint, a folder of sizes and tensors, in GPT-2's layout:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -1215,7 +1215,7 @@ for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten
 # %% [markdown]
 # Nothing failed, and the second model writes nonsense. **Equal logits with an independent implementation are strong evidence.** (For the library's `GPT`, the course's tests compare with Hugging Face's code for GPT-2, on random weights.)
 #
-# The same function should load the real GPT-2. These lines need a network, to fetch about 550 megabytes; they are not run on this page:
+# `from_gpt2` should load the real GPT-2, too. These lines fetch about 550 megabytes; they are not run on this page:
 #
 # ```python
 # sizes, stored = huggingface.read("gpt2")
@@ -1226,7 +1226,7 @@ for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten
 # print(tokenizer.decode(continue_text(gpt2, prompt, 30, rule)[0].tolist()))
 # ```
 #
-# Run them, and your 50 lines should write 30 tokens of English, other ones each time. (*Chapter 14* shows a published model of a later kind at work in the course's code.)
+# Run them, and your 50 lines should write 30 tokens of English, other ones each time. (*Chapter 14* shows a published model, of Llama's kind, at work.)
 #
 # And your own parts?
 
@@ -1240,7 +1240,7 @@ for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten
 # - `table` (V, D), which makes the logits too; `positions` (L, D); `gain`, `offset` (D,) of the last norm;
 # - `blocks`, a list with a dict for each block: `gain1`, `offset1`, `in_proj_weight` (3D, D; the first D rows make the queries, then keys, then values), `in_proj_bias`, `out_weight` (D, D), `out_bias`, `gain2`, `offset2`, `weight1` (F, D), `bias1`, `weight2` (D, F), `bias2`.
 #
-# Write one method after the other; the check looks at them in this order, on a small model. In `logits` begin without the cache. With it, two things change: where the new tokens stand, and which keys they may see. A call may bring a whole prompt, one token, or a few. (To try things: `pretrained.weights_by_layer(library_speaker)` hands over the speaker's weights, and `library_speaker(ids)` gives its logits.) Then your model gets these weights, and writes.
+# Write one method after the other; the check goes through them on a small model, and says how far you are right. In `logits` begin without the cache. With it, two things change: where the new tokens stand, and which keys they may see. A call may bring a whole prompt, one token, or a few. (To try things: `pretrained.weights_by_layer(library_speaker)` hands over the speaker's weights, and `library_speaker(ids)` gives its logits.) Then your model gets these weights, and writes.
 
 
 # %% nbgrader={"grade": false, "grade_id": "ex13-8-own-gpt", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -1327,10 +1327,10 @@ try:
     yours = OwnGPT(pretrained.weights_by_layer(library_speaker), num_heads=4)
     first_ids, writer = encode(beginning, characters), "13.8"
     with torch.no_grad():
-        written = yours.write(first_ids, 240, *dials.values(), choose=draw_one)
+        written = yours.write(first_ids, 200, *dials.values(), choose=draw_one)
 except NotImplementedError:
     rule = functools.partial(sample_tokens, generator=draws, **dials)
-    whole_ids = continue_cached(cached, ids_of(beginning), 240, rule)[0]
+    whole_ids = continue_cached(cached, ids_of(beginning), 200, rule)[0]
     written, writer = whole_ids[len(beginning) :].tolist(), "sections 3, 6 and 7"
 print(f"by {writer}:\n\n{beginning}{decode(written, characters)}")
 
@@ -1340,7 +1340,7 @@ print(f"by {writer}:\n\n{beginning}{decode(written, characters)}")
 # 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 50 lines. The tied table's gradient is the sum of both uses.
 # 2. The first loss should be about $\ln V$, and its gradient at the logits is softmax minus one-hot.
 # 3. Decoding is a choice of its own. Always taking the likeliest token tends to go round in circles; temperature tilts, top-k cuts by number, top-p by probability.
-# 4. While the text fits into the context, keys and values of the past do not change, so they are kept: $2NBSD$ numbers. Equal logits are strong evidence for a cache. For loaded weights they must come from an independent implementation.
+# 4. While the text fits into the context, keys and values of the past do not change, so they are kept: $2NBSD$ numbers. Equal logits are strong evidence that a cache is right. For loaded weights, compare with an independent implementation.
 # 5. Training takes about $6PM$ FLOPs, without attention's own products, and with Adam in float32 16 bytes per parameter, plus activations. For the lowest loss at fixed training FLOPs, the rule is about 20 tokens per parameter.
 #
 # ## Where next
