@@ -106,7 +106,7 @@ claim(
 # %% [markdown]
 # If you guessed attention, you are in good company: *Attention Is All You Need* calls it faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. Yet here it takes twice the RNN's FLOPs. Why?
 #
-# And FLOPs are only the first two lines of the **bill**. Every section of this chapter asks one question about these three layers, counts, and fills in its line.
+# And FLOPs are only the first two lines of the **bill**. Every section asks one question, counts, and fills in its line.
 #
 # If you have only an hour, read sections 1 and 3, and do exercises 10.1 and 10.2, which wait at the first pause.
 #
@@ -252,7 +252,7 @@ claim(
 )
 
 # %% [markdown]
-# It does, and more heads change nothing: four heads of width D / 4 cost what one of width D does. The width sets the size of the learned matrices, the text that of the computed ones. But what is computed must also be kept.
+# It does, and more heads change nothing: four heads of width D / 4 cost what one of width D does. But what is computed must also be kept.
 
 # %% [markdown]
 # ## 2 · Memory: what must be kept?
@@ -314,11 +314,11 @@ claim(
 )
 
 # %% [markdown]
-# What fills the memory is neither what the layer has learned nor the words, but *who looks at whom*: 128 MB of attention weights, for one layer and one article.
+# What fills the memory is neither what is learned nor the words, but *who looks at whom*: 128 MB of attention weights, for one layer and one article.
 #
 # Must they be kept? No. The backward pass can compute them again, block by block, from queries, keys and, for each row of each head, the one number that normalises its softmax. *FlashAttention* does this, and never writes a whole T × T matrix to memory. It is a *fused kernel*: one compiled routine in place of several products. In torch such kernels stand behind `scaled_dot_product_attention`, our backend `"sdpa"`; `"math"` means plain products. The kernel keeps $5TD + HT$ numbers, 5.1 million for the article in place of 37.1.
 #
-# The **peak** is higher than what is kept, since the backward pass adds the gradients of weights and scores. The kernel saves most of that too. Does it save time, although it computes the weights twice? Here are recorded runs of a training step with a causal mask:
+# The **peak** is higher still, since the backward pass adds the gradients of weights and scores; the kernel saves most of that too. Does it save time, although it computes the weights twice? Recorded runs of a training step with a causal mask:
 
 # %%
 figures.time_and_memory("attention-time")
@@ -359,7 +359,7 @@ claim(
 # %% [markdown]
 # ## 3 · The border: when does the square matter?
 #
-# For the sentence $T^2$ was nothing, for the article it was most of the work. Where is the border? Vaswani et al. (section 4) compare $T^2D$ with $TD^2$, and conclude that attention is faster below T = D. That is bare attention. Real attention needs more FLOPs than a plain RNN at every T. But an LSTM does four times the RNN's work (chapter 05): $16TD^2$. Take D = 512. Beyond which T does real attention need more FLOPs than an LSTM?
+# Vaswani et al. (section 4) compare $T^2D$ with $TD^2$, and conclude that attention is faster below T = D. That is bare attention. Real attention needs more FLOPs than a plain RNN at every T. But an LSTM does four times the RNN's work (chapter 05): $16TD^2$. Take D = 512. Beyond which T does real attention need more FLOPs than an LSTM?
 
 # %%
 guess_2 = predict("the first T where real attention has more FLOPs than the LSTM", ...)
@@ -459,7 +459,7 @@ claim(
 # - **The exception:** a look-up in a table of embeddings is no product and costs nothing. But an output layer over the vocabulary is a product and does cost: for 10,000 words 10.2 million FLOPs a token.
 # - **In training:** the backward pass costs twice that, since a product $AB$ needs two more, for the gradients of A and of B. That makes 6 FLOPs in all, and 18.9 million a token for the encoder layer.
 #
-# Two FLOPs per parameter and token: so how many parameters are there?
+# So how many parameters are there?
 
 # %% [markdown]
 # ## 4 · Size: how many parameters?
@@ -509,7 +509,7 @@ claim(
 )
 
 # %% [markdown]
-# **The first pause.** Work, memory, border and size are counted. Exercises 10.1 to 10.4 let you count, 10.4 a whole Transformer to the last parameter. Together they take about 75 minutes. After them comes the question that no FLOP answers: how long must one wait?
+# **The first pause.** Work, memory, border and size are counted. Exercises 10.1 to 10.4 take about 75 minutes; in 10.4 you count a whole Transformer to the last parameter. After them comes the question that no FLOP answers: how long must one wait?
 
 # %% tags=["fold"]
 # @title The bill so far
@@ -687,7 +687,7 @@ claim(
 #
 # ### And by the clock?
 #
-# Seconds are neither FLOPs nor products in a row. On a single core, where nothing runs side by side, a long chain means many small products in place of a few large ones. And with plain products attention moves $T^2$ numbers per head in and out of the memory.
+# Seconds are neither FLOPs nor products in a row. On a single core a long chain means many small products in place of a few large ones, and plain attention moves $T^2$ numbers per head in and out of the memory.
 #
 # We recorded three runs of a training step, forward and backward pass without a mask, on one core of one machine (its model was not recorded). One layer is real attention on both backends, the other torch's own LSTM; B = 8, D = 64, four heads. The step needs no gradient of the words, which spares products: torch's counter finds its FLOPs equal at T = 117, not at 2D = 128. And by the clock?
 
@@ -777,7 +777,7 @@ claim(
 # %% [markdown]
 # Those 1,000 layers take 250 times the work of real attention. So of our three only attention sees all T words with a short wait *and* over a short distance. (Dilated kernels, which leave gaps, come close with seven layers: *Going deeper*.)
 #
-# The LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Gates are factors too, so a short path does not promise that much arrives. So look at the gradient itself. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
+# The LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Gates are factors too, so much need not arrive. Look at the gradient itself. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
 
 
 # %%
@@ -834,7 +834,7 @@ claim(
 )
 
 # %% [markdown]
-# **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. But its gates can learn, or be set, to stay open (dashed); a plain RNN has none. **The CNN** is blind beyond its window.
+# **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can learn, or be set, to stay open (dashed); a plain RNN has none. **The CNN** is blind beyond its window.
 #
 # **Real attention's** line is level by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are nearly equal, about 1/T each, so every input has only such a share in the *one* output. And as the text gets longer?
 
@@ -862,12 +862,12 @@ claim(
 )
 
 # %% [markdown]
-# So this is what attention buys, in one untrained layer at least: its gradient does not fade with *distance*, and no gate has to be opened for it; it is divided among all T inputs. Here opened gates pass on even more. Whether training undoes the division is not measured here; it can, since a softmax that has learned where to look gives one input nearly all the weight, however far away it is.
+# So this is what attention buys, in one untrained layer at least: its gradient does not fade with *distance*, and no gate has to be opened for it; it is divided among all T inputs. Here opened gates pass on even more. Training can undo the division, though that is not measured here: a softmax that has learned where to look gives one input nearly all the weight, however far away.
 
 # %% [markdown]
 # ## 7 · After training: what must be carried on?
 #
-# Short paths and short waits: is there a catch besides the $T^2$? In training all words are known. But a model that *writes* knows no word before it has chosen it. The RNN goes on from its state; a plain Transformer rereads everything. It need not: keys and values of earlier tokens do not change, since no position sees a later one. The **key-value cache** keeps them (chapter 13).
+# Short paths and short waits: is there a catch besides the $T^2$? In training all words are known. But a model that *writes* knows no word before it has chosen it. The RNN goes on from its state; a plain Transformer rereads everything. But keys and values of earlier tokens never change, since no position sees a later one: the **key-value cache** keeps them (chapter 13).
 #
 # Let a Transformer and an RNN, of four layers each, write the article. **First the FLOPs.** A new token takes section 3's formula, divided by T: $24D^2$ a layer for the matrices, and $4tD$ for the quadratic part, against t keys.
 
@@ -1005,7 +1005,7 @@ ch10.when_an_rnn.compare(...)
 # %% [markdown]
 # ### The bill in formulas
 #
-# Every line is filled in. Here it is once more, for any length:
+# Here it is for any length:
 #
 # | | RNN | CNN, kernel k | real attention |
 # |---|---|---|---|
