@@ -689,7 +689,7 @@ claim(
 #
 # Seconds are neither FLOPs nor products in a row. On a single core a long chain means many small products in place of a few large ones, and plain attention moves $T^2$ numbers per head in and out of the memory.
 #
-# We recorded three runs of a training step, forward and backward pass without a mask, on one core of one machine (its model was not recorded). One layer is real attention on both backends, the other torch's own LSTM; B = 8, D = 64, four heads. The step needs no gradient of the words, which spares products: torch's counter finds its FLOPs equal at T = 117, not at 2D = 128. And by the clock?
+# We recorded three runs of a training step, forward and backward pass without a mask, on one core of one machine (its model was not recorded). One layer is real attention on both backends, the other torch's own LSTM; B = 8, D = 64, four heads. The step needs no gradient of the words, which spares products: torch's counter finds the two equal at T = 117, not at 2D = 128. And by the clock?
 
 # %%
 guess_3 = predict("T at which real attention, sdpa, takes as long as the LSTM", ...)
