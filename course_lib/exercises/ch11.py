@@ -281,6 +281,9 @@ def warmup_stable_decay(student):
         "it is 0 one step early: 0 belongs to step total, the step after the last one": (
             lambda s: _trapezoid(s, **sizes, end=1)
         ),
+        "the fall starts one step early: at step total - decay the factor is still 1": (
+            lambda s: max(0.0, min((s + 1) / 4, 1.0, (20 - s) / 9))
+        ),
         "the fall is a step, not a line": lambda s: min((s + 1) / 4, 1.0) if s < 12 else 0.0,
         "the factor is 1 at every step": lambda s: 1.0,
         "the factor is larger than 1 after the warm-up: the rise must end": lambda s: max(0.0, (s + 1) / 4),

@@ -383,6 +383,7 @@ PLANTED = {
         ("it falls from the end of the warm-up on", lambda s, w, n, d: max(0.0, min((s + 1) / w, (n - s) / (n - w)))),
         ("negative", lambda s, w, n, d: min((s + 1) / w, 1.0, (n - s) / d)),
         ("one step early", lambda s, w, n, d: max(0.0, min((s + 1) / w, 1.0, (n - 1 - s) / d))),
+        ("the fall starts one step early", lambda s, w, n, d: max(0.0, min((s + 1) / w, 1.0, (n - s) / (d + 1)))),
         ("// cuts off", lambda s, w, n, d: max(0, min((s + 1) // w, 1, (n - s) // d))),
         ("// cuts off", lambda s, w, n, d: max(0, min((s + 1) // w, 1, (n - s) / d))),
         ("// cuts off", lambda s, w, n, d: max(0, min((s + 1) / w, 1, (n - s) // d))),
