@@ -621,7 +621,7 @@ print("real  ", tuple(first_real.shape), first_real[0].int().tolist())
 print("labels", tuple(first_labels.shape), first_labels.tolist())
 
 # %% [markdown]
-# **The network that has read** is `reader`. Its encoder gives each *token* a vector. A verdict needs one vector for the *whole review*, so we take the mean over the real tokens. (BERT's authors take the vector at `[CLS]`. Their second task trains it; ours was never trained there.) A new layer turns the mean into two numbers, for negative and for positive. Line by line:
+# **The network that has read** is `reader`. Its encoder gives each *token* a vector. A verdict needs one vector for the *whole review*, so we take the mean over the real tokens. A new layer turns the mean into two numbers, for negative and for positive. Line by line:
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -728,6 +728,8 @@ claim(
 
 # %% [markdown]
 # Here a hundred labels have made a judge that is nearly always right. That is partly luck. Of three recorded ones, each with its own start and reviews, the worst is right on 0.88.
+#
+# - BERT's authors take the vector at `[CLS]`. Their second task trains it; ours was never trained there.
 #
 # ### Your judge at work
 #
@@ -1197,7 +1199,7 @@ claim(
 # %% [markdown]
 # So the same three steps make a judge of real reviews. The recorded run with 0.80 is the best of three; the others are right on 0.745 and 0.705 of the same 200.
 #
-# But look at the first of the five. Your judge of 40 words was sure of it, and right. All three recorded film judges call it a bad review, though one is nearly undecided, at 0.48. Five short reviews are examples, no measurement.
+# But look at the first of the five. Your judge of 40 words was sure of it, and right. All three recorded film judges call it a bad review, one of them barely: it gives *positive* 0.48. Five short reviews are examples, no measurement.
 #
 # **What do more labels bring?** In another experiment MiniLM learns from 100, 400 or 1,600 reviews, and is tried on 2,000. Chapter 02's bags of words get the same reviews, and have read nothing beforehand:
 
@@ -1455,7 +1457,7 @@ ch12.bert_parameters(bert_parameters)
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 8
 #
-# Section 8 takes one text at a time. Take whole batches, padded: from the encoder's output to the cosines of all pairs. The vectors at padding may hold any finite numbers.
+# Section 8 takes one text at a time. Here come whole batches, padded: go from the encoder's output to the cosines of all pairs. The vectors at padding may hold any finite numbers.
 #
 # When it passes, search any texts of your own, with a network connection:
 #
