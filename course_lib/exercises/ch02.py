@@ -208,6 +208,9 @@ def _read_batches(got, texts):
     note = " (one text is empty, and torch.tensor([]) holds floats)" if "" in texts else ""
     if isinstance(got, (torch.Tensor, dict, str)) or not hasattr(got, "__iter__"):
         raise Wrong(f"expected a list of batches, got {type(got).__name__}; is a return missing?")
+    if hasattr(got, "__next__"):
+        raise Wrong(f"you return a {type(got).__name__}, which can be read only once: return a list, it is read again "
+                    "in every epoch")  # fmt: skip
     found = []
     for batch in got:
         if not isinstance(batch, (tuple, list)) or len(batch) != 3:
@@ -448,6 +451,8 @@ def padding_shares(answer):
             "you averaged the two batches' fractions, as if both batches had as many cells: add up the cells first, "
             "then divide once"
         )
+    if near(got[0], want[0]) and near(got[1], want[0]):
+        raise Wrong("(b) is the same as (a), which is right: did you sort? Then other reviews share a batch")
     for name, a, b in zip(names, got, want, strict=True):
         if near(a, 1 - b):
             raise Wrong(f"'{name}': {a:.3f} is the fraction of real tokens; the padding is the rest")

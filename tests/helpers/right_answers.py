@@ -268,8 +268,11 @@ def padded_batches(texts, stoi, batch_size, max_len):
         found.append([ids, np.arange(ids.shape[1]) < lengths[where, None], where])
     return found
 '''),
-    Right("ex02-3-padded-batches", "generator, 0-d tensors, helper cell", '''\
+    Right("ex02-3-padded-batches", "list of a generator, 0-d tensors, helper cell", '''\
 def padded_batches(texts, stoi, batch_size, max_len):
+    return list(one_by_one(texts, stoi, batch_size, max_len))
+
+def one_by_one(texts, stoi, batch_size, max_len):
     rows = [[stoi.get(t, stoi["<unk>"]) for t in text.split()[:max_len]] for text in texts]
     rows = [torch.tensor(row, dtype=torch.int64) for row in rows]
     lengths = torch.tensor([len(row) for row in rows])

@@ -1,4 +1,4 @@
-"""Chapter 02's diagrams: the road from text to tensors, BPE's merges, a table look-up, BLEU's parts."""
+"""Chapter 02's diagrams: the road from text to a verdict, a look-up, the masked sum, BPE's merges, BLEU's parts."""
 
 from course_lib import bpe
 from course_lib.notebook.diagrams import arrow, box, canvas, diagram, label
@@ -12,6 +12,31 @@ def _row(ax, x, y, cells, kinds, w=1.0, gap=0.1, size=10):
         box(ax, x + w / 2, y, cell, kind=kind, w=w, h=0.62, size=size)
         x += w + gap
     return x - gap
+
+
+@diagram(
+    alt=(
+        "A box in the middle, the classifier. Into it go two of its training reviews, 'the film was great' and 'what a "
+        "dull plot!', and come out as positive and negative. Two new sentences go in as well, 'not terrible, it's "
+        "great' and 'not great, it's terrible'; beside each stands a question mark."
+    ),
+    caption="A classifier that is right on its 96 training reviews reads two new sentences.",
+)
+def two_sentences():
+    """Two reviews with their verdicts, two new sentences without."""
+    ax = canvas(13, 4.6)
+    reviews = ["the film was great", "what a dull plot!", "not terrible, it's great", "not great, it's terrible"]
+    verdicts = ["positive", "negative", "?", "?"]
+    box(ax, 8.0, 2.25, "classifier", kind="weight", w=2.2, h=3.9)
+    for y, review, verdict in zip((3.8, 2.9, 1.6, 0.7), reviews, verdicts, strict=True):
+        kind = "plain" if verdict == "?" else "output"
+        box(ax, 4.3, y, f"“{review}”".replace("'", "’"), kind="input", w=4.2, h=0.7)
+        arrow(ax, (6.4, y), (6.9, y))
+        arrow(ax, (9.1, y), (9.6, y))
+        box(ax, 10.8, y, verdict, kind=kind, w=2.2, h=0.7)
+    label(ax, 0.1, 3.35, "two training\nreviews", align="left", size=9.5, weight="bold")
+    label(ax, 0.1, 1.15, "two new\nsentences", align="left", size=9.5, weight="bold")
+    return ax
 
 
 @diagram(
@@ -136,6 +161,96 @@ def one_hot_lookup():
     for d in range(3):
         box(ax, 9.85 + 0.92 * d, y0, f"$w_{{3{d}}}$", kind="hidden", w=0.86, h=0.62)
     label(ax, 10.77, y0 + 0.85, "$x W = W[3]$  (1, D)")
+    return ax
+
+
+def _steps(ax, rows, w=1.45, left=2.5):
+    """Rows of boxes above each other, a column for each step; a row: name, y, cells, their kinds."""
+    for name, y, cells, kinds in rows:
+        label(ax, 0.1, y, name, align="left", size=9.5, weight="bold")
+        _row(ax, left, y, cells, kinds, w=w, gap=0.15)
+
+
+@diagram(
+    alt=(
+        "The row of 'not dull!' in a batch of width 6: three tokens with the ids 10, 7, 2, and three times the "
+        "padding, 1. Below each id its row of W. Below that the mask: 1, 1, 1, 0, 0, 0. Their product keeps W[10], "
+        "W[7] and W[2]; the three columns of padding are 0. An arrow leads from the products to their sum, W[10] + "
+        "W[7] + W[2]."
+    ),
+    caption=("The mask multiplies each vector by 1 or 0. However many padded columns follow, they add 0 to the sum."),
+)
+def masked_sum():
+    """The vectors of a padded row, times the mask, added up."""
+    ax = canvas(13, 6.7)
+    mask = "111000"
+    ids = ["10", "7", "2", "1", "1", "1"]
+
+    def kinds(kind):
+        return [kind if real == "1" else "muted" for real in mask]
+
+    rows = [
+        ("tokens", 6.2, ["not", "dull", "!", "<pad>", "<pad>", "<pad>"], kinds("input")),
+        ("ids (T,)", 5.15, ids, kinds("input")),
+        ("vectors (T, D)", 4.1, [f"$W$[{i}]" for i in ids], kinds("hidden")),
+        ("mask (T,)", 3.05, list(mask), kinds("attention")),
+        ("product (T, D)", 2.0, [f"$W$[{i}]" if real == "1" else "0" for i, real in zip(ids, mask, strict=True)],
+         kinds("hidden")),
+    ]  # fmt: skip
+    _steps(ax, rows)
+    label(ax, 12.4, 4.62, "look up", size=9.5)
+    label(ax, 12.4, 3.58, "×", size=15)
+    label(ax, 12.4, 2.52, "=", size=15)
+    arrow(ax, (4.85, 1.65), (4.85, 1.0))
+    label(ax, 5.1, 1.35, "add up over t", size=9.5, align="left")
+    label(ax, 0.1, 0.6, "sum $s$ (D,)", align="left", size=9.5, weight="bold")
+    box(ax, 4.85, 0.6, "$W$[10] + $W$[7] + $W$[2]", kind="hidden", w=4.7, h=0.66)
+    return ax
+
+
+@diagram(
+    alt=(
+        "The review 'the film was dull' on its way to a verdict. Tokens: the, film, was, dull and one padding. Each id "
+        "looks up one weight. The mask, 1 1 1 1 0, multiplies them: the padding's becomes 0. The four that are left "
+        "and the bias add up to the logit z; the sigmoid turns it into the probability of 'positive'; here it is "
+        "below one half, so the verdict is negative."
+    ),
+    caption=(
+        "The same sum with one number for each word: the votes of the real tokens and the bias make the logit, and "
+        "the sigmoid makes it a probability."
+    ),
+)
+def word_votes():
+    """From tokens and ids to one weight each, the masked sum, the sigmoid, the verdict."""
+    ax = canvas(13, 6.7)
+    mask, tokens = "11110", ["the", "film", "was", "dull", "<pad>"]
+
+    def kinds(kind):
+        return [kind if real == "1" else "muted" for real in mask]
+
+    ids = ["25", "13", "26", "10", "1"]  # as in the notebook's vocabulary
+    weights = [f"$w$[{i}]" for i in ids]
+    rows = [
+        ("tokens", 6.2, tokens, kinds("input")),
+        ("ids (T,)", 5.15, ids, kinds("input")),
+        ("weights (T,)", 4.1, weights, kinds("weight")),
+        ("mask (T,)", 3.05, list(mask), kinds("attention")),
+        ("votes (T,)", 2.0, [*weights[:4], "0"], kinds("weight")),
+    ]
+    _steps(ax, rows, w=1.75)
+    label(ax, 12.4, 4.62, "look up", size=9.5)
+    label(ax, 12.4, 3.58, "×", size=15)
+    label(ax, 12.4, 2.52, "=", size=15)
+    arrow(ax, (4.3, 1.65), (4.3, 1.05))
+    label(ax, 4.5, 1.35, "add up over t, and the bias β", size=9.5, align="left")
+    label(ax, 0.1, 0.6, "verdict", align="left", size=9.5, weight="bold")
+    box(ax, 4.3, 0.6, "logit $z$", kind="output", w=2.2, h=0.7)
+    arrow(ax, (5.4, 0.6), (6.7, 0.6))
+    label(ax, 6.05, 0.95, "$\\sigma$", size=11)
+    box(ax, 8.0, 0.6, "p(positive)", kind="output", w=2.6, h=0.7)
+    arrow(ax, (9.3, 0.6), (10.3, 0.6))
+    box(ax, 11.6, 0.6, "negative", kind="output", w=2.4, h=0.7)
+    label(ax, 9.8, 0.98, "< ½", size=9.5)
     return ax
 
 
