@@ -594,6 +594,10 @@ def _diagnose_multi_head(got, given):
         ((*three, W_in, 0 * b_in, W_out, 0 * b_out, H), "the biases are missing, those of the input and of the output"),
         ((*three, W_in, 0 * b_in, W_out, b_out, H), "the bias in_proj_bias is missing"),
         ((*three, W_in, b_in, W_out, 0 * b_out, H), "the bias out_proj_bias is missing"),
+        ((*three, W_in, torch.cat([0 * b_in[:D], b_in[D:]]), W_out, b_out, H), "the queries lack their bias, the "
+         "first D numbers of in_proj_bias; the next D are the keys', the last the values'"),
+        ((*three, W_in, torch.cat([b_in[: 2 * D], 0 * b_in[:D]]), W_out, b_out, H), "the values lack their bias, the "
+         "last D numbers of in_proj_bias"),
         ((*three, W_in, b_in, W_out.T, b_out, H), "out_proj_weight is used as it is; a weight (outputs, inputs) is "
          "used as x @ W.T"),
         ((*three, turned, b_in, W_out, b_out, H), "the three input matrices are used as they are; a weight (outputs, "

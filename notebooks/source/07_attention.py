@@ -82,9 +82,9 @@ claim(
 )
 
 # %% [markdown]
-# The GRU must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up in this chapter, from one sentence of four words, step by step, until one class is whole. At the end such layers learn the memory task, and which noun the word *it* stands for.
+# The GRU must write eight pairs into one state *before* it knows what will be asked. The other model keeps all pairs, and looks one up once the question is there. You build that look-up from one sentence of four words, step by step, until one class is whole. At the end such layers learn the memory task, and which noun the word *it* stands for.
 #
-# *Sections 1 to 5 build the class, and section 6 trains it, in an hour and a half; exercises 7.1 to 7.4 follow, 90 minutes. Section 7, with 7.5 to 7.7, fills a second sitting.*
+# *Sections 1 to 5 build the class, and section 6 trains one head of it, in an hour and a half; exercises 7.1 to 7.4 follow, 90 minutes. Section 7, with 7.5 to 7.7, fills a second sitting.*
 #
 # ### You will be able to
 #
@@ -269,7 +269,7 @@ print("bank after savings: water, money", found[1, 2])
 # %% [markdown]
 # ## 3 · Why divide by the root?
 #
-# With $K = 2$ it only made the weights a little more even. But in large models queries and keys often have 64 or 128 numbers, and before training these are random. Suppose that their numbers are independent, with mean 0 and variance 1. (`nn.Linear` starts with a smaller variance, so its scores are smaller; they grow with the width in the same way.) Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ adds up $K$ of them: its variance is $K$, its standard deviation $\sqrt K$. At a very large width, $K = 1024$, that should be 32:
+# With $K = 2$ it only made the weights a little more even. But in large models queries and keys often have 64 or 128 numbers, and before training these are random. Suppose that their numbers are independent, with mean 0 and variance 1. (`nn.Linear` starts with a smaller variance; its scores are smaller, and grow with the width in the same way.) Each product $q_i k_i$ has mean 0 and variance 1, and $q \cdot k$ adds up $K$ of them: its variance is $K$, its standard deviation $\sqrt K$. At a very large width, $K = 1024$, that should be 32:
 
 # %%
 generator = torch.Generator().manual_seed(1024)
@@ -304,7 +304,7 @@ claim(
 #
 # $$ \frac{\partial w_i}{\partial a_j} = w_i\,(\delta_{ij} - w_j), $$
 #
-# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. If one weight is 1 and the others are 0, all of these are 0: the softmax is **saturated**, and the choice that chance has made can hardly be revised.
+# where $a_j$ is a score and $\delta_{ij}$ is 1 for $i = j$, otherwise 0. Call the matrix of these slopes $J$. If one weight is 1 and the others are 0, $J$ is 0: the softmax is **saturated**, and the choice that chance has made can hardly be revised.
 #
 # For one query, with the simplest loss: each key has one random number, and their weighted mean is the loss.
 
@@ -347,7 +347,7 @@ claim(
 )
 
 # %% [markdown]
-# At 1024 without the root, the median gradient is almost nothing. Up to 64 it is even *larger* without the root. So why divide there? Because some queries are lost already: about one in nine is saturated (its slope is below a hundredth of that of equal weights) at 64, four in ten at 256, six in ten at 1024; divided by $\sqrt K$, none is. So the division keeps the gradients of random queries alive, in wide heads even the typical one. In training a model may then make its scores as large as it likes.
+# The root does not help every query; it saves those that chance saturates. At 1024 without it, the median gradient is almost nothing. Up to 64 the median is even *larger* without it, but some queries are lost already. Count a query as saturated if the norm of its $J$, over all entries, is below a hundredth of that at equal weights: about one in nine at 64, four in ten at 256, six in ten at 1024; divided by $\sqrt K$, none. So the division keeps the gradients of random queries alive, and in wide heads even that of the typical query.
 #
 # Every word still looks at all others. May it?
 
@@ -378,7 +378,7 @@ print("mask (B, T, S)", tuple(both.shape))
 print("second sentence (T, S)", both[1].int(), sep="\n")
 
 # %% [markdown]
-# The last two rows are the padding's: it still asks, but nobody reads them.
+# The last two rows belong to the padding, which still asks; nobody reads the answers.
 #
 # So far a sentence looks at itself. Can one text look at another, as a translation looks at its source? Then queries come from `x`, but keys and values from the other text, which we call `memory`. $T$ queries meet $S$ keys, and usually $T \ne S$. Here *bank*, a single word, asks the sentence about *savings* what it means there:
 
@@ -423,9 +423,9 @@ print("as by hand:", torch.allclose(first_head(x[2:3], memory), h_memory))
 changed = sentences.clone()  # (B, T, D)
 changed[0, 3] += 5  # "collapsed"
 changed[1, 2:] += 5  # the padding
-for name, each in {"masked": both, "no mask": None}.items():
-    old = first_head(sentences, mask=each)  # (B, T, K)
-    new = first_head(changed, mask=each)
+for name, allowed in {"masked": both, "no mask": None}.items():
+    old = first_head(sentences, mask=allowed)  # (B, T, K)
+    new = first_head(changed, mask=allowed)
     print(f"{name}: earlier words unchanged:", torch.equal(old[0, :3], new[0, :3]))
     print(f"{name}: real words unchanged:   ", torch.equal(old[1, :2], new[1, :2]))
 
@@ -471,7 +471,7 @@ class PlainMultiHead(nn.Module):
 print("output (B, T, D)", tuple(PlainMultiHead(D=4, H=2)(sentences).shape))
 
 # %% [markdown]
-# Can it do without the loop? Stack the heads along one more axis, which `@` treats like a batch. For one sentence, queries (H, T, K) and keys (H, S, K) give scores (H, T, S), one matrix for each head:
+# Can it do without the loop? Stack the heads along one more axis, which `@` treats like a batch. For one sentence, queries (H, T, K) and keys (H, S, K) give scores (H, T, S), one matrix for each head. The first head has section 2's `q`, `k` and `v`:
 
 # %%
 q_heads = torch.stack([q, x @ W_q2.T])  # (H, T, K)
@@ -555,7 +555,7 @@ print("parameters, joined:", sum(p.numel() for p in joined.parameters()))
 # %% [markdown]
 # The same numbers, from equally many parameters. Each head has $3 D K$ of them; $H$ heads, with $K = D / H$, have $3 D^2$, and $W_o$ has $D^2$. That is always $4 D^2$, here 64, however many heads there are.
 #
-# So the class is whole. This is how it grew:
+# The class is whole. This is how it grew:
 #
 # | section | what is new | in the code |
 # |---|---|---|
@@ -583,7 +583,7 @@ print("answer ", answer.item())
 # %% [markdown]
 # The eight pairs are a dictionary: letters are keys, digits are values, and the last row asks. Python's dictionary wants exactly the right key and returns one value. Attention compares the query with *all* keys and returns a weighted mean, a **soft dictionary**. Move the query a little, and the answer moves a little: so there is a slope, and training can improve the query.
 #
-# Nobody tells the model what to compare. One head will do: `LookUp` has our `PlainAttention` and one linear layer, which makes the answer from the question's row. It is the first screen's model without biases in its projections:
+# Nobody tells the model what to compare. One head will do. In `LookUp` the question asks, and the pairs are its `memory`. Its own row stays out: it has the right letter, but no digit to give. It is the first screen's model without biases in its projections:
 
 # %%
 class LookUp(nn.Module):
@@ -592,9 +592,10 @@ class LookUp(nn.Module):
         self.attend = PlainAttention(D=20, K=K)
         self.output = nn.Linear(K, 10)
 
-    def forward(self, pairs):  # (B, 9, 20)
-        h = self.attend(pairs)  # (B, 9, K)
-        return self.output(h[:, -1])  # logits (B, 10), from the question's row
+    def forward(self, sequence):  # (B, 9, 20)
+        question, pairs = sequence[:, -1:], sequence[:, :-1]  # (B, 1, 20), (B, 8, 20)
+        h = self.attend(question, memory=pairs)  # (B, 1, K)
+        return self.output(h[:, 0])  # logits (B, 10)
 
 # %% [markdown]
 # Each update draws 64 new sequences, and the loss is the cross-entropy with the right digit.
@@ -605,8 +606,8 @@ draws = torch.Generator().manual_seed(1)
 lookup = LookUp()
 optimizer = torch.optim.Adam(lookup.parameters(), lr=0.01)
 for update in range(1, 151):
-    pairs, digit = recall.draw(64, draws)  # new in every batch
-    logits = lookup(pairs)
+    sequence, digit = recall.draw(64, draws)  # new in every batch
+    logits = lookup(sequence)
     loss = F.cross_entropy(logits, digit)
     optimizer.zero_grad()
     loss.backward()
@@ -616,7 +617,7 @@ for update in range(1, 151):
         print(f"update {update:3}: loss {loss:.2f}, accuracy {right:.2f}")
 
 # %% [markdown]
-# Does it really look things up? We show it the eight pairs of the first example as `memory`, and ask for their letters in reverse order. The digits should come back in reverse, too.
+# Does it really look things up? Its `memory` is now the first example's eight pairs, and we ask for all their letters, in reverse order. The digits should come back in reverse.
 
 # %%
 shown = example[0, :8]  # memory (S, 20)
@@ -669,7 +670,7 @@ claim(
 )
 
 # %% [markdown]
-# The GRU can learn it, but it took more than a hundred times as many updates. Up to 5,000 it stays at 0.3, which is about what you get by always naming the digit that occurred most often; at 10,000 it is hardly higher. Two kinds of memory have met:
+# The GRU can learn it, but it took more than a hundred times as many updates. Up to 5,000 it stays at 0.3, which is about what you get by always naming the digit that occurred most often. Two kinds of memory have met:
 #
 # | | recurrent state | keys and values |
 # |---|---|---|
@@ -849,10 +850,14 @@ print("tickets", *[f"{n:{len(word)}}" for n, word in zip(tickets_0, sentence_0)]
 print("wanted at 'it':", tickets_0[one_batch.referent[0]])
 
 # %% [markdown]
-# With the other twin's adjective, the wanted number would be the ticket of *cart*. Guessing from the words alone is right once in 16. Tickets are drawn anew in every batch, and the nouns of a test sentence never stood together in training.
+# Guessing from the words alone is right once in 16. Tickets are drawn anew in every batch, and the nouns of a test sentence never stood together in training.
 #
-# One layer with one head could not do it: *it* is always the same word, so its query would be the same in every sentence, and the same noun would win in both twins. So there are two layers. In `gather`, with two heads, *it* collects hints from the sentence. In `read`, with one head, it asks with what it has gathered: keys come from the words, values from the tickets, and the weights decide which ticket comes back.
+# One layer with one head could not do it: *it* is always the same word, so its query would be the same in every sentence, and in both twins the same noun would nearly always win. So there are two layers. In `gather`, with two heads, *it* collects hints from the sentence; in `read`, with one, it asks with what it has gathered. The weights decide which ticket comes back:
 #
+# %%
+diagrams.show("ticket_reader")
+
+# %% [markdown]
 # Both are the library's `MultiHeadAttention`: `MultiHead` with biases, called with query, key and value one by one; given `x` alone, all three are `x`. `padding_mask(real)` is `real[:, None, None]`, (B, 1, 1, S).
 
 # %%
@@ -901,7 +906,7 @@ for epoch in tqdm(range(6), leave=False):
     print(f"epoch {epoch + 1}: loss of the last batch {loss:.4f}")
 
 # %% [markdown]
-# Where does *it* look now? We draw its weights, as an **attention map**, for a test sentence and for its twin:
+# Where does *it* look now? Its weights, as an **attention map**, for a test sentence and its twin:
 
 # %% tags=["fold"]
 # @title One pair of twins, and where "it" looks in them
@@ -938,7 +943,23 @@ claim(
 # %% [markdown]
 # In both twins *it* reads the right noun. But look at the rows of `gather`: in our run *it* hardly looked at *tired*, the very word that decides! What do these weights tell us?
 #
-# **Two tests.** First we *hide* the adjective from `gather` alone. In both twins *it* then asks `read` the same question, and the two nouns have the same keys, so the same noun wins, the model's default, unless the adjective, which `read` still sees, tips it. At most one of two twins should then be right. Next we *exchange* the adjective: `gather` alone reads the twin's in its place.
+# **Two tests.** First we *hide* the adjective from `gather` alone. In both twins *it* then asks `read` the same question, and the nouns have the same keys, so the same noun wins, the model's default, unless the adjective, which `read` still sees, tips it. At most one of two twins should then be right. Next we *exchange* the adjective: `gather` alone reads the twin's in its place. In our pair:
+
+# %%
+visible = twins.real.clone()  # (B, T)
+visible[torch.arange(2), twins.real.sum(1) - 1] = False  # the last word, the adjective
+words_seen = padding_mask(twins.real)
+with torch.no_grad():
+    x_twins, h_whole = model.context(twins.ids, words_seen)  # (B, T, D) each
+    _, h_hidden = model.context(twins.ids, padding_mask(visible))
+    h_other = h_whole.flip(0)  # each twin gets what "it" gathered in the other
+    for name, h_it in [("whole", h_whole), ("hidden", h_hidden), ("exchanged", h_other)]:
+        y = model.read(h_it, x_twins, model.tickets(twin_tickets), mask=words_seen)
+        named = model.output(y)[torch.arange(2), twins.pronoun].argmax(1)  # (B,)
+        print(f"{name:9} it =", *[s.tokens[n] for s, n in zip(pair, named)])
+
+# %% [markdown]
+# Over all test sentences, by adjective:
 
 # %%
 by_adjective = coreference.by_adjective(model, task)
@@ -988,7 +1009,7 @@ claim(
 # %% [markdown]
 # Compare *small* and *wide*: in our run both have a weight of about 0.99. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. So a large weight does not tell what hiding the word will do. Hiding shows what the model answers *without* the word, and for about half of the sentences its default is right anyway. *Tired* is such an adjective: perhaps not looking is also an answer, "I have *not* seen *wide*".
 #
-# Nor does a dot at the top mean that the word is not used. Exchange *small* for its twin, *big*, and no answer stays. So with every adjective in our run, at large weights and small ones: the weight does not tell that, either.
+# Nor does a dot at the top mean that the word is not used. Exchange *small* for its twin, *big*, and no answer stays. So with every adjective in our run, at large weights and small ones, as it must if the model reads both twins rightly: *it* then asks the twin's question. (The recorded seeds show it for weights above 0.8 alone.)
 #
 # > **What a map proves, and what it does not**
 # >
@@ -998,7 +1019,7 @@ claim(
 # >
 # > Jain and Wallace (2019): *attention is not explanation*. Wiegreffe and Pinter (2019): *attention is not not explanation*. A map is a hypothesis. Test it: hide the word, and exchange it.
 #
-# *Lazy* lies in between, as more adjectives do in the recorded seeds: hidden, it stays right where its twin is *busy*, not where it is *tall*. And right or wrong is not all: a hidden word may change how sure the answer is. *Going deeper* looks at that, and at readers with one layer, with two reading heads, and under a causal mask.
+# *Lazy* lies in between: with it hidden, the answer stays right where its twin is *busy*, not where it is *tall*. And right or wrong is not everything: a hidden word may change how sure the answer is. *Going deeper* looks at that, and at other readers.
 #
 # *Exercises 7.5 to 7.7 follow, 90 minutes in all.*
 #
@@ -1178,13 +1199,13 @@ ch07.saturation_and_heads.compare(...)
 #
 # 1. Each word asks with a query, is found by its key and passes on its value: scores $q\, k^\top / \sqrt K$, a softmax over the keys, a weighted mean of the values.
 # 2. It is a soft dictionary that learns what to compare. On a look-up task it needed fewer than 100 updates, and a GRU with seven times the parameters, at the one learning rate run that long, more than 10,000.
-# 3. Without the division, random scores have a standard deviation of $\sqrt K$: at $K = 1024$ the softmax saturates for more than half of the queries, and these get hardly any gradient.
+# 3. Without the division, the scores of random queries and keys of variance 1 have a standard deviation of $\sqrt K$: at $K = 1024$ the softmax saturates for more than half of the queries, and these get hardly any gradient.
 # 4. A mask says who may look at whom; several heads give several means, with the same number of parameters.
 # 5. A map shows what was mixed. What the model answers without a word, or with another in its place, takes a test.
 #
 # ## Where next
 #
-# *Chapter 08* gives attention a sense of order; without it, and without a causal mask, shuffled words get the same outputs, only shuffled. *Chapter 09* builds the Transformer from these layers.
+# *Chapter 08* gives attention a sense of order. *Chapter 09* builds the Transformer from these layers.
 #
 # ## References
 #
@@ -1503,7 +1524,7 @@ interactive.root_of_k(width=4)
 # %% [markdown]
 # No, the queries differ: of the 16 here, one gets there at $K = 8$, most at 64 or 128, some not before 512, and a query can fall back at the next width. If two keys compete, the better one has the weight $1 / (1 + e^{-\text{lead}})$, where the lead is the difference of their scores. That is more than 0.99 once the lead is more than $\ln 99 \approx 4.6$. Without the division, two random scores differ with a standard deviation of $\sqrt{2K}$, which is 11 at $K = 64$: by then such a lead is common, but which key has it is chance.
 #
-# The runs of section 3's figure have 500 queries at each width, each with 32 keys. Count a query as saturated if its slope is below a hundredth of that of equal weights. How many are there?
+# The runs of section 3's figure have 500 queries at each width, each with 32 keys. There a query counts as saturated if the norm of its $J$, the root of the sum of the squared slopes, is below a hundredth of that at equal weights. How many are there?
 
 # %% tags=["fold"]
 # @title Saturated queries, in each of three seeds

@@ -146,6 +146,16 @@ def weights_exchanged_alone(query, key, value, W_in, b_in, W_out, b_out, H, mask
     return assembled()(query, key, value, torch.cat([q, v, k]), b_in, W_out, b_out, H, mask)
 
 
+def biases_of(queries=0, keys=0, values=0):
+    """Only some of the three input biases are added."""
+
+    def multi_head(query, key, value, W_in, b_in, W_out, b_out, H, mask=None):
+        given = torch.tensor([queries, keys, values]).to(b_in).repeat_interleave(len(b_out))
+        return assembled()(query, key, value, W_in, given * b_in, W_out, b_out, H, mask)
+
+    return multi_head
+
+
 def nan_cleared_at_the_end(q, k, v, mask=None, causal=False):
     scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~visible_to(q, k, mask, causal), -math.inf)
     return (scores.softmax(-1) @ v).nan_to_num(0.0)
@@ -360,6 +370,8 @@ PLANTED["multi_head"] = [
     ("the biases are missing", assembled(project=lambda y, W, b: y @ W.T, output=lambda joined, W, b: joined @ W.T)),
     ("in_proj_bias is missing", assembled(project=lambda y, W, b: y @ W.T)),
     ("out_proj_bias is missing", assembled(output=lambda joined, W, b: joined @ W.T)),
+    ("the queries lack their bias", biases_of(values=1)),
+    ("the values lack their bias", biases_of(queries=1, keys=1)),
     ("out_proj_weight is used as it is", assembled(output=lambda joined, W, b: joined @ W + b)),
     ("three input matrices are used", assembled(project=lambda y, W, b: y @ W + b)),
     ("no weight", assembled(project=lambda y, W, b: y @ W + b, output=lambda joined, W, b: joined @ W + b)),

@@ -438,6 +438,45 @@ def cut_and_merge():
     return ax
 
 
+@diagram(
+    alt="From left to right. The words become x. From x lines lead to gather, with two heads, and around it, to a plus "
+    "behind it; the sum is h, the query of read. The keys of read come from x itself. Its values come from the "
+    "tickets, which go nowhere else. Read, with one head, hands its mean of tickets to the output, 16 logits.",
+    caption="The reader of *it*: `read` takes its query from what was gathered, its keys from the words alone, its "
+    "values from the tickets.",
+)
+def ticket_reader():
+    """Draw the two layers, with the three inputs of the second."""
+    ax = canvas(16.8, 5.9)
+    top, middle, low = 4.1, 2.5, 0.9
+    box(ax, 1.1, top, "words", kind="input", w=1.8, h=0.8)
+    box(ax, 1.1, low, "tickets", kind="input", w=1.8, h=0.8)
+    box(ax, 3.9, top, "$x$", kind="token", w=1.0, h=0.8, size=12)
+    box(ax, 3.9, low, "vectors", kind="token", w=1.8, h=0.8)
+    wire(ax, [(2.0, top), (3.4, top)])
+    wire(ax, [(2.0, low), (3.0, low)])
+    wire(ax, [(4.4, top), (5.6, top)])
+    box(ax, 6.6, top, "gather", kind="attention", w=2.0, h=1.0, size=10.5)
+    label(ax, 6.6, top - 0.75, "two heads", size=9)
+    wire(ax, [(7.6, top), (8.55, top)])
+    wire(ax, [(4.9, top), (4.9, 5.35), (8.8, 5.35), (8.8, top + 0.25)])
+    label(ax, 6.85, 5.62, "residual", size=9)
+    box(ax, 8.8, top, "+", w=0.5, h=0.5, size=11)
+    wire(ax, [(9.05, top), (9.7, top)])
+    box(ax, 10.2, top, "$h$", kind="hidden", w=1.0, h=0.8, size=12)
+    wire(ax, [(10.7, top), (12.3, top)], "query")
+    wire(ax, [(3.9, top - 0.4), (3.9, middle), (12.3, middle)], "key")
+    wire(ax, [(4.8, low), (12.3, low)], "value")
+    for y, kind in ((top, "query"), (middle, "key"), (low, "value")):
+        label(ax, 11.5, y + 0.32, kind, kind=kind, size=9.5)
+    box(ax, 13.3, middle, "read", kind="attention", w=2.0, h=4.2, size=10.5)
+    label(ax, 13.3, 0.1, "one head", size=9)
+    wire(ax, [(14.3, middle), (15.0, middle)])
+    box(ax, 15.8, middle, "output", kind="output", w=1.6, h=0.8)
+    label(ax, 15.8, middle - 0.65, "16 logits", size=9)
+    return ax
+
+
 HEAD_KINDS = ("attention", "muted")  # a colour for each head
 
 

@@ -168,38 +168,27 @@ def looks_of_it(pair, first_layer, second_layer):
 
 
 def hidden_adjectives(rows):
-    """How much "it" looked at each adjective, and how many answers stay right: hidden (dot), exchanged (ring)."""
+    """By adjective, in the order of their weights: how many answers stay right, hidden (dot), exchanged (ring)."""
     ax = plots.axes(height=3.3)
-    near = []  # adjectives whose dots lie together share a label
-    for word, row in sorted(rows.items(), key=lambda item: item[1]["weight"]):
-        x, y = row["weight"], row["right_without"]
-        ax.plot(
-            [x], [row["right_exchanged"]], "o", color=plots.COLORS["gradient"], markersize=12, fillstyle="none",
-            markeredgewidth=1.5, clip_on=False,
-        )  # fmt: skip
-        ax.plot([x], [y], "o", color=plots.COLORS["attention"], markersize=7, alpha=0.8, clip_on=False)
-        for group in near:
-            if abs(group["x"] - x) < 0.06 and abs(group["y"] - y) < 0.1:
-                group["words"].append(word)
-                break
-        else:
-            near.append({"x": x, "y": y, "words": [word]})
-    for group in near:
-        side = "right" if group["x"] > 0.9 else "center"
-        at = (group["x"], group["y"])
-        ax.annotate(
-            ", ".join(group["words"]), at, (0, 10), textcoords="offset points", ha=side, fontsize=9.5,
-            color=plots.COLORS["ink"],
-        )  # fmt: skip
-    ax.text(0.2, 0.8, "dot: adjective hidden", color=plots.COLORS["attention"], fontsize=9.5)
-    ax.text(0.2, 0.2, "ring: exchanged for its twin", color=plots.COLORS["gradient"], fontsize=9.5)
-    ax.set(xlabel="weight on the adjective", ylabel="answers that stay right", xlim=(-0.03, 1.03), ylim=(-0.08, 1.22))
+    ordered = sorted(rows, key=lambda word: rows[word]["weight"])
+    for kind, part, marks in (
+        ("gradient", "right_exchanged", {"markersize": 11, "fillstyle": "none", "markeredgewidth": 1.5}),
+        ("attention", "right_without", {"markersize": 6}),
+    ):
+        heights = [rows[word][part] for word in ordered]
+        ax.plot(range(len(ordered)), heights, "o", color=plots.COLORS[kind], clip_on=False, zorder=3, **marks)
+    for name, kind, height in (("adjective hidden", "attention", 0.75), ("exchanged for its twin", "gradient", 0.25)):
+        mark = "dot" if kind == "attention" else "ring"
+        ax.text(-0.3, height, f"{mark}: {name}", color=plots.COLORS[kind], fontsize=9.5, va="center")
+    names = [f"{word} {rows[word]['weight']:.2f}" for word in ordered]
+    ax.set_xticks(range(len(ordered)), names, rotation=40, ha="right", rotation_mode="anchor")
+    ax.set(xlabel="adjective, and the weight on it", ylabel="answers that stay right", ylim=(-0.08, 1.08))
     ax.set_yticks([0, 0.5, 1])
     show(
         ax,
-        alt="A dot and a ring for each of 14 adjectives: horizontally the weight that 'it' gave it, vertically the "
-        "fraction of right answers that stay. Far right, at weights near 1, there are dots at the bottom and at the "
-        "top. The rings lie at the bottom, at every weight.",
+        alt="A dot and a ring for each of 14 adjectives, which stand in the order of the weight that 'it' gave them; "
+        "vertically the fraction of right answers that stay. Among the largest weights, near 1, there are dots at "
+        "the bottom and at the top. The rings lie at the bottom, at every weight.",
         caption="What happens without the word, or with its twin in its place? Hidden, an adjective that was looked "
         "at a lot may leave all answers right or none; exchanged, it leaves none, whatever its weight. (The weight is "
         "that of the gathering head that looks at it more, a mean over the adjective's sentences.)",
