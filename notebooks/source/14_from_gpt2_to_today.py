@@ -5,7 +5,7 @@
 #     language: python
 #     name: python3
 #   course:
-#     minutes: 320
+#     minutes: 330
 #     needs: "chapters 07 (attention), 08 (position) and 13 (GPT)"
 # ---
 
@@ -130,9 +130,9 @@ claim(
 )
 
 # %% [markdown]
-# Four chats, counting only the bytes of weights and caches. Had the model been trained with 8 heads of keys and values in place of 32, and if its blocks were stored in 8 bits, 33 would fit. (The tables stay in 16 bits.) That is how the years since GPT-2 went: chapter 13's network stayed, and its parts were exchanged one by one.
+# Four chats, counting only the bytes of weights and caches. If the model had been trained with 8 heads of keys and values in place of 32, and its blocks were stored in 8 bits, 33 would fit. (The tables stay in 16 bits.) That is how the years since GPT-2 went: chapter 13's network stayed, and its parts were exchanged one by one.
 #
-# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until it is a Llama. It trains, and a published one, SmolLM2, loads into it and writes. **Second sitting** (sections 6 to 12, exercises 14.4 to 14.8, a little over 3 hours): what else is done to such a model.
+# You go the same way. **First sitting** (sections 1 to 5, exercises 14.1 to 14.3, about 2 hours 20 minutes): GPT-2's block, one part exchanged at a time, until it is a Llama. It trains, and a published one, SmolLM2, loads into it and writes. **Second sitting** (sections 6 to 12, exercises 14.4 to 14.8, about 3 hours 15 minutes): what else is done to such a model.
 #
 # ### You will be able to
 #
@@ -1063,7 +1063,7 @@ claim(
 )
 
 # %% [markdown]
-# Whether it rose or fell, the 4,096 characters read here cannot tell. Each error is small, and errors of both signs add up slowly. QLoRA (Dettmers et al. 2023) joins the last two sections: frozen weights in four bits, and a LoRA trained beside them. Are fewer bits also faster? *Going deeper* measures it.
+# So small a change, up or down, means nothing with 4,096 characters. Each error is small, and errors of both signs add up slowly. QLoRA (Dettmers et al. 2023) joins the last two sections: frozen weights in four bits, and a LoRA trained beside them. Are fewer bits also faster? *Going deeper* measures it.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1320,7 +1320,7 @@ claim(
 # %% [markdown]
 # ## 10 · Where a chat model begins
 #
-# A language model continues a text, a chat model answers. It is the same network, trained further in one or more of these ways.
+# A language model continues a text, a chat model answers. It is the same network, trained further.
 #
 # **Instruction tuning** shows it requests with good answers, in a fixed form with special tokens for who speaks. This is SmolLM2's:
 
@@ -1342,6 +1342,7 @@ prompts = {
 try:
     source = smollm.find_smollm()
     smol, tokenizer = Llama.from_pretrained(source), huggingface.tokenizer(source)
+    # always the likeliest token, 40 at most
     replies = {p: smollm.continued(smol, tokenizer, prompts[p]) for p in prompts}
 except DataError:
     print("Not in the cache: here is the recorded run.")

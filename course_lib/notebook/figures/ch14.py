@@ -33,9 +33,9 @@ def modern_parts(experiment="modern-parts", rows=PARTS):
         f"GPT-2's block, and a dot for each of {len(start)} seeds. RoPE and all four parts together lie far "
         "to the left of 0, the others near it.",
         caption="What is each part worth here? A dot is a seed, against GPT-2's block of the same seed; a bar is their "
-        "mean. Where dots lie on both sides of the line, these seeds do not say. Small models, tiny Shakespeare. Each row "
-        "except “grouped queries, same F” has GPT-2's number of parameters to within 1 % (F was adjusted), and each the "
-        "best of five learning rates, a factor of 2 apart, chosen with one seed on other text.",
+        "mean. Where dots lie on both sides of the line, these seeds do not say. Small models, tiny Shakespeare. Each "
+        "row except “grouped queries, same F” has GPT-2's number of parameters to within 1 % (F was adjusted); each "
+        "has the best of five learning rates, a factor of 2 apart, chosen with one seed on other text.",
     )
 
 
