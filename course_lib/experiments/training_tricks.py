@@ -281,3 +281,16 @@ def training_rates(
         sizes = {"every": every, "width": width, "batch_size": batch_size, "task": task}
         results[name], history[name] = train_one(residual, warmup, "Adam", layers, seed, steps, rate, **sizes)
     return {"results": results, "history": history}
+
+
+@experiment("training-radam", "RAdam at three times the grid's learning rate, in the setting where Adam was best.")
+def training_radam(seed, learning_rate=1.5e-2, layers=4, steps=240, every=20, width=32, batch_size=16):
+    """Is RAdam slow, or its rate low? One row, "post-ln, no warm-up, RAdam, 4 layers, rate 0.015".
+
+    Everything else is that of `training_grid`. No other rate of RAdam was tried, and Adam's own best one was not looked
+    for.
+    """
+    name = f"post-ln, no warm-up, RAdam, {layers} layers, rate {learning_rate:g}"
+    sizes = {"every": every, "width": width, "batch_size": batch_size}
+    row, history = train_one("post-ln", 0, "RAdam", layers, seed, steps, learning_rate, **sizes)
+    return {"results": {name: row}, "history": {name: history}}

@@ -240,6 +240,18 @@ def test_each_row_of_the_rates_has_the_setting_of_its_name(monkeypatch):
     assert history != found["history"]["post-ln, no warm-up, rate 0.001"]
 
 
+def test_radams_row_is_the_training_of_its_name(monkeypatch):
+    """Fails if the row that the chapter reads is another optimizer's, placement's or rate's."""
+    monkeypatch.setattr(
+        training_tricks, "translation_task", lambda seed, task=training_tricks.translation_task: task(60, 30, seed)
+    )
+    sizes = {"every": 1, "width": 8, "batch_size": 4}
+    found = training_tricks.training_radam(1, steps=2, **sizes)
+    row, history = training_tricks.train_one("post-ln", 0, "RAdam", 4, 1, 2, 0.015, **sizes)
+    name = "post-ln, no warm-up, RAdam, 4 layers, rate 0.015"
+    assert found == {"results": {name: row}, "history": {name: history}}
+
+
 RECORDED = ["training-grid", *({"training-rates"} & set(ledger.names()))]  # the sweep over rates is an extra
 
 
