@@ -157,7 +157,7 @@ def first_steps(by_training):
         "step for Post-LN and stays there; in the other two it rises and comes down again. 2: the gradient of the "
         "first layer falls by many orders of magnitude for Post-LN, and stays above a hundredth of its start for the "
         "other two.",
-        caption="Which accidents are survived? In all three the outputs become alike (1), but only in Post-LN without "
+        caption="Who survives the accident? In all three the outputs become alike (1), but only in Post-LN without "
         "a warm-up (red) does the gradient die (2). Each line is one of three seeds.",
     )
 
@@ -375,8 +375,8 @@ def schedule_units(ways):
         alt="Factor of the learning rate over 30 optimizer steps. Stepped once an optimizer step it rises for 6 steps "
         "and falls to near 0 at the end. Stepped once a micro-batch it is 0 from step 8 on. Stepped once an epoch it "
         "has three levels, all in the rise, at most one half.",
-        caption="When does each schedule end? Stepped per micro-batch after a quarter of the training; stepped per "
-        "epoch, it never ends: it does not leave the warm-up.",
+        caption="When does each schedule end? Stepped per micro-batch, it ends after a quarter of the training; "
+        "stepped per epoch, it never ends: it does not leave the warm-up.",
     )
 
 
