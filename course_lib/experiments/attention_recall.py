@@ -45,7 +45,7 @@ class RecurrentReader(nn.Module):
 
 
 class AttentionReader(nn.Module):
-    """One head: the question asks, and all nine inputs are asked."""
+    """One head: the question asks, and the eight pairs are asked."""
 
     def __init__(self, width):
         super().__init__()
@@ -54,8 +54,9 @@ class AttentionReader(nn.Module):
 
     def forward(self, x):
         """(B, 9, 20) to logits (B, 10)."""
-        q, k, v = self.W_q(x[:, -1:]), self.W_k(x), self.W_v(x)
-        scores = q @ k.mT / k.shape[-1] ** 0.5  # (B, 1, 9)
+        question, pairs = x[:, -1:], x[:, :-1]
+        q, k, v = self.W_q(question), self.W_k(pairs), self.W_v(pairs)
+        scores = q @ k.mT / k.shape[-1] ** 0.5  # (B, 1, 8)
         return self.output(scores.softmax(dim=-1) @ v).squeeze(1)
 
 

@@ -950,10 +950,10 @@ visible = twins.real.clone()  # (B, T)
 visible[torch.arange(2), twins.real.sum(1) - 1] = False  # the last word, the adjective
 words_seen = padding_mask(twins.real)
 with torch.no_grad():
-    x_twins, h_whole = model.context(twins.ids, words_seen)  # (B, T, D) each
+    x_twins, h_full = model.context(twins.ids, words_seen)  # (B, T, D) each
     _, h_hidden = model.context(twins.ids, padding_mask(visible))
-    h_other = h_whole.flip(0)  # each twin gets what "it" gathered in the other
-    for name, h_it in [("whole", h_whole), ("hidden", h_hidden), ("exchanged", h_other)]:
+    h_other = h_full.flip(0)  # each twin gets what "it" gathered in the other
+    for name, h_it in [("whole", h_full), ("hidden", h_hidden), ("exchanged", h_other)]:
         y = model.read(h_it, x_twins, model.tickets(twin_tickets), mask=words_seen)
         named = model.output(y)[torch.arange(2), twins.pronoun].argmax(1)  # (B,)
         print(f"{name:9} it =", *[s.tokens[n] for s, n in zip(pair, named)])
