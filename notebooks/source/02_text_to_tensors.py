@@ -813,7 +813,7 @@ def train_from(make_batches, epochs=20):
 #
 # Difficulty ●●○○○ · 10 minutes · needs section 7
 #
-# Four reviews have 1, 10, 2 and 4 tokens. With pencil and paper, find the fraction of padding, a number between 0 and 1, if they are batched
+# Four reviews have 1, 10, 2 and 4 tokens. With pencil, paper and this section's formula, find the fraction of padding, a number between 0 and 1, if they are batched
 # two by two (a) in this order, (b) sorted by length, and (c) if every row is padded to 12. Three digits each; replace `...` by the tuple.
 
 # %% nbgrader={"grade": false, "grade_id": "ex02-4-padding-shares", "locked": false, "schema_version": 3, "solution": true, "task": false}
@@ -920,7 +920,7 @@ repeats_gain = [
     for once, counted in zip(imdb["words, once"], imdb["words, counted"], strict=True)
 ]
 claim(
-    "Pairs of neighbouring words, as further features, add more than 2 points in each seed. Counting repeats makes less than 1 point of difference, and its sign changes with the seed (in the third, the bag that counts once chose a weaker penalty).",
+    "Pairs of neighbouring words, as further features, add more than 2 points in each seed. Counting repeats makes less than 1 point of difference, and its sign changes with the seed (in the third, a weaker penalty was chosen for *words, once*).",
     min(pair_gain) > 2
     and max(map(abs, repeats_gain)) < 1
     and max(repeats_gain[:2]) < 0 < repeats_gain[2]
