@@ -829,7 +829,8 @@ claim(
     beside["parameters"] == counted["smollm2-135m"] == 134_515_008
     and beside["largest_difference"] <= 3e-5
     and round(beside["standard_deviation"]) == 8,
-    **beside,
+    largest_difference=beside["largest_difference"],
+    standard_deviation=beside["standard_deviation"],
 )
 
 # %% [markdown]
