@@ -1009,7 +1009,7 @@ claim(
 # %% [markdown]
 # Compare *small* and *wide*: in our run both have a weight of about 0.99. Hide *small*, and all answers stay right; hide *wide*, and all become wrong. So a large weight does not tell what hiding the word will do. Hiding shows what the model answers *without* the word, and for about half of the sentences its default is right anyway. *Tired* is such an adjective: perhaps not looking is also an answer, "I have *not* seen *wide*".
 #
-# Nor does a dot at the top mean that the word is not used. Exchange *small* for its twin, *big*, and no answer stays. So with every adjective in our run, at large weights and small ones, as it must if the model reads both twins rightly: *it* then asks the twin's question. (The recorded seeds show it for weights above 0.8 alone.)
+# Nor does a dot at the top mean that the word is not used. Exchange *small* for its twin, *big*, and no answer stays. So with every adjective in our run, at large weights and small ones, as it must if the model reads both twins rightly: *it* then asks the twin's question. In the recorded seeds we checked this for weights above 0.8.
 #
 # > **What a map proves, and what it does not**
 # >
