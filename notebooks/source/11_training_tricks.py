@@ -140,7 +140,7 @@ for s in (0, 29, 59, 119):
 print("champion ->", spell(small, "champion"))
 
 # %% [markdown]
-# Two layers can do it. Now twelve, with the same call. For orientation: a blind guess among 16 letters costs $\ln 16 = 2.77$ nats per letter.
+# Two layers can do it. Now twelve, with the same call. A blind guess among 16 letters costs $\ln 16 = 2.77$ nats per letter.
 
 # %%
 guess_1 = predict("the loss of 12 layers after 120 steps, in nats", ...)
@@ -568,7 +568,7 @@ claim(
 # %% [markdown]
 # There it shrinks: at the top the gradient has its usual length, at the bottom hardly any. The top layers still have a gradient, but from the seventh on, what a layer reads is the same for every letter. One step makes the $\sigma$ on average less than a quarter larger; but 24 such factors multiply, and together the norms leave less than a tenth of what they left before. The additions, where a sublayer's own gradient joins, no longer make up for that.
 #
-# 2 layers, with 4 norms, survive the same steps. This fits. (All these measurements are in *Going deeper*.)
+# 2 layers, with 4 norms, survive the same steps. This fits. (All of this is measured in *Going deeper*.)
 
 # %% [markdown]
 # ## 6 · Why Pre-LN survives
@@ -923,7 +923,7 @@ claim(
 claim("In this run fewer than one step in ten is clipped.", times_clipped < 24)
 
 # %% [markdown]
-# Twelve layers reverse, and clipping is rarely active, as it should be. Pre-LN alone had come most of the way in 120 steps, and how far it comes in 240 was not measured here; the other parts are for longer trainings. (The library has `optim.cosine_schedule` and `optim.decay_groups`.)
+# Twelve layers reverse, and clipping is rarely active, as it should be. Pre-LN alone had come most of the way in 120 steps (in 240 it was not measured); the other parts are for longer trainings. (The library has `optim.cosine_schedule` and `optim.decay_groups`.)
 
 # %% [markdown]
 # ## 10 · What to use when
