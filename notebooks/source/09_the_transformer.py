@@ -100,7 +100,7 @@ for sentence, translation_ in zip(OWN_SENTENCES, whole, strict=True):
     print(sentence, "->", translation_)
 
 # %% [markdown]
-# Now we switch parts off, one at a time: in all layers, what the part contributes becomes 0. Nothing is trained again; the model translates the 12 sentences once more:
+# Now we switch parts off, one at a time (in all layers, what the part contributes becomes 0), and translate the 12 sentences once more; nothing is trained again. The parts:
 #
 # - *positions* of the encoder, and of the decoder: which word stands where;
 # - *self-attention* of either half: each word looks at the words of its own sentence;
@@ -1104,7 +1104,7 @@ ch09.which_style.compare(...)
 #
 # Difficulty ●●●●● · 60 minutes · needs exercises 7.2, 7.3, 9.3, 9.4 and 9.5
 #
-# This is the whole model, from your own parts: 9.3 and 9.5 go in unchanged, 9.1 may replace `F.layer_norm`, 9.4 must gain heads and biases. Paste the functions of chapter 07 that you need (and `position_table` of 8.2, or take `sinusoidal_table`) into a cell of your own; layers of `nn`, of the library or of sections 2 to 8 are not allowed, functions are. The model is Post-LN, without dropout: section 8 shows its structure. Its weights are handed over as a dict (use these very tensors, not copies: the optimizer holds them):
+# This is the whole model, from your own parts: 9.3 and 9.5 go in unchanged, 9.1 may replace `F.layer_norm`, 9.4 must gain heads and biases. Paste the functions of chapter 07 that you need (and `position_table` of 8.2, or take `sinusoidal_table`) into a cell of your own; layers of `nn`, of the library or of sections 2 to 8 are not allowed, functions such as `F.linear` are. The model is Post-LN, without dropout: section 8 shows its structure. Its weights are handed over as a dict (use these very tensors, not copies: the optimizer holds them):
 #
 # - `source_table` (V_source, D) and `target_table` (V, D); the latter makes the logits too, unscaled;
 # - `encoder`, a list with a dict for each layer, the `p` of exercise 9.3: `in_proj_weight`, `in_proj_bias`, `out_weight`, `out_bias`, `weight1`, `bias1`, `weight2`, `bias2`, `gain1`, `offset1`, `gain2`, `offset2`;
