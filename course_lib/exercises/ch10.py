@@ -4,8 +4,10 @@ Each check asks for the right answer first; if it fails, it looks for the usual 
 recognises. Right counts are measured on running layers, not taken from the formulas. Notebook: 10.
 """
 
+import contextlib
 import itertools
 import math
+import numbers
 
 import torch
 from torch.utils import flop_counter
@@ -22,11 +24,25 @@ from course_lib.utils import number_of_parameters
 count_operations(torch.nn.Linear(1, 1), torch.ones(1, 1))
 
 
-def _forbid(student, sizes):
-    """Refuse a right count that is not the answer's own. The sizes are new: an answer may remember what it counted."""
+def _forbid(student, sizes, what="the count is right, but"):
+    """Refuse a count that is not the answer's own. The sizes are new: an answer may remember what it counted."""
     if name := called(student, [(sizes, {})], [formulas, measure, flop_counter]):
         whose = "torch's" if hasattr(flop_counter, name) else "the library's"
-        raise Wrong(f"the count is right, but your code calls {whose} `{name}`: add up the products yourself")
+        raise Wrong(f"{what} your code calls {whose} `{name}`: add up the products yourself")
+
+
+def _count(student, sizes):
+    """Return the answer's count. If it fails, say first that it calls what is not allowed: that may be why."""
+
+    def even_if_it_fails(*sizes):
+        with contextlib.suppress(Exception):
+            student(*sizes)
+
+    try:
+        return student(*sizes)
+    except Exception:
+        _forbid(even_if_it_fails, sizes, "before anything is counted:")
+        raise
 
 
 # --- exercise 10.1: the operations of self-attention --------------------------------------
@@ -60,7 +76,7 @@ def _of_own_width(H, K):
 def attention_operations(student):
     """Exercise 10.1: operations of multi-head self-attention whose heads have a width of their own."""
     for B, T, D, H, K in SIZES:
-        answer = student(B, T, D, H, K)
+        answer = _count(student, (B, T, D, H, K))
         got = expect_number(answer, "the count")
         wanted = count_operations(_of_own_width(H, K), torch.ones(B, T, D))
         if got != wanted:
@@ -68,6 +84,8 @@ def attention_operations(student):
             raise Wrong(_operations_diagnosis(got, B, T, D, H, K) + where)
         if isinstance(answer, float):
             raise Wrong(f"the count is right, but {answer!r} is a float; wanted an int: divide with //, or not at all")
+        if not isinstance(answer, numbers.Integral):  # NumPy's whole numbers are
+            raise Wrong(f"the count is right, but it is a {type(answer).__name__}; wanted an int")
     _forbid(student, (2, 9, 8, 4, 3))
 
 
@@ -206,7 +224,7 @@ def cross_operations(student):
     """Exercise 10.3: a wrong count of cross-attention and feed-forward, repaired."""
     # First sizes at which no two of the explanations below, or sums of them, are the same number.
     for B, T, S, D, H, F in ((2, 4, 7, 15, 5, 29), (3, 8, 4, 10, 2, 9)):
-        got = expect_number(student(B, T, S, D, H, F), "the count")
+        got = expect_number(_count(student, (B, T, S, D, H, F)), "the count")
         layer, x, memory = MultiHeadAttention(D, H), torch.ones(B, T, D), torch.ones(B, S, D)
         linear = torch.nn.Sequential(torch.nn.Linear(D, F), torch.nn.Linear(F, D))
         with attention_backend("math"):

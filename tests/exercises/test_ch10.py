@@ -5,6 +5,7 @@ different mistakes the same diagnosis.
 """
 
 import functools
+from fractions import Fraction
 
 import pytest
 import torch
@@ -59,6 +60,10 @@ def by_formula(B, T, D, H, K):
     """All heads have W numbers: of the library's layer of width W the quadratic part is right."""
     W = H * K
     return formulas.multi_head_cost(B, T, W, H).operations + 8 * B * T * (D - W) * W
+
+
+def by_the_ready_formula(B, T, D, H, K):
+    return formulas.multi_head_cost(B, T, D, H).operations  # raises: D is no multiple of H
 
 
 @functools.lru_cache
@@ -183,6 +188,9 @@ PLANTED = {
         ("the library's `multi_head_cost`", remembered),
         ("the library's `count_operations`", by_our_counter),
         ("torch's `FlopCounterMode`", by_torchs_counter),
+        ("before anything is counted: your code calls the library's `multi_head_cost`", by_the_ready_formula),
+        ("it is a Tensor; wanted an int", lambda B, T, D, H, K: torch.tensor(operations()(B, T, D, H, K))),
+        ("it is a Fraction; wanted an int", lambda B, T, D, H, K: Fraction(operations()(B, T, D, H, K))),
     ],
     "cross_operations": [
         ("1 of the 3 bugs left; look here: keys and values", cross(keys=False)),

@@ -1695,7 +1695,7 @@ from enum import IntEnum
 class Cost(IntEnum):
     TERM = 2  # a multiplication and its addition
 ''',)),
-    Right("ex10-1-attention-operations", "Python loops, 0-d tensors", '''\
+    Right("ex10-1-attention-operations", "Python loops, counted in a 0-d tensor", '''\
 def attention_operations(B, T, D, H, K):
     """Carry out every product on empty tensors and count as the text says."""
     total = torch.tensor(0, dtype=torch.int64)
@@ -1703,7 +1703,7 @@ def attention_operations(B, T, D, H, K):
     q, scores = torch.empty(B, H, T, K, device="meta"), torch.empty(B, H, T, T, device="meta")
     for left, right in [(x, weight)] * 3 + [(q, q.mT), (scores, q), (x @ weight, weight.mT)]:
         total += 2 * (left @ right).numel() * left.shape[-1]
-    return total
+    return total.item()
 '''),
     Right("ex10-1-attention-operations", "lambda, NumPy numbers", '''\
 import numpy as np

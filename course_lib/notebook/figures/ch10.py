@@ -64,10 +64,10 @@ def gradient_by_distance(by_seed):
         "of 8 layers rises, falls and ends at 16 steps; attention drops from 0.3 at d = 0 to 0.03 at d = 1 and stays "
         "level to 127.",
         caption="How much arrives from d steps back in an untrained layer? Close by, most arrives in the RNN and the "
-        "LSTM, but as torch initialises them they forget exponentially; with its gates opened the LSTM does not. The "
-        "CNN's window ends at 8 (3 - 1) = 16 steps. Attention without positions passes on little from each of the 128 "
-        "inputs, but as much from far as from near. (Lines are cut at 1e-9; only the CNN's gradient is exactly 0 "
-        "beyond its end.)",
+        "LSTM, but as torch initialises them they forget exponentially; with its gates opened the LSTM keeps more "
+        "than a tenth over these 128 steps. The CNN's window ends at 8 (3 - 1) = 16 steps. Attention without positions "
+        "passes on little from each of the 128 inputs, but on average as much from far as from near. (Lines are cut "
+        "at 1e-9; only the CNN's gradient is exactly 0 beyond its end.)",
     )
 
 
@@ -104,9 +104,9 @@ def time_by_length(experiment):
     names = {"LSTM, fused": "LSTM", "attention, math": "attention, math", "attention, sdpa": "attention, sdpa"}
     show(
         _times(experiment, names),
-        alt="Time of a training step against T from 16 to 1024, both axes logarithmic. The LSTM rises in a straight "
-        "line from 0.9 to about 27 ms; attention starts below it, sdpa crosses it near T = 97 and ends at about "
-        "170 ms, math crosses it near T = 75 and ends at about 470 ms.",
+        alt="Time of a training step against T from 16 to 1024, both axes logarithmic. The LSTM bends up to slope 1, "
+        "from 0.9 to about 27 ms; attention starts below it, sdpa crosses it near T = 97 and ends at about 170 ms, "
+        "math crosses it near T = 75 and ends at about 470 ms.",
         caption="Which layer is faster on this machine? Attention while the text is short, the LSTM when it is long; "
         "the lines of attention cross it between T = 64 and 128.",
     )
@@ -116,8 +116,8 @@ def time_of_all(experiment):
     """Draw the recorded times of all six layers and kernels against the length."""
     show(
         _times(experiment, {name: name for name in TIMED}),
-        alt="Time of a training step against T, both axes logarithmic. CNN lowest throughout; RNNs and LSTM rise in "
-        "straight lines of slope 1, the LSTM below the RNN from T = 32 on; attention starts below them and rises "
+        alt="Time of a training step against T, both axes logarithmic. CNN lowest throughout; RNNs and LSTM bend up "
+        "to slope 1, the LSTM below the RNN from T = 32 on; attention starts below them and rises "
         "towards slope 2, math above sdpa.",
         caption="Which layer is fastest on this machine? At every length the convolution, one layer that sees 3 "
         "places. Attention is ahead of the recurrent layers on short sequences and behind on long ones; where its "
