@@ -48,7 +48,8 @@ from course_lib.utils import number_of_parameters
 _ = torch.manual_seed(0)
 
 # %%
-guess_1 = predict("the layer with the fewest FLOPs for 20 words (RNN, CNN or attention)", ...)
+# "RNN", "CNN" or "attention":
+guess_1 = predict("the layer with the fewest FLOPs for 20 words", ...)
 
 # %% [markdown]
 # torch has a counter that adds up the FLOPs of matrix products. A fused routine hides its products from it, so we ask for unfused versions, `"math"` for attention and `"loop"` for the RNN (section 8, error 2):
@@ -104,7 +105,7 @@ claim(
 )
 
 # %% [markdown]
-# If you guessed attention, you are in good company: *Attention Is All You Need* calls it faster than recurrence as long as the text is shorter than the vectors are wide, and 20 is far below 512. If you guessed the RNN because attention is quadratic, you have the right layer for the wrong reason: the square makes 0.8 of attention's 42.8 million FLOPs. Yet attention takes twice the RNN's. Why?
+# If you guessed attention, you are in good company: *Attention Is All You Need* calls it faster than recurrence as long as the text is shorter than the vectors are wide. If you guessed the RNN because attention is quadratic: right layer, wrong reason. The square makes 0.8 of attention's 42.8 million FLOPs. Why then does it take twice the RNN's?
 #
 # And FLOPs are only the first two lines of the **bill**. Every section asks one question, counts, and fills in its line.
 #
@@ -290,13 +291,13 @@ print(measure.count_activations(one_head, x), "=", by_rule, "+", 4 * W_q.numel()
 
 # %%
 T, D, H = 2000, 512, 8
-bill["numbers saved for the backward pass, 2,000 words"] = [
+bill["numbers saved for the backward pass, 2,000 words"] = saved = [
     T * D + (T + 1) * D,  # RNN: the words; the first state and every new one
     (T + 2) * D + T * D,  # CNN: two rows of zeros, the words; results (a ReLU follows)
     5 * T * D + H * T * T,  # real attention
 ]
-for name, saved in zip(layers, bill["numbers saved for the backward pass, 2,000 words"]):
-    print(f"{name:20}{saved:11,}")
+for name, count in zip(layers, saved, strict=True):
+    print(f"{name:20}{count:11,}")
 print(f"H matrices of T × T {H * T * T:11,}, {4 * H * T * T / 1e6:.0f} MB")
 
 # %% [markdown]
@@ -626,7 +627,7 @@ def attention_wait():
 
 
 bill["products in a row, 2,000 words"] = [rnn_wait(2000), 1, attention_wait()]
-print(dict(zip(layers, bill["products in a row, 2,000 words"])))
+print(dict(zip(layers, bill["products in a row, 2,000 words"], strict=True)))
 
 # %% [markdown]
 # Everyone in the RNN waits for the person before, since a tanh stands between them; a *linear* recurrence can be computed in about log T rounds. Attention's four are the same at any length.
@@ -700,14 +701,14 @@ claim(
 # %% [markdown]
 # **Do seconds follow FLOPs?** With plain products not: at T = 1,024 this step has 5.25 times the LSTM's FLOPs and takes 16 to 19 times as long. With the kernel roughly. It computes the scores again, which by our arithmetic makes 6.05 times the FLOPs; it takes about 6 to 7 times as long. That arithmetic puts the crossover near T = 100, the clock at about 97 with the kernel, 74 with plain products (interpolated between 64 and 128). "Faster" is a fact about machines and kernels, not about T and D alone.
 #
-# All this is one core of one machine, its model not recorded: B = 8, four heads, no mask, and no gradient of the words, which spares products (hence 117, not 2D = 128). What a shorter wait saves on many processors was not measured.
+# (One core of one machine, its model not recorded; B = 8, four heads, no mask. The step needs no gradient of the words, hence 117, not 2D = 128. What a shorter wait saves on many processors was not measured.)
 #
 # Work, memory, size, waiting: that is the price. What does attention buy for it?
 
 # %% [markdown]
 # ## 6 · Distance: how far must news travel?
 #
-# A word that matters may stand far back: "the **books** that I lent to my neighbour last summer **were**...". To learn this, a gradient must travel from the output back to that word. The fewer factors multiply it on its way, the less chance it has to vanish (chapter 04). The opening's picture shows the way in red. Through how many products does it lead? (We count products only; gates and slopes are factors too, and we measure them afterwards.)
+# A word that matters may stand far back: "the **books** that I lent to my neighbour last summer **were**...". To learn this, a gradient must travel from the output back to that word. The fewer factors multiply it on its way, the less chance it has to vanish (chapter 04). The opening's picture shows the way in red. Through how many products does it lead? (We count products only. Gates and slopes are factors too; they are measured afterwards.)
 #
 # In the RNN the first person's news passes through all T hands. In bare attention it arrives at first hand, in one product; in real attention it passes value, weighted mean and output. In a convolution news moves only k − 1 places a layer, so layers must be stacked until the last output sees the first word:
 
@@ -715,17 +716,17 @@ claim(
 cnn_layers, sees = 0, 1
 while sees < 2000:
     cnn_layers, sees = cnn_layers + 1, sees + 3 - 1
-bill["products from the first word to the last output"] = [
+bill["products from the first word to the last output"] = path = [
     2000,  # RNN: one matrix at each step
     f"{cnn_layers:,} (in as many layers)",
     3,  # real attention
 ]
-print(dict(zip(layers, bill["products from the first word to the last output"])))
+print(dict(zip(layers, path, strict=True)))
 
 # %% [markdown]
 # Those 1,000 layers take 250 times the work of real attention. So of our three only attention sees all T words with a short wait *and* over a short distance. (Dilated kernels, which leave gaps, come close with seven layers.)
 #
-# The LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Gates are factors too, so little may arrive. Look at the gradient itself. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
+# The LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Yet little may arrive. Look at the gradient itself. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
 
 
 # %%
@@ -783,7 +784,7 @@ claim(
 )
 
 # %% [markdown]
-# **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can learn, or be set, to stay open (dashed): then more than a tenth of the largest gradient arrives from each of these 128 steps. **The CNN** is blind beyond its window.
+# **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can be set to stay open (dashed): then more than a tenth of the largest gradient arrives from each of these 128 steps. **The CNN** is blind beyond its window.
 #
 # **Real attention's** line is level, on average, by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are nearly equal, about 1/T each, so every input has only such a share in the *one* output. And as the text gets longer?
 
@@ -967,7 +968,7 @@ ch10.when_an_rnn.compare(...)
 # | FLOPs for one more word | $4D^2$ | $2kD^2$ | $8D^2 + 4TD$ |
 # | numbers carried on | D | $(k - 1)D$ | $2TD$ |
 #
-# All CNN rows but the path are of one layer, which sees k words; seeing all T takes $(T - 1)/(k - 1)$ layers, and as many times the FLOPs, parameters and waits.
+# The CNN's rows but the path are of one layer, which sees k words; seeing all T takes $(T - 1)/(k - 1)$ times its FLOPs, parameters and waits.
 #
 # Two things no line counts: the order of the words, which is built into RNN and CNN and must be added to attention (chapter 08), and how well a layer does on texts longer than those it learned from.
 
