@@ -21,20 +21,16 @@ def draw_bpe_step(draw):
 
 
 def is_decided(words):
-    """Say whether the text decides: how a run "a a a" is counted does not matter, and no two words become one."""
+    """Say whether the text decides: no two words become one."""
     pair = most_frequent(words)
-    return pair == most_frequent(words, step=2) and len({merged(word, pair) for word in words}) == len(words)
+    return len({merged(word, pair) for word in words}) == len(words)
 
 
-def most_frequent(words, step=1):
-    """Return the pair that occurs most often, on a tie the smallest; step 2: places that overlap count once."""
+def most_frequent(words):
+    """Return the pair that occurs most often, on a tie the smallest; places that overlap count, each of them."""
 
     def times(word, pair):
-        found, i = 0, 0
-        while i < len(word) - 1:
-            hit = word[i : i + 2] == pair
-            found, i = found + hit, i + (step if hit else 1)
-        return found
+        return sum(word[i : i + 2] == pair for i in range(len(word) - 1))
 
     pairs = sorted({pair for word in words for pair in pairwise(word)})
     return max(pairs, key=lambda pair: sum(count * times(word, pair) for word, count in words.items()))

@@ -65,7 +65,7 @@ def _same_spelling(table, merged):
     )
 )
 def bpe_step(student):
-    """Exercise 2.2: one merge of byte-pair encoding, on four small tables of words."""
+    """Exercise 2.2: one merge of byte-pair encoding, on small tables of words."""
     table = {"p i a n o": 3, "c a n o e": 2, "l o a n": 4, "n o a h": 9}
     pair, merged = _bpe_step(student, table)
     if pair == ("a", "n"):
@@ -153,6 +153,14 @@ def bpe_step(student):
             f"('a', 'bc') and ('ab', 'a') both occur 4 times and you took {pair}: compare the pairs as tuples, first "
             "symbol with first symbol, not their joined texts"
         )
+    pair, _ = _bpe_step(student, {"a a a": 3, "b c": 4})
+    if pair == ("b", "c"):
+        raise Wrong(
+            "you merged ('b', 'c'), which occurs 4 times; in 'a a a' (3 times) the pair ('a', 'a') stands at two "
+            "places, so it occurs 6 times: count overlapping places too. Only the merge uses each symbol once"
+        )
+    if pair != ("a", "a"):
+        raise Wrong(f"among 'a a a' (3 times) and 'b c' (4 times) you merged {pair}; ('a', 'a') occurs 6 times")
 
 
 # --- 2.3 ------------------------------------------------------------------------
@@ -227,6 +235,9 @@ def _read_batches(got, texts):
             raise Wrong(f"ids has shape {tuple(ids.shape)} and real {tuple(real.shape)}; both are (B, T)")
         if not hasattr(where, "__iter__"):
             raise Wrong(f"where is a {type(where).__name__}; wanted the B positions of the rows in `texts`")
+        where = where.tolist() if hasattr(where, "tolist") else list(where)
+        if any(isinstance(i, (float, list)) for i in where):
+            raise Wrong(f"where holds {where}; wanted the positions in `texts`, B integers")
         found.append((ids.tolist(), real.tolist(), [int(i) for i in where]))
     return found
 

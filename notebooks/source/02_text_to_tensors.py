@@ -70,7 +70,7 @@ _ = bag_of_words.fit_bag_of_words(hook, hook_ids, hook_labels, l2=1e-3)
 # sentences: *not terrible, it's great* and *not great, it's terrible*. **What will it say about them?**
 
 # %%
-verdict = predict("what it says about the two sentences", ...)
+verdict = predict("what it says about the two sentences", ...)  # e.g. "positive, negative"
 
 # %% tags=["fold", "reveal"]
 # @title What it says
@@ -136,7 +136,7 @@ for row in tokens:
 
 
 # %% [markdown]
-# Next, each different token gets a number, its *id*. The *vocabulary* is the list of all tokens with their ids. We number tokens by falling frequency, ties in alphabetical
+# Next, each different token gets a number, its *id*. The *vocabulary* is the list of all tokens with their ids. We number tokens by falling frequency, with ties in alphabetical
 # order, so that every run gives the same ids. The first two ids are special: `<unk>` (0) stands for every token that the vocabulary does
 # not know, and `<pad>` (1) will fill empty places.
 
@@ -348,8 +348,7 @@ class WordVotes(nn.Module):
 
 
 # %% [markdown]
-# Now the loop, on the 96 reviews of the first screen. The loss, `binary_cross_entropy_with_logits`,
-# is minus the logarithm of the probability of the right label, averaged over the batch. It starts at ln 2 = 0.69, the loss of guessing.
+# Its data are the 96 reviews of the first screen, in one batch. (For the ids any fixed order will do; here it is alphabetical.)
 
 # %%
 print(len(plain), plain[:2])
@@ -360,7 +359,13 @@ known = train_texts + sentences  # + sentences: no <unk> here
 words = sorted({token for string in known for token in cut(string)})
 word_ids = {word: i for i, word in enumerate(["<unk>", "<pad>", *words])}
 train_ids, train_real = to_batch(train_texts, word_ids)  # (96, 5) each
+print("ids", tuple(train_ids.shape), "from", len(word_ids), "words")
 
+# %% [markdown]
+# Now the loop. The loss, `binary_cross_entropy_with_logits`, is minus the logarithm of the probability of the right label, averaged over the batch. All weights begin at 0, so every $p$ is one half,
+# and the loss starts at ln 2 = 0.69, the loss of guessing.
+
+# %%
 model = WordVotes(len(word_ids))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 for step in range(1, 101):
@@ -386,13 +391,13 @@ for sentence, logit in zip(sentences, two_logits.tolist(), strict=True):
 # %% tags=["fold"]
 # @title The same logit for both
 claim(
-    "Your classifier gives the two sentences the same logit.",
+    "The classifier you just trained gives the two sentences the same logit.",
     torch.allclose(two_logits[0], two_logits[1], atol=1e-5),
     logits=two_logits,
 )
 
 # %% [markdown]
-# This is the mistake of the first screen again. The two sentences have the same tokens, so the two sums have the same terms. (*Not* has weight 0, because it never occurred in training.
+# This is the mistake of the first screen again (its classifier differs only in counting a repeated word once). The two sentences have the same tokens, so the two sums have the same terms. (*Not* has weight 0, because it never occurred in training.
 # That does not matter: any other weight would be added to both. The logit is not quite 0 because Adam has magnified rounding errors: by symmetry the bias should not move.)
 #
 # ### What does an embedding learn?
@@ -464,7 +469,7 @@ claim(
 # ## 6 · New words: subword units
 #
 # *Hilarious* became `<unk>`, because the vocabulary knows a word as a whole or not at all. How often does that happen? We measure it on real text that comes
-# with every Python: the docstrings of its standard library, as installed on your machine. The last tenth is kept aside as new text. **What percentage of
+# with every Python: 400,000 characters of the docstrings of its standard library, as installed on your machine. The last tenth is kept aside as new text. **What percentage of
 # the words and marks in the last tenth never occurs in the first nine tenths?** One in a thousand? One in a hundred? One in twenty?
 #
 # At the other extreme every character is a token; we measure that too.
@@ -496,15 +501,22 @@ claim(
         "V": [len(distinct["words"]), len(distinct["characters"])],
     },
 )
+every_tenth = []  # each tenth of the words held out in turn
+all_words = seen["words"] + unseen["words"]
+for k in range(10):
+    start, end = len(all_words) * k // 10, len(all_words) * (k + 1) // 10
+    others = set(all_words[:start] + all_words[end:])
+    every_tenth.append(sum(w not in others for w in all_words[start:end]) / (end - start))
 claim(
-    "More than 2 % of the word tokens in the last tenth are new; of the characters, fewer than 0.1 %.",
-    new_fraction["words"] > 0.02 and new_fraction["characters"] < 0.001,
+    "More than 2 % of the word tokens in the last tenth are new, and in each other tenth held out instead; of the characters in the last, fewer than 0.1 %.",
+    min(new_fraction["words"], *every_tenth) > 0.02 and new_fraction["characters"] < 0.001,
     **{name: f"{100 * found:.2g} %" for name, found in new_fraction.items()},
+    **{"words, tenth by tenth": ", ".join(f"{100 * found:.2g} %" for found in every_tenth)},
 )
 new_words.compare(f"{100 * new_fraction['words']:.2g} %")
 
 # %% [markdown]
-# About one in twenty, although both parts document the same library. Characters are hardly ever new, but make sequences several times as long. So words give a small $T$ and a huge $V$, characters the opposite. Is there something in between?
+# About one in twenty (in other tenths up to one in thirteen), although both parts document the same library. Characters are hardly ever new in this text, which is plain ASCII; in open text new ones occur. But they make sequences several times as long. So words give a small $T$ and a huge $V$, characters the opposite. Is there something in between?
 #
 # ### Byte-pair encoding
 #
@@ -642,8 +654,8 @@ def bpe_step(words):
         words: dict {tuple of symbols: count}, for instance {("t", "e", "a"): 9}; no two spell the same word.
 
     Returns:
-        pair: (a, b), the neighbours that occur most often in the corpus (at every place in a word, and a
-            word that occurs 9 times counts 9 times); on a tie the smallest pair, as Python orders tuples.
+        pair: (a, b), the neighbours that occur most often in the corpus (at every place in a word, overlapping
+            places too, and a word that occurs 9 times counts 9 times); on a tie the smallest pair, as Python orders tuples.
         merged: dict like `words`, with a and b joined wherever they are neighbours, from left to right.
     """
     ### BEGIN SOLUTION
@@ -670,18 +682,18 @@ ch02.bpe_step(bpe_step)
 # %% [markdown]
 # ## 7 · Padding: buckets instead of idle work
 #
-# A model computes on every cell of a batch, padding too. How much of its work is wasted? In section 2, 4 of 18 cells are padding, a fraction of 0.22. With $\ell_n$ the length of text $n$, and
+# Unless told otherwise, a model computes on every cell of a batch, padding too. How much of its work is wasted? In section 2, 4 of 18 cells are padding, a fraction of 0.22. With $\ell_n$ the length of text $n$, and
 # $B_k$ texts in batch $k$, the longest of them $T_k$ tokens long,
 #
 # $$ \text{padding} = 1 - \frac{\sum_n \ell_n}{\sum_k B_k \, T_k}. $$
 #
-# So it matters which texts share a batch. A small grammar writes us 2,000 reviews of one to three judgements each, some with a neutral remark in between; label 1 is praise, 0 is blame.
+# So it matters which texts share a batch. A small grammar writes us 2,000 reviews in pairs: each has its *mirror*, the same words in another order with the opposite label (1 is praise, 0 blame).
 
 # %%
 reviews = synthetic.reviews(2000, seed=1)
 train_reviews, test_reviews = reviews[:1600], reviews[1600:]
 review_lengths = [len(cut(review)) for review, _ in train_reviews]
-print(train_reviews[0])
+print(*train_reviews[:2], sep="\n")  # a review and its mirror
 print("lengths from", min(review_lengths), "to", max(review_lengths))
 
 # %% [markdown]
@@ -751,7 +763,8 @@ def padded_batches(texts, stoi, batch_size, max_len):
     """Batches of texts of similar length.
 
     Args:
-        texts: N strings, tokens separated by spaces; "" has no token, so its row is all padding.
+        texts: N strings, tokens separated by spaces; "" has no token, so its row is all padding;
+            no batch consists of such texts only.
         stoi: dict, token -> id; "<unk>" and "<pad>" are in it, with any ids.
         batch_size: texts in a batch; the last batch may have fewer.
         max_len: only the first max_len tokens of a text are kept.
@@ -761,7 +774,7 @@ def padded_batches(texts, stoi, batch_size, max_len):
         lengths in the order of `texts`). Each batch is a tuple of
             ids: (B, T) torch.int64, padded on the right; T is the longest row of this batch;
             real: (B, T) torch.bool, True = a real token;
-            where: list of B ints, the positions in `texts` of the rows.
+            where: the positions in `texts` of the rows, B integers in a list or a tensor.
     """
     ### BEGIN SOLUTION
     rows = [[stoi.get(token, stoi["<unk>"]) for token in string.split()[:max_len]] for string in texts]
@@ -870,6 +883,7 @@ def collate(items):
 
 labels_of_train = [label for _, label in train_reviews]
 items = list(zip(train_tokens, labels_of_train, strict=True))
+# `bucketed` is one fixed list: make a new one, and a new loader, for each epoch.
 loader = DataLoader(items, batch_sampler=bucketed, collate_fn=collate)
 embedding = nn.Embedding(len(vocab), 8)  # W, (V, D) = (57, 8)
 for its_ids, its_real, its_labels in itertools.islice(loader, 3):  # the first three
@@ -962,21 +976,25 @@ claim(
 )
 
 # %% [markdown]
-# Pairs of words separate them by about 0.1, and call both negative. So a model can be right on nine reviews in ten and still fail on four words. *A high score on a
+# Pairs of words separate them by about 0.1, and call both negative. So a model can be right on nine reviews in ten, and be wrong on one of two that differ only in their order. (They are also far shorter than the reviews it learned from.) *A high score on a
 # benchmark does not prove the ability that you had in mind.*
 #
-# How the models were made: the bags know the words that occur at least twice in the training part; one bag also has pairs of neighbouring words. The penalty on large weights, one of three, and the stopping time were chosen on a held-out tenth of the training reviews, a different tenth for each seed, never on the test reviews. The averaged embeddings know the 25,000 most frequent words, and are those of the best of eight epochs on the same tenth.
+# <details><summary>How the models were made</summary>
+#
+# The bags know the words that occur at least twice in the training part; one bag also has pairs of neighbouring words. The penalty on large weights (one of three values) and the stopping time were chosen on a held-out tenth of the training reviews, a different tenth for each seed, never on the test reviews. The averaged embeddings know the 25,000 most frequent words, and are those of the best of eight epochs on the same tenth.
+#
+# </details>
 #
 # ### Reviews that need order
 #
-# A test of that ability needs reviews in which the words alone do not help. The reviews of section 7 were made for this. Each has its *mirror*: the same words in another order, and the opposite label.
+# A test of that ability needs reviews in which the words alone do not help. The mirrored reviews of section 7 were made for this. Here is another pair:
 
 # %%
 for review, label in test_reviews[4:6]:
     print(label, review)
 
 # %% [markdown]
-# We train the library's `BagOfWords` on them. It is section 5's model, except that it counts a word once, however often it occurs. `fit_bag_of_words` goes close to the minimum of the loss (plus a small
+# We train the library's `BagOfWords` on them, the first screen's model. `fit_bag_of_words` goes close to the minimum of the loss (plus a small
 # penalty on large weights), so a failure cannot be blamed on the learning rate.
 
 
@@ -1166,8 +1184,8 @@ claim(
 #
 # *Read this now, or before chapter 06, which needs it.*
 #
-# A rate or an accuracy is counted, and can still flatter. What of a model that writes? At its other end tensors become text again, and for a translation there is no
-# single right answer to count. *BLEU* (Papineni et al. 2002) compares a *hypothesis*, the model's text, with one or more human *references*. It is a bag again, now of n-grams: it asks how many of the hypothesis's n-grams also occur in a reference. **Does such a score see the order of words, and the meaning?**
+# A rate or an accuracy is counted, and can still flatter. And a model that writes text? At its other end tensors become text again, and for a translation there is no
+# single right answer to count. *BLEU* (Papineni et al. 2002) compares a *hypothesis*, the model's text, with one or more human *references*. BLEU, too, is a bag, but of n-grams: it asks how many of the hypothesis's n-grams also occur in a reference. **Does such a score see the order of words, and the meaning?**
 
 # %% tags=["fold"]
 # @title Diagram: the parts of BLEU
@@ -1295,7 +1313,7 @@ ch02.bleu_by_hand(parts)
 #
 # 1. Text is tokenised, numbered, padded and looked up: strings become ids (B, T) with a mask, then vectors (B, T, D). An embedding is a one-hot row times a matrix, computed as a look-up.
 # 2. Words give a large V, characters a long T; with BPE you choose any point in between. Words outside the vocabulary become `<unk>`: build the vocabulary on the training part only.
-# 3. Padding makes rectangles, and the mask says which cells are real. Buckets save the work.
+# 3. Padding makes rectangles, and the mask says which cells are real. Buckets save most of the wasted work.
 # 4. A bag of words is a strong baseline and blind to order: on mirrored reviews no weights help.
 # 5. BLEU counts shared n-grams over a corpus, compares lengths, and cannot tell a synonym from an opposite, unless a reference contains one.
 #

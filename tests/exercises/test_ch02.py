@@ -108,6 +108,19 @@ def once_a_word(words):
     return smallest(sum((Counter(dict.fromkeys(itertools.pairwise(w), n)) for w, n in words.items()), Counter()))
 
 
+def overlaps_once(words):
+    """Count as the merge does: after a hit move on by two symbols."""
+
+    def times(word, pair):
+        found, i = 0, 0
+        while i < len(word) - 1:
+            hit = word[i : i + 2] == pair
+            found, i = found + hit, i + 1 + hit
+        return found
+
+    return smallest({p: sum(n * times(w, p) for w, n in words.items()) for p in pair_counts(words)})
+
+
 def substrings_counted(words):
     """Count a pair wherever its text stands in the spaced word."""
     pairs = pair_counts(words)
@@ -168,6 +181,7 @@ PLANTED = {
     "bpe_step": [
         ("weight each pair", bpe(lambda words: smallest(pair_counts(words, weighted=False)))),
         ("not once for each word", bpe(once_a_word)),
+        ("count overlapping places too", bpe(overlaps_once)),
         ("never neighbours inside one word", bpe(lambda words: ("a", "l"))),
         (
             "another pair occurs more often",
@@ -226,6 +240,7 @@ PLANTED = {
         ),
         ("tuple (ids, real, where), got 2", batches(lambda b: b[:2])),
         ("where is a int", batches(lambda b: (*b[:2], 3))),
+        ("in `texts`, B integers", batches(lambda b: (*b[:2], torch.tensor(b[2]).double()))),
         ("real has dtype", batches(lambda b: (b[0], b[1].float(), b[2]))),
         ("ids has dtype", batches(lambda b: (b[0].float(), *b[1:]))),
         ("wanted two axes", batches(lambda b: (b[0].flatten(), *b[1:]))),
