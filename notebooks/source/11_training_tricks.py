@@ -474,14 +474,14 @@ claim(
 )
 
 # %% [markdown]
-# One step alone is survived; five are not. Short first steps alone protect nothing: after 60 of them the model has learned something, and the jump throws it back to a blind guess. **What breaks deep Post-LN here is several steps in a row at the high rate, at the start or after an abrupt rise.** A gradual rise prevents that. Five steps are too abrupt; 20 help, and 60 help more, although fewer steps at 0.01 are then left. *Why* it does we have not shown. It is not only that $v$ fills: 60 low steps fill it too. (The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000.)
+# One step alone is survived; five are not. Short first steps alone protect nothing: after 60 of them the model has learned something, and the jump throws it back to a blind guess. **What breaks deep Post-LN here is several steps in a row at the high rate, at the start or after an abrupt rise.** A gradual rise prevents that. Five steps are too abrupt; 20 help, and 60 help more, although fewer steps at 0.01 are then left. *Why* a gradual rise helps we have not shown. It is not only that $v$ fills: 60 low steps fill it too. (The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000.)
 #
 # In our training the damage begins with Adam's full-length first step. But Adam is not special in this: a step of the same total length along the plain gradient does the same (*Going deeper*).
 
 # %% [markdown]
 # ## 5 · What a norm does to a gradient
 #
-# Section 2's other question is open: why does the gradient die? On its way back from the loss to the embedding it passes two norms in each of 12 layers. What does one of them do?
+# Section 2's other question: why does the gradient die? On its way back from the loss to the embedding it passes two norms in each of 12 layers. What does one of them do?
 #
 # A norm makes a whisper and a shout equally loud. So a small change in a shout is hardly heard. In numbers: LayerNorm takes a vector $x$ of $D$ numbers, subtracts their mean and divides by their standard deviation $\sigma$ (gain and bias left out). For $x = (1, 1, 3, 3)$ the mean is 2 and $\sigma = 1$, so $\hat x = (-1, -1, 1, 1)$ comes out. For $10\,x$ the mean is 20 and $\sigma = 10$: the same comes out.
 #
@@ -566,7 +566,7 @@ claim(
 )
 
 # %% [markdown]
-# There it shrinks: at the top the gradient has its usual length, at the bottom hardly any. The top layers still have a gradient, but from the seventh on, what a layer reads is the same for every letter. One step makes the $\sigma$ on average less than a quarter larger; but 24 such factors multiply, and together the norms leave less than a tenth of what they left before. The additions, where a sublayer's own gradient joins, no longer make up for that.
+# There it shrinks: at the top the gradient has its usual length, at the bottom hardly any. One step makes the $\sigma$ on average less than a quarter larger; but 24 such factors multiply, and together the norms leave less than a tenth of what they left before. The additions, where a sublayer's own gradient joins, no longer make up for that. The top layers still have a gradient, but from the seventh on, what a layer reads is the same for every letter.
 #
 # 2 layers, with 4 norms, survive the same steps. This fits. (All of this is measured in *Going deeper*.)
 
@@ -768,7 +768,7 @@ figures.falls(at, curves)
 #
 # ### A bad batch comes: clip the gradient
 #
-# A damaged document may have a gradient a thousand times as long as usual. **Clipping** (chapter 04) shortens every gradient that is longer than $c$ to the length $c$. torch's `clip_grad_norm_(parameters, c)` takes the length of *all* gradients together, and returns it. What does a spike do to Adam, with and without it? Follow one weight; one of its 400 gradients is 1000 times as long as the others:
+# A damaged document may have a gradient a thousand times as long as usual. **Clipping** (chapter 04) shortens every gradient that is longer than $c$ to the length $c$. The length is that of *all* gradients together; torch's `clip_grad_norm_(parameters, c)` also returns it. What does a spike do to Adam, with and without it? Follow one weight; one of its 400 gradients is 1000 times as long as the others:
 
 # %%
 def walk(c, spike=None, steps=400):
