@@ -1838,7 +1838,7 @@ claim(
 )
 
 # %% [markdown]
-# A gate set to open is not locked: a little is lost at each step, while attention's share does not depend on the distance.
+# So gates that are open enough for 128 steps need not be for 512.
 
 # %% [markdown] tags=["deeper"]
 # ### Does attention's line stay level once there are positions?
