@@ -70,7 +70,8 @@ _ = bag_of_words.fit_bag_of_words(hook, hook_ids, hook_labels, l2=1e-3)
 # sentences: *not terrible, it's great* and *not great, it's terrible*. **What will it say about them?**
 
 # %%
-verdict = predict("what it says about the two sentences", ...)  # e.g. "positive, negative"
+# A guess looks like this: "positive, negative".
+verdict = predict("what it says about the two sentences", ...)
 
 # %% tags=["fold", "reveal"]
 # @title What it says
@@ -272,7 +273,6 @@ print("padded to 50:", longer_kept.sum(dim=1)[0])
 
 # %% [markdown]
 # A forgotten mask raises no error, and the loss can still fall; the symptom may be only a slightly worse score. So test for it, as the last three lines do: *pad further, and nothing should change.*
-# The same test will guard the LSTM's last step (chapter 05) and attention (chapter 07).
 #
 # Divided by the number of real tokens, the sum becomes their *mean*: you write it in the exercise. Then only the verdict is missing.
 
@@ -348,7 +348,7 @@ class WordVotes(nn.Module):
 
 
 # %% [markdown]
-# Its data are the 96 reviews of the first screen, in one batch. (For the ids any fixed order will do; here it is alphabetical.)
+# Its data are the 96 reviews of the first screen, in one batch:
 
 # %%
 print(len(plain), plain[:2])
@@ -356,10 +356,11 @@ print(sentences)
 train_texts = [review for review, _ in plain]
 train_answers = torch.tensor([float(label) for _, label in plain])  # (96,)
 known = train_texts + sentences  # + sentences: no <unk> here
+# Any fixed order of the words will do; here it is alphabetical.
 words = sorted({token for string in known for token in cut(string)})
 word_ids = {word: i for i, word in enumerate(["<unk>", "<pad>", *words])}
 train_ids, train_real = to_batch(train_texts, word_ids)  # (96, 5) each
-print("ids", tuple(train_ids.shape), "from", len(word_ids), "words")
+print(len(word_ids), "ids; the batch:", tuple(train_ids.shape))
 
 # %% [markdown]
 # Now the loop. The loss, `binary_cross_entropy_with_logits`, is minus the logarithm of the probability of the right label, averaged over the batch. All weights begin at 0, so every $p$ is one half,
@@ -516,7 +517,7 @@ claim(
 new_words.compare(f"{100 * new_fraction['words']:.2g} %")
 
 # %% [markdown]
-# About one in twenty (in other tenths up to one in thirteen), although both parts document the same library. Characters are hardly ever new in this text, which is plain ASCII; in open text new ones occur. But they make sequences several times as long. So words give a small $T$ and a huge $V$, characters the opposite. Is there something in between?
+# About one in twenty (in other tenths up to one in thirteen), although both parts document the same library. Characters are hardly ever new (this text is plain ASCII; in open text new ones occur), but make sequences several times as long. So words give a small $T$ and a huge $V$, characters the opposite. Is there something in between?
 #
 # ### Byte-pair encoding
 #
@@ -869,7 +870,7 @@ claim(
 )
 
 # %% [markdown]
-# In your own projects a `DataLoader` draws the batches. It asks a `batch_sampler` which texts belong together, and hands these to your `collate_fn`, which makes one batch of them. An embedding turns its ids into vectors, and a network can begin. (*Going deeper*: what buckets cost, how much padding real reviews need, and torchtext.)
+# In your own projects a `DataLoader` draws the batches. It asks a `batch_sampler` which texts belong together, and hands these to your `collate_fn`, which makes one batch of them. (*Going deeper*: what buckets cost, how much padding real reviews need, and torchtext.)
 
 
 # %%
@@ -981,19 +982,14 @@ claim(
 #
 # <details><summary>How the models were made</summary>
 #
-# The bags know the words that occur at least twice in the training part; one bag also has pairs of neighbouring words. The penalty on large weights (one of three values) and the stopping time were chosen on a held-out tenth of the training reviews, a different tenth for each seed, never on the test reviews. The averaged embeddings know the 25,000 most frequent words, and are those of the best of eight epochs on the same tenth.
+# The bags know the words that occur at least twice in the training part. The penalty on large weights (one of three values) and the stopping time were chosen on a held-out tenth of the training reviews, a different tenth for each seed, never on the test reviews. The averaged embeddings know the 25,000 most frequent words, and are those of the best of eight epochs on the same tenth.
 #
 # </details>
 #
 # ### Reviews that need order
 #
-# A test of that ability needs reviews in which the words alone do not help. The mirrored reviews of section 7 were made for this. Here is another pair:
-
-# %%
-for review, label in test_reviews[4:6]:
-    print(label, review)
-
-# %% [markdown]
+# A test of that ability needs reviews in which the words alone do not help: section 7's mirrored ones.
+#
 # We train the library's `BagOfWords` on them, the first screen's model. `fit_bag_of_words` goes close to the minimum of the loss (plus a small
 # penalty on large weights), so a failure cannot be blamed on the learning rate.
 
@@ -1026,6 +1022,7 @@ claim(
     "A review and its mirror get the same logit, so the accuracy on the other 400 reviews is one half.",
     torch.allclose(test_logits[::2], test_logits[1::2], atol=1e-5) and abs(toy_accuracy - 0.5) < 0.01,
     accuracy=toy_accuracy,
+    **{"for instance": test_reviews[4][0], "its mirror": test_reviews[5][0]},
 )
 
 # %% [markdown]
@@ -1177,7 +1174,7 @@ claim(
 )
 
 # %% [markdown]
-# Its 0 is false: your users' texts contain new words, too. Fit everything on the training part only, the vocabulary included. A careless split flatters as well: with the paragraphs shuffled before the cut, both parts hold paragraphs of the same modules, and the rate falls to about half. (Section 5 put the two test sentences into its vocabulary on purpose, so that nobody could blame `<unk>` for the tie.)
+# Its 0 is false: your users' texts contain new words, too. Fit everything on the training part only, the vocabulary included. A careless split flatters as well: with the paragraphs shuffled before the cut, both parts hold paragraphs of the same modules, and the rate falls to about half. (Section 5 broke this rule on purpose, so that `<unk>` could not explain the tie.)
 
 # %% [markdown]
 # ## 10 · One more question: who scores text that a model wrote?
