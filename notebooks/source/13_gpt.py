@@ -92,7 +92,7 @@ claim(
 # %% [markdown]
 # The same network wrote the first two texts; the third is Shakespeare's. In the second, each character was drawn by chance, with a preference for the likely ones. So two things make a text: a network that gives probabilities, and a rule that chooses.
 #
-# You will build such a network in about 50 lines (sections 1 to 3) and train a small one on text from your own machine (4 and 5). Then weights that were trained on Shakespeare go into your lines, and *they* write. After that you choose how (6), let the model remember what it has read (7), see what lies between it and GPT-3 (8 and 9), and load published weights (10). *Sections 1 to 5, with exercise 13.1, take about an hour and a half.*
+# You will build such a network in about 50 lines (sections 1 to 3) and train a small one on text from your own machine (4 and 5). Then weights that were trained on Shakespeare go into your code, and *it* writes. *Sections 1 to 5, with exercise 13.1, take about an hour and a half.*
 #
 # ### You will be able to
 #
@@ -103,12 +103,12 @@ claim(
 # 5. count what training takes (13.6, 13.7);
 # 6. load weights in GPT-2's layout, and assemble a GPT of your own on trained ones (13.8).
 #
-# **Letters.** `B` sequences, `T` tokens, `L` positions (the most tokens a text may have, the *context*), `V` tokens in the vocabulary, width `D`, `N` blocks, `H` heads of width `K` = `D`/`H`.
+# **Letters.** `B` sequences, `T` tokens, `L` positions (the most tokens a text may have, the *context*), `V` tokens in the vocabulary, width `D`, `N` blocks, `H` heads of width `K` = `D`/`H`; `S` tokens in a cache (section 7).
 
 # %% [markdown]
 # ## 1 · Any text is a set of exercises
 #
-# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The text up to section 5 is what every Python installation brings along: its docstrings, one token for each character. (They differ a little between versions, and so will your numbers.)
+# What does the network learn from? To guess how *the cat sat on the* goes on, it helps to know some English, and something about cats. Nobody needs to write down the right answers: they stand in the text. The text up to section 5 is what comes with every Python installation: its docstrings, one token for each character. (They differ a little between versions, and so will your numbers.)
 
 # %%
 # run_size.pick(quick, full): this page shows the quick run
@@ -163,14 +163,14 @@ class DummyBlock(nn.Module):
 # %% [markdown]
 # Around the blocks stand an **embedding**, a table with a learned vector for each token, and three parts.
 #
-# - **Positions.** Each position has a learned vector of its own, which is added to the token's. Without it only the mask would tell of order, less directly (chapter 08).
+# - **Positions.** Each position has a learned vector of its own, which is added to the token's.
 # - **A last LayerNorm.** Each block adds to the stream of vectors `x`; the norm brings each vector to mean 0 and variance 1, times a learned gain, plus a learned offset (chapter 09's Pre-LN).
-# - **The head,** a linear layer, gives each of the `V` tokens a score, its *logit*. GPT-2 reuses the token table here: token $i$ is likely where the vector points along row $i$ (**weight tying**, Press and Wolf 2017).
+# - **The head,** a linear layer, gives each of the `V` tokens a score, its *logit*. GPT-2 reuses the token table here: token $i$ gets a high logit where the vector points the way row $i$ does (**weight tying**, Press and Wolf 2017).
 
 
 # %%
 class PlainGPT(nn.Module):
-    def __init__(self, V, L, D, N, H, block):
+    def __init__(self, V, L, D, N, H, block):  # block: a class, called with (D, H)
         super().__init__()
         self.L = L
         self.embedding = nn.Embedding(V, D)  # a row for each token
@@ -282,7 +282,7 @@ print("as by hand:", torch.allclose(attention(x), by_hand, atol=1e-6))
 # %% [markdown]
 # ### Think
 #
-# The feed-forward network takes each position by itself: from `D` numbers to `4D`, an activation, and back to `D`. The activation is **GELU**, $x\,\Phi(x)$ with $\Phi$ the normal distribution function: a ReLU with a soft corner. (GPT-2 has its `tanh` approximation.)
+# The feed-forward network takes each position by itself: from `D` numbers to `4D`, an activation, and back to `D`. The activation is **GELU**, $x\,\Phi(x)$ with $\Phi$ the normal distribution function: a ReLU with a soft corner. (GPT-2 uses GELU's `tanh` approximation.)
 
 # %%
 wide, narrow = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
@@ -364,12 +364,12 @@ with torch.no_grad():
 print("changed:", (moved > 1e-4).tolist())
 
 # %% [markdown]
-# The past does not see the change; positions 5 to 7 do. So far ours knows nothing. But why does it repeat one letter?
+# The past does not see the change; positions 5 to 7 do. So far our model knows nothing. But why does it repeat one letter?
 
 # %% [markdown]
 # ## 4 · How wrong is it?
 #
-# Before training, every character should be about equally likely. Ours is sure that each one comes twice. torch draws the table from $\mathcal{N}(0, 1)$, and the table is tied: the token just read is still in the stream, and its product with its own row is far above all others:
+# Before training, every character should be about equally likely. Ours is sure that each one comes twice. Look at its logits after `Return`:
 
 # %%
 with torch.no_grad():
@@ -378,7 +378,20 @@ others = [i for i in range(V) if i != word[-1]]
 print(f"after Return: n {z[word[-1]]:.0f}, largest other logit {z[others].max():.0f}")
 
 # %% [markdown]
-# GPT-2's start is smaller. It draws nearly all weights from $\mathcal{N}(0, 0.02^2)$ and sets biases to 0. The weights that write into the stream it divides, as later code reads the paper, by $\sqrt{2N}$: the variances of $2N$ parts add up, so lengths grow like the root.
+# The `n` just read wins. Each logit is a product with a row of the table. The table is tied, so the row of `n` is still in the stream. How large is a row's product with itself, and how large with another? torch draws all their numbers from $\mathcal{N}(0, 1)$:
+
+# %%
+row_products = (untrained.embedding.weight @ untrained.embedding.weight.T).detach()
+other_rows = row_products[~torch.eye(V, dtype=torch.bool)]
+print(f"with itself about {row_products.diag().mean():.0f}, ", end="")
+print(f"with another about {other_rows.std():.0f}, up or down")
+
+# %% [markdown]
+# The first is about $D$, the second about $\sqrt D$. GPT-2 starts smaller:
+#
+# - nearly all weights are drawn from $\mathcal{N}(0, 0.02^2)$;
+# - biases are 0;
+# - weights that write into the stream are divided by $\sqrt{2N}$ (as later code reads the paper). The variances of $2N$ parts add up, so lengths grow like the root.
 
 # %%
 @torch.no_grad()
@@ -398,26 +411,37 @@ small_start = start_small(PlainGPT(V, L, D, N, H, Block))
 print(sample(small_start, "Return", 60))
 
 # %% [markdown]
-# Now it draws all kinds of characters. How wrong is that? At each position the text holds the right answer. For the five exercises of `Return`, take the probabilities of the right characters, then their logarithms, then the negative mean.
+# Now it draws all kinds of characters. How wrong is that? At each position the text holds the right answer. How likely was it?
 
 # %%
 with torch.no_grad():
     logits = small_start(word[None, :-1])[0]  # (T, V)
 p_right = logits.softmax(dim=-1)[range(5), word[1:]]  # (T,)
-print("probabilities  ", p_right)
+for t in range(5):
+    right = decode(word[t + 1 : t + 2])
+    print(f"after {decode(word[: t + 1]):5} the right {right} had {p_right[t]:.4f}")
+
+# %% [markdown]
+# The logarithm is 0 at probability 1, and negative below. Take it, then the mean, then change the sign:
+
+# %%
 print("logarithms     ", p_right.log())
 print("mean, negative ", -p_right.log().mean())
 print("cross-entropy  ", F.cross_entropy(logits, word[1:]))
 print(f"ln V            {math.log(V):.2f}")
 
 # %% [markdown]
-# The third number is the **average negative log-likelihood** of the right tokens, the loss that training makes small. Its exponential is the **perplexity**, about $V$ with this small start. `cross_entropy` computes the loss straight from the logits:
+# This mean is the **average negative log-likelihood** of the right tokens. It is the loss: training makes it small. `cross_entropy` computes it straight from the logits:
 #
 # $$ \mathcal{L}(\theta) = -\frac1T \sum_{t=1}^{T} \ln p_\theta(x_{t+1} \mid x_1, \dots, x_t) . $$
 #
-# And it could be known beforehand. A student who has not opened the book finds each of `V` answers equally likely, and $-\ln \frac1V = \ln V$. Check this number at the start of any run: far above it, look at the initialisation or at how the loss is averaged; clearly below it, the targets may be the inputs. (Other wrong targets do not show here.)
+# Its exponential is the **perplexity**, about $V$ with this small start.
 #
-# Which way does this loss push? Its gradient at the logits is *softmax minus one-hot*: $\partial \ell / \partial z_i = p_i - [\,i = r\,]$, with $r$ the right token. Take four tokens, of which the second is right:
+# It could be known beforehand. A student who has not opened the book finds each of `V` answers equally likely. Then every loss is $-\ln \frac1V = \ln V$.
+#
+# So check the first loss of any run. Far above $\ln V$? Look at the initialisation, or at how the loss is averaged. Clearly below it? The targets may be the inputs (in a tied model; an untied one shows nothing).
+#
+# Which way does this loss push the logits? Take four tokens, of which the second is right, and ask autograd:
 
 # %%
 z = torch.tensor([3.0, 2.0, 1.0, 0.0], requires_grad=True)  # logits of four tokens
@@ -428,12 +452,12 @@ print("minus one-hot  ", p - one_hot)
 print("autograd's     ", z.grad)
 
 # %% [markdown]
-# A step of the logits against it raises the right token's by 1 minus its probability, and lowers every other by its own probability, each times the learning rate. *Going deeper* derives the formula, and the first loss of other starts.
+# The gradient is *softmax minus one-hot*: $\partial \ell / \partial z_i = p_i - [\,i = r\,]$, with $r$ the right token. A step of the logits goes against it. It raises the right token's by 1 minus its probability. It lowers every other by its own probability. (Both times the learning rate.) *Going deeper* derives the formula, and the first loss of other starts.
 
 # %% [markdown]
 # ## 5 · Train it
 #
-# How does the loss fall, and does what is learned carry over to unseen text? To see this, we keep the last tenth of the text for validation. It comes from different modules, except the one at the cut. From the rest we draw pieces at random places, and the same pieces one token later:
+# Does the loss fall, and does what is learned carry over to unseen text? We keep the last tenth of the text for validation. It comes from different modules, except the one at the cut.
 
 # %%
 B, steps = run_size.pick((24, 800), (64, 5000))
@@ -441,8 +465,18 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 corpus_ids = torch.tensor(encode(corpus))
 cut = len(corpus_ids) * 9 // 10
 train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]
+print(f"{len(train_ids):,} characters to learn from, {len(valid_ids):,} kept")
 
+# %% [markdown]
+# A batch is `B` pieces from random places. A column of starts plus the row 0, 1, 2, … gives the places of whole pieces:
 
+# %%
+print(torch.tensor([[10], [40]]) + torch.arange(6))  # (2, 1) + (6,) -> (2, 6)
+
+# %% [markdown]
+# The targets are the same pieces, one token later:
+
+# %%
 def random_windows(ids, B, L, draws):
     starts = torch.randint(len(ids) - L, (B, 1), generator=draws)
     positions = starts + torch.arange(L)  # (B, 1) + (L,) -> (B, L)
@@ -455,7 +489,7 @@ for row in range(2):
     print(repr(decode(two_inputs[row])), "->", repr(decode(two_targets[row])))
 
 # %% [markdown]
-# The loss of a batch is the mean over all its positions. `cross_entropy` wants one row of logits for each target, so both are flattened. One batch is a noisy judge, so `estimate` takes the mean of 20, and `report` also lets the model write:
+# The loss of a batch is the mean over all its positions. `cross_entropy` wants a row of logits for each target, so both are flattened:
 
 # %%
 def mean_loss(model, inputs, targets):  # (B, L) both
@@ -463,6 +497,14 @@ def mean_loss(model, inputs, targets):  # (B, L) both
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten().to(device))
 
 
+two_logits = small_start(two_inputs)  # (2, 24, V)
+print("logits ", tuple(two_logits.shape), "->", tuple(two_logits.flatten(0, 1).shape))
+print("targets", tuple(two_targets.shape), "->", tuple(two_targets.flatten().shape))
+
+# %% [markdown]
+# One batch is a noisy judge. So `estimate` takes the mean of 20. `report` prints it for both parts, and lets the model write:
+
+# %%
 @torch.no_grad()
 def estimate(model, ids):
     draws = torch.Generator().manual_seed(0)  # the same windows every time
@@ -480,7 +522,15 @@ def report(model, step):  # with dropout: model.eval() before, train() after
     return step, train, valid
 
 # %% [markdown]
-# The loop is the usual one, with chapter 11's AdamW, clipping and learning rate: a warm-up, then half a cosine. *(Write it first, if you like: fifteen minutes; the losses below tell whether it is right.)*
+# As in chapter 11, a factor on the learning rate goes up to 1 in 50 steps, then down half a cosine:
+
+# %%
+schedule = functools.partial(cosine_schedule, warmup=50, total=steps)
+for step in (0, 25, 50, steps // 2, steps):
+    print(f"step {step:4}: factor {schedule(step):.2f}")
+
+# %% [markdown]
+# The loop is the usual one, with chapter 11's AdamW and clipping. *(Write it first, if you like: fifteen minutes; the losses below tell whether it is right.)*
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -488,8 +538,7 @@ gpt = start_small(PlainGPT(V, L, D, N, H, Block)).to(device)
 # one weight decay for all; chapter 11 spares biases and norms
 rate = run_size.pick(1e-2, 1e-3)
 optimizer = torch.optim.AdamW(gpt.parameters(), rate, betas=(0.9, 0.99), fused=True)
-schedule = functools.partial(cosine_schedule, warmup=50, total=steps)
-scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)  # rate * factor
 windows, history = torch.Generator().manual_seed(1), []
 for step in tqdm(range(steps), leave=False):
     if step % (steps // 5) == 0:
@@ -519,7 +568,7 @@ claim(
 #
 # ### Is that good?
 #
-# Compare it with chapter 01's tables of counts, on the same new text. We measure in bits *per character*, nats divided by $\ln 2$. Only characters with at least `L`/2 others before them in their window count.
+# How do chapter 01's tables of counts do on the same new text? We measure in bits *per character*, nats divided by $\ln 2$. The windows overlap. Only characters with at least `L`/2 others before them in their window count, so that the GPT is not judged where it has little to read.
 
 # %% tags=["fold"]
 # @title Our GPT and the tables, on the same new text
@@ -555,11 +604,11 @@ claim(
 )
 
 # %% [markdown]
-# In this short run your GPT beats the 3-gram and *loses* to the 4-gram, although in training it read more than four times as many characters as the text has, and a table counts each once. Would a larger model, trained for longer, do better?
+# In this short run your GPT beats the 3-gram and *loses* to the 4-gram. Yet in training it read more than four times as many characters as the text has; a table counts each once. Would a larger model, trained for longer, do better?
 #
 # ### The same network, larger, on Shakespeare
 #
-# Back to the plays. A network of the same design, 7.6 times as large as the one on this page, read them for 6,000 steps. Its weights come with the course, and from here on it is our model: the **speaker**. The table tells the chapter's networks apart; below are two texts of the speaker, drawn with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6).
+# A network of the same design, 7.6 times as large, read the plays for 6,000 steps. Its weights come with the course. From here on it is our model: the **speaker**. Below, it writes twice, early and late in its training, with the same random numbers, at temperature 0.8 with top-p 0.95 (section 6).
 
 # %% tags=["fold"]
 # @title Three networks, and what the third one wrote
@@ -585,12 +634,17 @@ for stage in (stages["early"], stages["GPT"]):
     markdown(f"**{minutes}, {stage_bits:.2f} bits per new character**\n```text\n{stage['sample'][:122]}\n```")
 by_n = {n: recorded_mean("shakespeare-lm", f"{n}-gram interpolated", "bits") for n in range(1, 8)}
 best_n = min(by_n, key=by_n.get)
-print(f"speaker {stage_bits:.2f}, best table (n = {best_n}) {by_n[best_n]:.2f} bits per new character")
+train_bits = metrics.bits(stages["GPT"]["train_loss"])
+largest_n = ", the largest tried" if best_n == max(by_n) else ""
+print(f"speaker {stage_bits:.2f}, best table (n = {best_n}{largest_n}) {by_n[best_n]:.2f} bits per new character")
+print(f"speaker {train_bits:.2f} bits per character of the text it was trained on")
 
 # %% [markdown]
-# By the end it beats chapter 01's tables on the plays, even the best of those up to $n = 7$. It also predicts the text it was trained on better than new text, a gap that can grow into overfitting. (The comparison is not quite even. The speaker trained on nine tenths of the plays, the tables on eight; but it is also scored where its windows begin, and little stands before.)
+# By the end it beats all of chapter 01's tables that were tried on the plays; the largest, $n = 7$, is the best. And it predicts the text it was trained on better than new text, by the sizeable gap of the last two lines.
 #
-# It was trained as the library's `GPT`, another implementation of the same network; its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 50 lines, and must give the same logits there:
+# The comparison is not quite even. The speaker trained on nine tenths of the plays, the tables on eight. But it is also scored where its windows begin, and little stands before. Nor compare its bits with those of `gpt`: other text, other scoring.
+#
+# It was trained as the library's `GPT`, another implementation of the same network. Its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 50 lines, and must give the same logits there:
 
 # %% tags=["nbval-ignore-output"]
 library_speaker, characters = pretrained.load_shakespeare()  # the library's GPT
@@ -616,7 +670,7 @@ print(sample(speaker, "GREMIO:\n", 240, by_chance, characters))
 # %% [markdown]
 # **It writes:** speakers, lines, and mostly real words, but little sense. *Going deeper* compares it with six others.
 #
-# *A good place to stop for today.* You have seen a GPT built, checked and trained, and heard it. Exercise 13.1 looks, for 25 minutes, at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
+# *A good place to stop for today.* Exercise 13.1 looks, for 25 minutes, at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 
 # %% [markdown]
 # ### Exercise 13.1 · Implement: the gradient of a tied table
@@ -664,17 +718,32 @@ def likeliest(logits):  # (B, V) -> (B,)
 
 print(sample(speaker, "GREMIO:\n", 240, likeliest, characters))
 
+# %% tags=["fold"]
+# @title The first screen's 20 openings, by the speaker
+spoken = functools.partial(recorded_mean, "speaker-sampling")
+for way in ("greedy", "temperature 0.5"):
+    print(f"{way:15}: {100 * spoken(way, 'repetition'):2.0f} of 100 pieces of 8 characters had come before")
+
 # %% [markdown]
-# Even at the end of its training it goes round in circles, as on the first screen. Often the last few characters decide. Nothing is drawn: once they come again, the same choice usually follows, and the next one, too. Holtzman et al. (2020) found such loops in *large* models.
+# Even at the end of its training it goes round in circles. Nothing is drawn. So once the last few characters come again, the same choice usually follows, and the next one, too. Holtzman et al. (2020) found such loops in *large* models.
 #
-# For such open text, chance helps, though pure chance sometimes draws nonsense. Three rules set how much chance. Try each on four words that may follow *the cat sat on the*, with logits $z$.
-#
-# **Temperature** $\tau$: draw from $\mathrm{softmax}(z / \tau)$. Below 1 it prefers what is likely, above 1 it evens out. It cuts nothing:
+# For such open text, chance helps. Take four words that may follow *the cat sat on the*. Softmax turns their logits into probabilities. Draw a thousand times, and count:
 
 # %%
 four = ["mat", "sofa", "floor", "roof"]
 four_logits = torch.tensor([3.0, 2.0, 1.0, 0.0])
+probs, fixed = four_logits.softmax(dim=-1), torch.Generator().manual_seed(0)
+drawn = torch.multinomial(probs, 1000, replacement=True, generator=fixed)  # (1000,)
+print("probabilities:  ", probs)
+print("drawn:          ", *zip(four, drawn.bincount(minlength=4).tolist()))
 print("greedy:         ", four[four_logits.argmax()])
+
+# %% [markdown]
+# Three rules set how often the unlikely is drawn.
+#
+# **Temperature** $\tau$: draw from $\mathrm{softmax}(z / \tau)$, with $z$ the logits. Below 1 it prefers what is likely, above 1 it evens out. It cuts nothing:
+
+# %%
 for tau in (0.5, 1.0, 2.0):
     print(f"temperature {tau}:", (four_logits / tau).softmax(dim=-1))
 
@@ -688,7 +757,14 @@ print("logits left:    ", top2)
 print("top-k, k = 2:   ", top2.softmax(dim=-1))
 
 # %% [markdown]
-# **Top-p**, or *nucleus* (Holtzman et al. 2020): draw among the fewest tokens that together have a probability of at least $p$. Here the number adapts. By hand, with $p = 0.9$: go down from the likeliest and add up, 0.64, 0.88, 0.97. The third token crosses 0.9, so three stay, and their probabilities are divided by 0.97.
+# **Top-p**, or *nucleus* (Holtzman et al. 2020): draw among the fewest tokens that together have a probability of at least $p$. Here the number adapts. By hand, with $p = 0.9$: go down from the likeliest, and add up:
+
+# %%
+print("added up:       ", probs.cumsum(dim=-1))
+print("first three:    ", probs[:3] / probs[:3].sum())
+
+# %% [markdown]
+# The third token crosses 0.9. So three stay, and their probabilities are divided by their sum, 0.97.
 #
 # Now the speaker. After `Good morro` it is nearly sure; where a speech begins it is not. Top-k with $k = 5$ leaves five characters in both places. And top-p with $p = 0.9$? (The library's `top_k_top_p` sets the logits of what is cut to $-\infty$.)
 
@@ -721,13 +797,17 @@ interactive.sampling(characters, scores_at)
 # %% [markdown]
 # ### How unlikely is good text?
 #
-# Is the likeliest text the best? The speaker continues the first screen's 20 lines by ten rules. We measure two things. Surprise: how many bits per character the texts cost the speaker itself, at temperature 1. Variety: of all runs of four characters in the 20 texts, what fraction is left when each is counted once? Each dot is a mean over three sets of draws.
+# Is the likeliest text the best? The speaker continues the first screen's 20 lines by ten rules. We measure two things.
+#
+# - *Surprise:* how many bits per character do the texts cost the speaker itself, at temperature 1?
+# - *Variety:* of all runs of four characters in the 20 texts, what fraction is left when each is counted once?
+#
+# Where a rule draws, its dot is a mean over three sets of draws.
 
 # %% tags=["fold"]
 # @title The ledger: ten rules and real text
 strategies = ["real text", *sampling.WAYS]
 figures.variety_by_surprise("speaker-sampling", strategies)
-spoken = functools.partial(recorded_mean, "speaker-sampling")
 claim(
     "The speaker's greedy text has the lowest surprise, the least variety and the most repetition of all ten, and is farthest from real text in both measures.",
     all(
@@ -752,7 +832,7 @@ claim(
 
 
 # %% [markdown]
-# In these texts likelihood and variety pull, nearly always, in opposite directions. And real text is not what the speaker considers likeliest: the speaker finds it even more surprising than text drawn by pure chance. (For a perfect model both would be equal on average; the gap shows that the speaker is not perfect, not by how much.) Always taking the likeliest is farthest from real text in both measures, though nearly all of its words are real.
+# In these texts likelihood and variety pull, nearly always, in opposite directions. Always taking the likeliest is farthest from real text in both measures, though nearly all of its words are real. And the speaker finds real text even more surprising than text drawn by pure chance.
 #
 # Where variety matters, draw by chance, from a distribution that is cut or cooled; how much depends on what the text is for. In the library, `generate` is `continue_text`, and `sample_tokens` holds all the rules.
 #
@@ -859,7 +939,7 @@ ch13.how_to_draw.compare(...)
 diagrams.show("kv_cache")
 
 # %% [markdown]
-# The store needs one method. `append` puts the keys and values of new tokens behind the old ones, and gives back all:
+# `append` puts the keys and values of new tokens behind the old ones, and gives back all:
 
 
 # %%
@@ -945,7 +1025,7 @@ print("in parts equals at once:", largest < 1e-11)
 # %% [markdown]
 # Nothing changed, as long as the text fits into the context. Once the oldest token drops out, every other has a new position, and all keys and values change.
 #
-# So it can write. The loop is `continue_text`, but after the prompt the model reads the newest token alone. With the same random numbers both must write one text:
+# The loop is `continue_text`, but after the prompt the model reads the newest token alone. With the same random numbers both must write one text:
 
 # %% tags=["nbval-ignore-output"]
 @torch.no_grad()
@@ -1162,7 +1242,7 @@ ch13.training_run(training_run)
 # %% [markdown]
 # ## 10 · Your GPT writes
 #
-# Nobody needs to pay for this twice: trained weights are published, GPT-2's among them. Your lines compute the same function, so only the layout must be translated. Here is the speaker's checkpoint, a folder of sizes and tensors, in GPT-2's layout:
+# Trained weights are published, GPT-2's among them. Your lines compute the same function, so only the layout must be translated. Here is the speaker's checkpoint, a folder of sizes and tensors, in GPT-2's layout:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -1175,7 +1255,7 @@ for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc"):
 print("our in_proj", tuple(speaker.blocks[0].attn.in_proj.weight.shape))
 
 # %% [markdown]
-# Two things differ: the names, and the blocks' matrices, which stand *transposed*: (in, out), where torch's linear layer keeps (out, in). So for each of our parameters we find its name there, and turn the matrices:
+# Two things differ: the names, and the blocks' matrices, which stand *transposed*: (in, out), where torch's linear layer keeps (out, in). So for each of our parameters we find its name there, and turn the matrices. `blocks.0.attn.in_proj.weight` becomes `h.0.attn.c_attn.weight`:
 
 # %%
 names_there = {"embedding": "wte", "norm.": "ln_f."}
@@ -1213,7 +1293,7 @@ for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten
     print(sample(loaded, "GREMIO:\n", 60, by_chance, characters), end="\n\n")
 
 # %% [markdown]
-# Nothing failed, and the second model writes nonsense. **Equal logits with an independent implementation are strong evidence.** (For the library's `GPT`, the course's tests compare with Hugging Face's code for GPT-2, on random weights.)
+# Nothing failed, and the second model writes nonsense. The first one's `True` is a round trip: the course's own `save_pretrained` wrote the folder. **Equal logits with an independent implementation are strong evidence.** (For the library's `GPT`, the course's tests compare with Hugging Face's code for GPT-2, on random weights.)
 #
 # `from_gpt2` should load the real GPT-2, too. These lines fetch about 550 megabytes; they are not run on this page:
 #
@@ -1226,9 +1306,7 @@ for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten
 # print(tokenizer.decode(continue_text(gpt2, prompt, 30, rule)[0].tolist()))
 # ```
 #
-# Run them, and your 50 lines should write 30 tokens of English, other ones each time. (*Chapter 14* shows a published model, of Llama's kind, at work.)
-#
-# And your own parts?
+# Run them, and judge the 30 tokens yourself; they are other ones each time.
 
 # %% [markdown]
 # ### Exercise 13.8 · Assemble: your GPT writes
@@ -1312,11 +1390,15 @@ class OwnGPT:
 ch13.own_gpt(OwnGPT)
 
 # %% [markdown]
-# Now Shakespeare. (Until 13.8 is written, the chapter's own parts write in its place.) Change the beginning (in the plays, capitals and a colon announce a speaker) and the two dials.
+# Now Shakespeare. Change the beginning (in the plays, capitals and a colon announce a speaker) and the two dials; then run both cells. (Until 13.8 is written, the chapter's own parts write in its place.)
 
-# %% tags=["nbval-ignore-output"]
-beginning, draws = "GREMIO:\n", torch.Generator().manual_seed(0)
+# %%
+beginning = "GREMIO:\n"  # your turn
 dials = {"temperature": 0.8, "top_p": 0.95}
+
+# %% tags=["fold", "nbval-ignore-output"]
+# @title It writes
+draws = torch.Generator().manual_seed(0)
 
 
 def draw_one(probs):  # by_chance, on probabilities
@@ -1337,7 +1419,7 @@ print(f"by {writer}:\n\n{beginning}{decode(written, characters)}")
 # %% [markdown]
 # ## Summary
 #
-# 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 50 lines. The tied table's gradient is the sum of both uses.
+# 1. A GPT is a table of tokens, a table of positions, Pre-LN blocks under a causal mask, and the first table again; about 50 lines.
 # 2. The first loss should be about $\ln V$, and its gradient at the logits is softmax minus one-hot.
 # 3. Decoding is a choice of its own. Always taking the likeliest token tends to go round in circles; temperature tilts, top-k cuts by number, top-p by probability.
 # 4. While the text fits into the context, keys and values of the past do not change, so they are kept: $2NBSD$ numbers. Equal logits are strong evidence that a cache is right. For loaded weights, compare with an independent implementation.
