@@ -185,7 +185,7 @@ def gpt_mlp():
 
 
 # %% [markdown]
-# After each exchange it is run. How many parameters does it have, is the shape right, and does it look ahead: does an earlier token come out otherwise when the last one changes?
+# After each exchange it is run. How many parameters does it have, is the shape right, and does it look ahead: does an earlier token come out differently when the last one changes?
 
 
 # %%
@@ -204,7 +204,7 @@ try_out(gpt, causal=True)
 # %% [markdown]
 # ## 1 · A norm that leaves the mean alone
 #
-# Deep networks profit from a volume control. Each block adds to the residual stream, so the vectors grow. LayerNorm (chapter 09) does two things to a vector: it subtracts the mean, then it divides by the spread. Zhang and Sennrich (2019): dividing is enough.
+# Deep networks benefit from a volume control. Each block adds to the residual stream, so the vectors grow. LayerNorm (chapter 09) does two things to a vector: it subtracts the mean, then it divides by the spread. Zhang and Sennrich (2019): dividing is enough.
 #
 # Take $x = (2, 4, 4, 8)$. Its squares are 4, 16, 16 and 64, their mean is 25, the root of it is 5. This is the **root mean square**, and $x / 5 = (0.4, 0.8, 0.8, 1.6)$. For a vector of `D` numbers, with a small $\epsilon$ against division by zero and one learned weight for each entry, which starts at 1:
 #
@@ -218,7 +218,7 @@ print("ten times x", F.rms_norm(10 * x, (4,)))
 print("x + 100:   ", F.rms_norm(x + 100, (4,)))
 
 # %% [markdown]
-# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. Why may the mean stay? A shift common to all entries seems to matter little. A mean, a subtraction and a bias are saved, twice a block.
+# A vector ten times as long comes out the same: the volume is controlled. A shifted one does not, where LayerNorm would not have noticed the 100. A shift common to all entries seems to matter little, and a mean, a subtraction and a bias are saved, twice a block.
 
 # %% tags=["fold"]
 # @title Checked: LayerNorm, RMSNorm and the mean
@@ -249,6 +249,12 @@ try_out(step_1, causal=True)
 #
 # $$ \mathrm{SwiGLU}(x) = \left( \mathrm{silu}(x W_g^\top) \odot x W_u^\top \right) W_d^\top, \qquad W_g, W_u: (F, D), \quad W_d: (D, F) . $$
 #
+# Unlike the LSTM's, this gate is not held between 0 and 1:
+
+# %%
+figures.silu_and_gelu()
+
+# %% [markdown]
 # One hidden number, with five values of its gate and the same content, 3:
 
 # %%
@@ -258,9 +264,9 @@ print("silu(gate)", F.silu(gate))
 print("passed on ", F.silu(gate) * content)
 
 # %% [markdown]
-# Nearly closed at −4, closed at 0, slightly negative between, partly open at 1, wide open at 4. New is that two functions of $x$ are *multiplied*. GPT does that only in attention: weights times values.
+# Nearly closed at −4, wide open at 4. New is that numbers made by two separate linear functions of $x$ are *multiplied*. GPT does that only in attention: queries times keys, then weights times values.
 #
-# **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$, the next multiple of 256 after $10{,}923$. Llama 3 8B spends more: $F = 3.5\,D$.
+# **A fair comparison counts parameters.** GPT-2's network has two matrices, $2 \cdot D \cdot 4D = 8D^2$ weights. SwiGLU has three. They are equally large if $3 D F = 8 D^2$, so $F = \frac83 D$. For `D` = 768 that is 2,048 in place of 3,072; Llama 2 7B has `D` = 4,096 and takes $F = 11{,}008$ (10,923, rounded up).
 
 # %% [markdown]
 # ### Exercise 14.1 · Implement: two small parts
@@ -375,7 +381,10 @@ print("speeds", speeds, "turns", tuple(turns.shape), turns.dtype)
 print(scores)
 
 # %% [markdown]
-# Along each diagonal the number is the same: the same distance, the same score. A fast hand soon repeats; the slow ones tell its rounds apart. With the usual base of 10,000 and heads of width 128 the slowest needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000. In the library `rotations` makes the factors, the same for all blocks, and `rotate` multiplies by them.
+# Along each diagonal the number is the same: the same distance, the same score. A fast hand soon repeats; the slow ones tell its rounds apart. With the usual base of 10,000 and heads of width 128 the slowest needs 54,000 tokens for one turn; Llama 3 raised the base to 500,000. The library's two functions do the same; the factors are made once, for all blocks (`scaling` is for longer texts, as in Llama 3.1):
+
+# %%
+show_source(rotations, rotate)
 
 # %% tags=["fold"]
 # @title Checked: three times RoPE, equal diagonals
@@ -409,12 +418,12 @@ step_3 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
 try_out(step_3, causal=True)
 
 # %% [markdown]
-# The cache stores keys already turned. It is the next subject.
+# Next: what is kept of a token, in the cache.
 
 # %% [markdown]
 # ## 4 · Heads that share
 #
-# On the first screen the chats ran out of room, not the model. Think of a library in which each of 32 readers (query heads) has a card catalogue of their own (keys and values): they fill the building. Let them share. In **grouped-query attention** (Ainslie et al. 2023) there are still `H` heads of queries, but only $G$ heads of keys and values, each used by $H/G$ neighbours:
+# On the first screen the chats ran out of room, not the model. Each of 32 query heads had keys and values of its own. Let them share. In **grouped-query attention** (Ainslie et al. 2023) there are still `H` heads of queries, but only $G$ heads of keys and values, each used by $H/G$ neighbours:
 
 # %%
 diagrams.show("grouped_queries")
@@ -437,7 +446,7 @@ print("output", tuple(shared.shape))
 print("head 5 with key head 1:", torch.equal(shared[:, 5:], alone))
 
 # %% [markdown]
-# The output is as large as ever. Only what is *stored* has shrunk.
+# The output is as large as ever. What is *stored* has shrunk, and with it $W_k$ and $W_v$.
 
 # %% [markdown]
 # ### Exercise 14.2 · Implement: grouped-query attention
@@ -491,7 +500,7 @@ step_4 = Block(norm=RMSNorm, attn=attn, mlp=mlp)
 try_out(step_4, rotation=rotations(torch.arange(5.0), head_dim=4))
 
 # %% [markdown]
-# For each token this block keeps 16 numbers, where the one before kept 48. And on the card with 24 gigabytes? The cache of one chat with Llama 2 7B, as it is and with fewer key heads:
+# 768 weights fewer: $W_k$ and $W_v$ have a third of their rows. For each token this block keeps 16 numbers, where the one before kept 48. The cache of one chat with Llama 2 7B, as it is and with fewer key heads:
 
 # %%
 N, S, K = 32, 4096, 128  # blocks, tokens of a chat, width of a head
@@ -517,7 +526,7 @@ claim(
 # %% [markdown]
 # ### What is each part worth?
 #
-# What do the four exchanges gain? The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all.
+# The ledger's models are small GPTs (width 96, 500 steps) on tiny Shakespeare, in which *one* part is exchanged at a time, and in the last row all.
 
 # %%
 guess_5 = predict("the fall of the loss with all four parts, in nats", ...)
@@ -760,7 +769,7 @@ claim(
 #
 # ### A published one writes
 #
-# SmolLM2 (Ben Allal et al. 2025) is a Llama of 134.5 million parameters, small enough for a laptop. Its folder holds the sizes (`config.json`), the tensors (`model.safetensors`) and chapter 02's BPE (`tokenizer.json`). If it is not on this machine, a recorded run is shown. (`Llama.from_pretrained(smollm.SMOLLM)` and `huggingface.tokenizer(smollm.SMOLLM)` fetch it once from the Hugging Face hub, 269 MB.)
+# SmolLM2-135M-Instruct (Ben Allal et al. 2025) is a Llama of 134.5 million parameters. Its folder holds the sizes (`config.json`), the tensors (`model.safetensors`) and chapter 02's BPE (`tokenizer.json`). If it is not on this machine, a recorded run is shown. (`Llama.from_pretrained(smollm.SMOLLM)` and `huggingface.tokenizer(smollm.SMOLLM)` fetch it once from the Hugging Face hub, 269 MB.)
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -777,7 +786,7 @@ print(fill("Gravity is" + text, 88))
 # %% [markdown]
 # Fluent English, from classes that you have read. (The recorded run had its matrices from a file of 4 bits: yours may write other words.)
 #
-# How does such a file become our model? The loader gives each tensor our name, and puts the rows of $W_q$ and $W_k$ into another order: in these files RoPE turns entry $j$ together with entry $j + K/2$, ours turns neighbours (*Going deeper* shows why that is harmless). `halves` is (2, K/2) when reading, (K/2, 2) when saving. Our names, and the file's:
+# How does such a file become our model? The loader gives each tensor our name, and puts the rows of $W_q$ and $W_k$ into another order: in these files RoPE turns entry $j$ together with entry $j + K/2$, ours turns neighbours (*Going deeper* shows why that is harmless). Our names, and the file's:
 
 # %%
 for name in llama.state_dict():
@@ -786,6 +795,8 @@ for name in llama.state_dict():
 show_source(llama_checkpoint.paired)
 
 # %% [markdown]
+# `halves` is (2, K/2) when reading: with $K$ = 4 a head's rows 0, 1, 2, 3 come out as 0, 2, 1, 3. When saving it is (K/2, 2).
+#
 # Now the reverse: we save *our* model as such a folder, and load it again (a tied output layer, the last line, is not stored):
 
 # %%
@@ -807,7 +818,7 @@ print(repr(write(loaded, "Return the ")))
 print("the same text:", write(loaded, "Return the ") == write(llama, "Return the "))
 
 # %% [markdown]
-# The loaded model writes what ours did, though the file holds rows in another order. As with GPT-2, **right shapes prove nothing; compare logits.** Here our own code wrote and read the file, so a mistake made in both directions would not show. SmolLM2's logits were therefore compared with those of Hugging Face's own Llama. And the sizes alone must give the published numbers of parameters:
+# The loaded model writes what ours did. As with GPT-2, **right shapes prove nothing; compare logits.** Our own code wrote and read this file, so a mistake made in both directions would not show. SmolLM2's logits were therefore compared with Hugging Face's. And the sizes alone must give the published numbers of parameters:
 
 # %% tags=["fold"]
 # @title Checked: published sizes, and SmolLM2's logits
@@ -901,7 +912,7 @@ class LowRank(nn.Module):
 ch14.low_rank(LowRank)
 
 # %% [markdown]
-# The library's layer:
+# The library's layer. Its `merged` differs from yours: it writes into $W$ and hands the layer over.
 
 # %%
 show_source(LowRankUpdate.forward, LoRALinear)
@@ -962,7 +973,7 @@ for name, old in llama.named_parameters():
 claim("The weights that were there are untouched: without its correction the adapted model is the old one.", all(untouched))
 
 # %% [markdown]
-# One toy, one seed: a tiny correction achieves about half of the gain, with two learning rates that nobody tuned. (Hu et al., with up to 175 billion parameters, found results on a par with full fine-tuning.) Several corrections can share one model: for Llama 2 7B each takes 8 to 17 megabytes (rank 8 to 16, queries and values, 16 bits).
+# One toy, one seed: a tiny correction achieves about half of the gain, with two learning rates that nobody tuned. (Hu et al., with up to 175 billion parameters, found results on a par with full fine-tuning.) For Llama 2 7B each such correction takes 8 to 17 megabytes (rank 8 to 16, queries and values, 16 bits).
 #
 # **Merging.** The correction is linear, so it can be added to the weight, $W + \frac{\alpha}{r} B A$. Then the model has its old shape and its old speed:
 
@@ -1064,7 +1075,7 @@ claim(
 )
 
 # %% [markdown]
-# So small a change, up or down, means nothing with 4,096 characters. Each error is small, and errors of both signs add up slowly. QLoRA (Dettmers et al. 2023) joins the last two sections: frozen weights in four bits, and a LoRA trained beside them. Are fewer bits also faster? *Going deeper* measures it.
+# So small a change, up or down, means nothing with 4,096 characters. Each error is small, and errors of both signs add up slowly. Are fewer bits also faster? *Going deeper* measures it.
 
 # %% [markdown]
 # ### Exercise 14.6 · Derive: Llama 3 8B on paper
@@ -1109,15 +1120,17 @@ claim("From its sizes, Llama 3 8B has 8,030,261,248 parameters, the published nu
 # %% [markdown]
 # ## 8 · The loop that trains in parallel
 #
-# A loop has no such cache. The course began with one and gave it up for attention, partly because it could not be trained in parallel. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so writing a long text takes no more memory than a short one (training keeps every state, chapter 04). But step $t$ must wait for step $t - 1$. Can we have a loop *without* that queue?
+# A loop has no such cache. The course began with one and gave it up for attention, partly because it could not be trained in parallel. Chapter 03's was $h_t = \tanh(h_{t-1} W_{hh}^\top + x_t W_{hx}^\top)$. Its state has a fixed size, so writing a long text takes no more memory than a short one. But step $t$ must wait for step $t - 1$. Can we have a loop *without* that queue?
 #
-# The obstacle is the $\tanh$. Leave it out, and let each entry of the state be multiplied by its own number, as the LSTM's cell is by its forget gate:
+# The obstacle is the $\tanh$. Leave it out, and in place of $W_{hh}$ give each entry of the state a factor of its own, as the LSTM's forget gate does:
 #
 # $$ h_t = a_t \odot h_{t-1} + b_t . $$
 #
 # Two steps in a row are then **one step of the same form**:
 #
 # $$ h_2 = a_2 (a_1 h_0 + b_1) + b_2 = (a_2 a_1)\, h_0 + (a_2 b_1 + b_2) . $$
+#
+# A full $W_{hh}$ could be scanned too, but joining two steps would multiply two `D` × `D` matrices.
 #
 # So we need not start at the left. Every step is joined with the one before it, all at once; then with the step two places back, then four:
 
@@ -1153,7 +1166,7 @@ same = torch.allclose(linear_loop(a, b), linear_scan(a, b), atol=1e-5)
 print("states", tuple(linear_scan(a, b).shape), "loop equals scan:", same)
 
 # %% [markdown]
-# Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token. Attention seemed to be the opposite of such a loop. Is it? (*Going deeper* times the scan against the loop.)
+# Mamba (Gu and Dao 2023) is of the same kind: what is kept depends on the token. Attention seemed to be the opposite of such a loop. Is it?
 
 # %% [markdown]
 # ## 9 · Attention without the softmax is such a loop
@@ -1364,25 +1377,30 @@ claim(
 )
 
 # %% [markdown]
-# In the recorded run the bare question gets no answer, only the end of a turn, probably because that came after a user's question in training. In its form it is answered. German gets fluent nonsense: 135 million parameters know this capital, not this sentence. (One model, one question each.)
+# In the recorded run the bare question gets no answer, only the end of a turn, probably because that came after a user's question in training. In its form it is answered. German gets fluent nonsense: the model knew this capital, not this sentence. (One model, one question each; its matrices had 4 bits, so size need not be the reason.)
 #
-# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), builds on an observation: people can say which of two answers is better more easily than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
+# **RLHF**, reinforcement learning from human feedback (Ouyang et al. 2022), builds on this: people can more easily say which of two answers is better than write a perfect one. A *reward model* is trained on such comparisons. Then the language model writes, is scored, and is changed so that high scores become likelier. A penalty holds it near the model that it was, or it would learn to please the reward model alone.
 #
 # **DPO** (Rafailov et al. 2023) learns from the comparisons directly, without a reward model; *Going deeper* has its loss.
 #
-# **Checkable answers** need no people: a sum is right, a program passes its tests. DeepSeek-R1 (DeepSeek-AI 2025) learned to reason at length from such rewards.
+# **Checkable answers** need no people: a sum is right, a program passes its tests. DeepSeek-R1-Zero (DeepSeek-AI 2025) learned to reason at length from such rewards; R1 also had written examples and preferences.
 
 # %% [markdown]
 # ## 11 · Errors you will meet
 #
 # None of these raises an exception.
 #
-# **1 · `repeat` in place of `repeat_interleave`.** With shared keys, neighbours share. `repeat` puts whole copies one after another, so query head 1 meets key head 1 and not 0. With $1 < G < H$ a model trained by one and run by the other writes nonsense.
+# **1 · `repeat` in place of `repeat_interleave`.** With shared keys, neighbours share. `repeat` puts whole copies one after another, so query head 1 meets key head 1 and not 0. With $1 < G < H$ the shapes are right and the numbers are not:
 
 # %%
-heads_of_keys = torch.tensor([0, 1])  # G = 2
-print("wrong:   ", heads_of_keys.repeat(3))
-print("repaired:", heads_of_keys.repeat_interleave(3))
+key_heads = torch.tensor([0, 1])  # G = 2, shared by H = 6
+q, (k, v) = torch.randn(1, 6, 5, 4), torch.randn(2, 1, 2, 5, 4)
+wanted = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+ways = {"wrong": key_heads.repeat(3), "repaired": key_heads.repeat_interleave(3)}
+for name, heads in ways.items():
+    found = F.scaled_dot_product_attention(q, k[:, heads], v[:, heads])
+    same = torch.allclose(found, wanted, atol=1e-6)
+    print(f"{name:9}{heads.tolist()} equals grouped attention: {same}")
 
 # %% [markdown]
 # **2 · Each new token turned as if it were the first.** With a cache, the rotations must begin where the text stands, not at 0. Prefill is right, so short tests pass; then every generated token claims position 0.
@@ -1476,15 +1494,15 @@ ch14.an_ablation.compare(...)
 # %% [markdown]
 # ## Summary
 #
-# 1. A Llama 3 is GPT-2 with four parts exchanged, and without biases and dropout: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$.
+# 1. A Llama 3 8B is GPT-2 with four parts exchanged: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$. It has no biases, no dropout, and an output layer of its own.
 # 2. Right shapes prove nothing about loaded weights: compare logits with those of another program.
-# 3. LoRA trains a product of two thin matrices beside a frozen weight, about 1 % of the numbers, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and take one byte in place of four, or of two.
+# 3. LoRA trains a product of two thin matrices beside a frozen weight, 1 % of the numbers or less, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and take one byte in place of four, or of two.
 # 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is detail: of 64 random pairs a state of width 16 gave back about a quarter, or fewer (14.7).
 # 5. A chat model is such a network, trained on answers and on preferences.
 #
 # ## Where next
 #
-# This is the end of the course. You began with a table of letter pairs, and now hold the networks of today and the loop they came from, in code that you can read from top to bottom.
+# This is the end of the course. You began with a table of letter pairs, and now hold the networks of today and the loop they came from.
 #
 # - **Build:** take SmolLM2 (section 5), adapt it with `add_lora`, put it in 8 bits, and measure each step.
 # - **Read:** the Llama 3 report (Dubey et al. 2024): section 3.2 describes the network that you built, section 4 goes on where our section 10 stops.
@@ -1603,7 +1621,7 @@ claim(
 )
 
 # %% [markdown]
-# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. In the last row the incoming vectors have 8 bits too (`activations`), each with its own scale (`to_int8`); whole numbers are multiplied as they are, then both scales. (Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the activations so large that 8 bits with one scale a vector are too coarse for them; they multiply those in 16.)
+# With weights alone our program writes each matrix out in `float32` before it multiplies, and the gain is gone. In the last row the incoming vectors have 8 bits too (`activations`), each with its own scale (`to_int8`); whole numbers are multiplied as they are, then both scales. (Large models are harder: from about 6.7 billion parameters on, Dettmers et al. (2022) found entries of the activations so large that 8 bits with one scale a vector are too coarse for them; they multiply those in 16. QLoRA (Dettmers et al. 2023) joins sections 6 and 7: frozen weights in four bits, and a LoRA trained beside them.)
 
 # %%
 show_source(dequantize, Int8Linear.forward, Int8Linear.integer_sums)

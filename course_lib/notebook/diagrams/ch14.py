@@ -70,7 +70,7 @@ def _number(ax, x, y, number, kind="plain"):
     alt="Three panels, each with four queries above. G = 4: each query has a key and a value of its own, a cache of 8 "
     "vectors a token. G = 2: queries 1 and 2 share one key and value, queries 3 and 4 the other, 4 vectors. G = 1: all "
     "four share one, 2 vectors.",
-    caption="Who shares with whom? Four heads ask four different questions in all three panels. They ask them of four, "
+    caption="Who shares with whom? Four heads ask four different questions in all three panels. They put them to four, "
     "two or one set of keys and values, and only these must be kept.",
 )
 def grouped_queries():

@@ -1,4 +1,4 @@
-"""Figures of chapter 14: what each new part is worth, time and recall of recurrences, and when copying is learned."""
+"""Figures of chapter 14: activations, the worth of each new part, time and recall of recurrences, copying."""
 
 import math
 
@@ -7,6 +7,27 @@ from course_lib.notebook.display import show
 
 PARTS = ("RMSNorm", "SwiGLU", "RoPE", "grouped queries", "grouped queries, same F", "Llama")
 RECALL = ("softmax attention", "linear attention", "gated recurrence", "GRU")
+
+
+def silu_and_gelu(left=-6.0, right=3.0):
+    """The activations of SwiGLU's gate and of GPT-2's hidden layer, as curves."""
+    inputs = [left + (right - left) * i / 300 for i in range(301)]
+    silu = [z / (1 + math.exp(-z)) for z in inputs]
+    gelu = [z * (1 + math.erf(z / math.sqrt(2))) / 2 for z in inputs]
+    ax = plots.axes(height=2.6)
+    ax.axhline(0, color=plots.COLORS["ink"], linewidth=0.8)
+    series = {"SiLU": (inputs, silu), "GELU": (inputs, gelu)}
+    hues = {"SiLU": "SwiGLU", "GELU": "GPT"}
+    plots.lines(ax, series, "$z$", "activation", colors=hues, direct=True)
+    lowest = min(silu)
+    show(
+        ax,
+        alt="Two curves against z. Both are near 0 at the left, dip a little below 0, and rise nearly along z at the "
+        "right; that of SiLU dips deeper and lies below GELU's at the right.",
+        caption="What does a gate let through? Nearly nothing far below 0, nearly $z$ itself far above, and in between "
+        f"SiLU dips below 0, deepest at {inputs[silu.index(lowest)]:.1f} with {lowest:.2f}; GELU, GPT-2's activation, "
+        f"dips to {min(gelu):.2f}.".replace("-1", "−1").replace("-0", "−0"),
+    )
 
 
 def modern_parts(experiment="modern-parts", rows=PARTS):
@@ -35,7 +56,7 @@ def modern_parts(experiment="modern-parts", rows=PARTS):
         caption="What is each part worth here? A dot is a seed, against GPT-2's block of the same seed; a bar is their "
         "mean. Where dots lie on both sides of the line, these seeds do not say. Small models, tiny Shakespeare. Each "
         "row except “grouped queries, same F” has GPT-2's number of parameters to within 1 % (F was adjusted); each "
-        "has the best of five learning rates, a factor of 2 apart, chosen with one seed on other text.",
+        "has the best of five learning rates, a factor of 2 apart, chosen with one seed in shorter runs on other text.",
     )
 
 
