@@ -468,15 +468,12 @@ train_ids, valid_ids = corpus_ids[:cut], corpus_ids[cut:]
 print(f"{len(train_ids):,} characters to learn from, {len(valid_ids):,} kept")
 
 # %% [markdown]
-# A batch is `B` pieces from random places. A column of starts plus the row 0, 1, 2, … gives the places of whole pieces:
+# A batch is `B` pieces from random places. A column of starts plus the row 0, 1, 2, … gives the places of whole pieces. The targets are the same pieces, one token later:
 
 # %%
 print(torch.tensor([[10], [40]]) + torch.arange(6))  # (2, 1) + (6,) -> (2, 6)
 
-# %% [markdown]
-# The targets are the same pieces, one token later:
 
-# %%
 def random_windows(ids, B, L, draws):
     starts = torch.randint(len(ids) - L, (B, 1), generator=draws)
     positions = starts + torch.arange(L)  # (B, 1) + (L,) -> (B, L)
@@ -522,15 +519,7 @@ def report(model, step):  # with dropout: model.eval() before, train() after
     return step, train, valid
 
 # %% [markdown]
-# As in chapter 11, a factor on the learning rate goes up to 1 in 50 steps, then down half a cosine:
-
-# %%
-schedule = functools.partial(cosine_schedule, warmup=50, total=steps)
-for step in (0, 25, 50, steps // 2, steps):
-    print(f"step {step:4}: factor {schedule(step):.2f}")
-
-# %% [markdown]
-# The loop is the usual one, with chapter 11's AdamW and clipping. *(Write it first, if you like: fifteen minutes; the losses below tell whether it is right.)*
+# The loop is the usual one, with chapter 11's AdamW and clipping. The scheduler multiplies the learning rate by a factor: up to 1 in 50 steps, then down half a cosine. *(Write it first, if you like: fifteen minutes; the losses below tell whether it is right.)*
 
 # %% tags=["nbval-ignore-output"]
 set_seed(0)
@@ -538,7 +527,8 @@ gpt = start_small(PlainGPT(V, L, D, N, H, Block)).to(device)
 # one weight decay for all; chapter 11 spares biases and norms
 rate = run_size.pick(1e-2, 1e-3)
 optimizer = torch.optim.AdamW(gpt.parameters(), rate, betas=(0.9, 0.99), fused=True)
-scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)  # rate * factor
+factor = functools.partial(cosine_schedule, warmup=50, total=steps)  # of the step
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)  # rate * factor
 windows, history = torch.Generator().manual_seed(1), []
 for step in tqdm(range(steps), leave=False):
     if step % (steps // 5) == 0:
@@ -670,7 +660,7 @@ print(sample(speaker, "GREMIO:\n", 240, by_chance, characters))
 # %% [markdown]
 # **It writes:** speakers, lines, and mostly real words, but little sense. *Going deeper* compares it with six others.
 #
-# *A good place to stop for today.* Exercise 13.1 looks, for 25 minutes, at its gradient. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
+# *A good place to stop for today.* Exercise 13.1 takes 25 minutes. Next, about an hour and a quarter with exercises 13.2 to 13.4: how it should choose.
 
 # %% [markdown]
 # ### Exercise 13.1 · Implement: the gradient of a tied table
@@ -735,7 +725,7 @@ four_logits = torch.tensor([3.0, 2.0, 1.0, 0.0])
 probs, fixed = four_logits.softmax(dim=-1), torch.Generator().manual_seed(0)
 drawn = torch.multinomial(probs, 1000, replacement=True, generator=fixed)  # (1000,)
 print("probabilities:  ", probs)
-print("drawn:          ", *zip(four, drawn.bincount(minlength=4).tolist()))
+print("drawn:          ", drawn.bincount(minlength=4))
 print("greedy:         ", four[four_logits.argmax()])
 
 # %% [markdown]
