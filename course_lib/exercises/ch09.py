@@ -825,6 +825,7 @@ def _decoded(weights, H, target_in, memory, real, rule=""):
     """The logits, or those of a mistaken decoder."""
     y, T = _embedded(weights["target_table"], target_in, rule), target_in.shape[1]
     past = torch.ones(T, T, dtype=torch.bool).tril({"ahead": T, "one ahead": 1}.get(rule, 0))
+    past = past.mT if rule == "transposed" else past
     there = _seen(real, rule)
     for p in _repeated(weights["decoder"], rule):
         third, second = {"norms": (2, 3), "second norm twice": (2, 2)}.get(rule, (3, 2))
@@ -858,6 +859,8 @@ _DECODER = _EMBEDDING | {
     "ahead": "a position sees the words after it: the self-attention of the decoder needs the causal mask",
     "one ahead": "a position sees one word too far, the very word it must predict: the causal mask ends at the "
     "diagonal, so that row t shows columns 0 to t",
+    "transposed": "the causal mask is transposed, as triu would make it: a position sees itself and the words after "
+    "it, not those before. Row t, of the word that asks, shows columns 0 to t",
     "no mask": "the cross-attention looks at padding of the source: `real` is not used there",
     "no cross": "the cross-attention is missing: the memory plays no part",
     "cross first": "the cross-attention stands before the self-attention: first what is written, then the source",
@@ -1103,8 +1106,8 @@ def _is_cut_off(weights, layer):
         raise Wrong(f"learn: a layer of {layer[0]} is used, {layer[1]}, and no gradient comes to {still[0]}: the "
                     "parameters of a layer are its own, so it cuts your tensors off. Use the tensors themselves, with "
                     "functions in place of layers")  # fmt: skip
-    raise Wrong(f"learn: no gradient comes to {still[0]}: is it copied, detached, or wrapped in an nn.Parameter? Use "
-                "the tensor itself")  # fmt: skip
+    raise Wrong(f"learn: no gradient comes to {still[0]}: is it copied, detached, wrapped in an nn.Parameter, or "
+                "is what you make of it computed under no_grad? Use the tensor itself, with gradients on")  # fmt: skip
 
 
 def _named(weights):

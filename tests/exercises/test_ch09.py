@@ -281,6 +281,7 @@ def own(
     shift=False, zero=True, move=True, keep_eos=False, keep_sos=False, stop=True, short=0, half=False, train=True,
     score="K", in_order=False, divide=False, clone=False, detach=False,
     again=False, exchange=False, all_places=False, ahead=0, loss_after=False, graph=False,
+    turned=False,
 ):  # fmt: skip
     """A whole model, or one with a mistake in it."""
 
@@ -324,6 +325,7 @@ def own(
         def decode(self, target_in, memory, real):
             T = target_in.shape[1]
             past = torch.ones(T, T).tril(ahead) > 0 if causal else torch.ones(T, T) > 0
+            past = past.T if turned else past
             there = torch.ones_like(real) if see_source == "encoder" else real
             there = ~real if see_source == "padding across" else there
             there = there[:, None, None]
@@ -412,6 +414,14 @@ class WrappedGains(own()):
 
     def norm(self, x, p, i):
         return F.layer_norm(x, x.shape[2:], nn.Parameter(p[f"gain{i}"]), p[f"offset{i}"])
+
+
+class FrozenEncoder(own()):
+    """In training the source is read under no_grad."""
+
+    def learn(self, *given):
+        self.encode = torch.no_grad()(self.encode)
+        return super().learn(*given)
 
 
 class AllWrapped(own()):
@@ -595,6 +605,7 @@ PLANTED = {
         ("encode: shapes are right, numbers are not", own(heads=1)),
         ("decode: a position sees the words after it", own(causal=False)),
         ("decode: a position sees one word too far", own(ahead=1)),
+        ("decode: the causal mask is transposed", own(turned=True)),
         ("decode: the cross-attention looks at padding", own(see_source="encoder")),
         ("decode: `real` is used the wrong way round", own(see_source="padding across")),
         ("decode: the cross-attention is missing", own(cross=None)),
@@ -619,7 +630,9 @@ PLANTED = {
         ("LayerNorm, and no gradient comes to encoder[0]['gain1']: the parameters of a layer", WrappedNorms),
         ("Embedding, and no gradient comes to source_table: the parameters of a layer", WrappedTables),
         ("A layer of nn is used, Embedding: its parameters are its own, so it cuts your tensors off", WrappedTable),
-        ("or wrapped in an nn.Parameter", WrappedGains),
+        ("no gradient comes to encoder[0]['gain1']: is it copied, detached, wrapped in an nn.Parameter", WrappedGains),
+        ("no gradient comes to source_table: is it copied, detached, wrapped in an nn.Parameter, or is what you make "
+         "of it computed under no_grad", FrozenEncoder),
         ("as a layer of nn does (LayerNorm)", AllWrapped),
         ("right for 2 heads and 2 layers", own(depth=2)),
         ("learn: padding counts in the loss", own(pad_counts=True)),
