@@ -392,6 +392,12 @@ def _explain_loss(got, logits, targets, ids, network, inputs, real, above_first)
             each[targets != IGNORE].sum() / targets.numel()
         ),
         "that is the loss after the step; wanted is the one before, from which the gradients come": after,
+        "only the masked positions count in the loss; chosen words that became another or stayed count as well": (
+            each[inputs == MASK].mean()
+        ),
+        "chosen words that stay as they are do not count in the loss; they must be predicted like the others": (
+            each[(targets != IGNORE) & (inputs != ids)].mean()
+        ),
         FIRST_IS_A_WORD: F.cross_entropy(logits.transpose(1, 2), above_first),
     }
     for message, wrong in mistakes.items():
@@ -655,6 +661,12 @@ def similarities(student):
     mistakes = {
         "padding is counted: the vectors there are not 0, and only those of real tokens may enter the mean": (
             _cosines(*given, padded=True)
+        ),
+        "padding is counted in the documents, and not in the queries: both have a mask of real tokens": (
+            _cosines(*given[:3], torch.ones_like(given[3]))
+        ),
+        "padding is counted in the queries, and not in the documents: both have a mask of real tokens": (
+            _cosines(given[0], torch.ones_like(given[1]), *given[2:])
         ),
         "nothing is normalised: those are dot products, which grow with the length of the vectors": (
             _cosines(*given, units=(False, False))

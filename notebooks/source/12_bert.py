@@ -12,7 +12,7 @@
 # %% [markdown]
 # # 12 · BERT
 #
-# A hundred film reviews are labelled: good or bad. 3,608 others have no label. A network that learns from the hundred alone is often wrong. Can the others help it? It could *read* them first: hide words, guess them, and so learn how reviews are written. That is BERT's idea: first read a lot without labels, then learn from a few. **How many new reviews will it then judge right?**
+# A hundred film reviews are labelled: good or bad. 3,608 others have no label. A network trained briefly on the hundred alone is often wrong. Can the others help it? It could *read* them first: hide words, guess them, and so learn how reviews are written. That is BERT's idea: first read a lot without labels, then learn from a few. **How many new reviews will it then judge right?**
 
 # %% tags=["fold"]
 # @title This chapter in a picture
@@ -132,7 +132,7 @@ claim(
 # %% [markdown]
 # Same network, same hundred labels, the same 150 steps on them: only one of the two has read before. Its reading took 800 steps more; section 5 gives the other network as many.
 #
-# The 0.97 comes from a small language. The network reads 78 % of its reviews, and each of the 400 new ones differs from one of these in a single word.
+# In so small a language 0.97 means less than it seems. The network reads 78 % of its reviews, and each of the 400 new ones differs from one of these in a single word.
 
 # %% tags=["fold"]
 # @title Checked: how new the new reviews are
@@ -168,7 +168,7 @@ claim(
 # %% [markdown]
 # ## 1 · One sentence, masked by hand
 #
-# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films. So nobody needs to label anything: hide words of any text, and the text itself is the answer key. (Taylor called it a *cloze* test in 1953.)
+# **What can be learned from a text that nobody has labelled?** *The ___ was not boring, it was wonderful.* You can say something about the missing word at once, because you know how people write about films. So nobody needs to label anything: hide words of any text, and the text itself is the answer key. (Taylor's *cloze procedure* of 1953.)
 #
 # We do it for one sentence. First words become ids, between two special tokens: `[CLS]` begins every input, `[SEP]` ends it.
 
@@ -220,14 +220,14 @@ claim(
 #
 # in **nats per chosen token**. A network trained this way is called a **masked language model**.
 #
-# **Why hide words, when one could predict the *next* word, as in all chapters so far?** Because what decides may stand on the right: *i ___ the plot lovely , although critics called it boring .* From *i* alone three verbs are possible; the whole review leaves only *found*. A network that predicts the next word must not look to its right, where that word stands. A hidden word is not in the input at all, so the network may look both ways, in every layer. (*Going deeper* counts what the right side is worth.)
+# **Why hide words, when one could predict the *next* word, as in all chapters so far?** Because what decides may stand on the right: *i ___ the plot lovely , although critics called it boring .* From *i* alone three verbs are possible; the whole review leaves only *found*. A network that predicts the next word must not look to its right, where that word stands. A masked word is not in the input at all, so the network may look both ways, in every layer. (*Going deeper* counts what the right side is worth.)
 #
 # Which network looks both ways?
 
 # %% [markdown]
 # ## 2 · The network that guesses
 #
-# **What does the network that guesses the words look like?** It is chapter 09's encoder with five small differences: GELU, learned positions, segments, a norm on the embeddings, and token vectors that are not multiplied by $\sqrt D$.
+# **What does the network that guesses the words look like?** It is chapter 09's encoder with small differences, named as they come.
 
 # %%
 diagrams.show("plain_bert")
@@ -249,7 +249,7 @@ class Block(nn.Module):
         return self.norm2(x + self.think(x))
 
 # %% [markdown]
-# Each token enters as the sum of three *learned* vectors: which token it is, at which position it is, and in which of two texts (its *segment*; a single text is all segment 0). They are rows of three tables, $E$ (V, D), $P$ (L, D) and $S$ (2, D). A LayerNorm brings the sum to one size:
+# Each token enters as the sum of three *learned* vectors: which token it is, at which position it is, and in which of two texts (its *segment*; a single text is all segment 0). They are rows of three tables, $E$ (V, D), $P$ (L, D) and $S$ (2, D). Chapter 09's factor $\sqrt D$ is gone: a LayerNorm brings the sum to one size:
 #
 # $$ x_t = \mathrm{LayerNorm}(E[\text{id}_t] + P[t] + S[\text{segment}_t]). $$
 
@@ -290,7 +290,7 @@ class MaskedLM(nn.Module):
         return x @ self.bert.token.weight.T + self.bias  # (B, T, V)
 
 # %% [markdown]
-# A new network starts with small random numbers in its tables and matrices, as in BERT's released code. With torch's usual tables the logits would be huge. For the masked sentence of section 1:
+# A new network starts with small random numbers in its tables and matrices, as in BERT's released code (where biases start at 0; here they stay torch's). With torch's usual tables the logits would be huge. For the masked sentence of section 1:
 
 # %%
 def init_small(network):
@@ -334,8 +334,7 @@ print(best_three(fill(reader, gap)[0]))
 # %% [markdown]
 # It knows nothing yet.
 #
-# - Two parts of BERT are left out here: its dropout, and a second head.
-# - The second head learned from `[CLS]` whether the second of two texts followed the first: *next sentence prediction*. RoBERTa dropped it.
+# - Left out here: BERT's dropout, and its second head, which learned from `[CLS]` whether the second of two texts followed the first (*next sentence prediction*). RoBERTa dropped it.
 #
 # What should our network be asked, so that it learns?
 
@@ -447,7 +446,6 @@ def adamw(network, rate, steps):
 # Now the loop: hide, predict, measure, improve, 800 times.
 #
 # - No label is read: zeros stand in for the labels.
-# - `F.cross_entropy` leaves out every target that is -100.
 # - Gradients are clipped at 1 before each step; after it `schedule` sets the next rate.
 # - Every 200 steps we print the mean of the last 50 losses, and look at the gap.
 
@@ -478,9 +476,9 @@ for step in tqdm(range(1, 801), leave=False):
 #
 # **Is the loss low?** The figure compares it with three others:
 #
-# - $\ln V$ is the loss of a blind guess.
-# - The *unigram* entropy is the loss of a network that knows only how often each word occurs.
-# - A **perfect reader** knows every review of the language, and computes the best guess. It is not told which of them the network read; a network that remembers these could get below it.
+# - $\ln V$ = 3.81 is the loss of a blind guess.
+# - The *unigram* entropy, 3.36, is the loss of a network that knows only how often each word occurs.
+# - A **perfect reader**, 0.41, knows every review of the language, and computes the best guess. It is not told which of them the network read; a network that remembers these could get below it.
 
 # %% tags=["fold"]
 # @title The perfect reader
@@ -534,8 +532,9 @@ figures.loss_at_chosen(curve, levels)
 # %% tags=["fold"]
 # @title Checked: the perfect reader, new reviews
 claim(
-    "The perfect reader's loss, about 0.41 nats, is what its own probabilities expect, within 0.02.",
-    abs(perfect - 0.41) < 0.01
+    "The three levels are 3.81, 3.36 and about 0.41 nats, and the perfect reader's is what its own probabilities expect, within 0.02.",
+    [f"{levels[name]:.2f}" for name in ("ln V", "unigram")] == ["3.81", "3.36"]
+    and abs(perfect - 0.41) < 0.01
     and abs(perfect - perfect_expects) < 0.02,
     loss=f"{perfect:.3f} nats",
     expected=f"{perfect_expects:.3f} nats",
@@ -552,7 +551,7 @@ claim(
 )
 
 # %% [markdown]
-# You have built a small BERT. The curve is its loss on the reviews that it reads; on new ones it is about 0.55 nats. The perfect reader's is 0.41: where several words fit, nobody can know. Section 1's sentence once more:
+# You have built a small BERT. The curve is its loss on the reviews that it reads; on new ones it is about 0.55 nats. Even the perfect reader has 0.41: where several words fit, nobody can know. Section 1's sentence once more:
 
 # %% tags=["nbval-ignore-output"]
 at_thing, at_verb = fill(reader, "the _ was not boring , it _ wonderful .")  # (V,) each
@@ -600,7 +599,7 @@ claim(
 )
 
 # %% [markdown]
-# In 800 steps the network has learned the *forms* of the reviews. It has not learned that one adjective must be good and the other bad. (*Going deeper* masks all 800 adjectives.)
+# In 800 steps the network has learned the *forms* of the reviews. Its guesses ignore that a review's two adjectives are opposites. (*Going deeper* masks all 800 adjectives.)
 #
 # So what it brings to the hundred labels seems to be the grammar. Good and bad it must learn from the labels. Can it?
 
@@ -727,7 +726,7 @@ claim(
 )
 
 # %% [markdown]
-# Here a hundred labels have made a judge that is nearly always right. That is partly luck. Of three recorded ones, each with its own start and reviews, the worst is right on 0.88.
+# Here a hundred labels have made a judge that is nearly always right. (The opening's 0.97 was the library's network, from another random start.) That is partly luck: of three recorded judges, each with its own start and reviews, the worst is right on 0.88.
 #
 # - BERT's authors take the vector at `[CLS]`. Their second task trains it; ours was never trained there.
 #
@@ -818,7 +817,7 @@ claim(
 #
 # The first three raise no error, and all shapes fit.
 #
-# **1 · Masks on special tokens and padding.** The library's `mask_tokens` is told what may be chosen. If that is everything, the network also has to predict `[CLS]`, `[SEP]` and padding, which are always the same:
+# **1 · Masks on special tokens and padding.** Suppose `hide_words` forgot `real & (ids >= FIRST)`. Then the network must also predict `[CLS]`, `[SEP]` and padding, which are always the same. The library's `mask_tokens` is told what may be chosen:
 
 # %%
 test_ids, test_real = text.pad_batch([row for row, _ in task.test])
@@ -846,19 +845,21 @@ for name, read in {"wrong": torch.ones_like(real), "fixed": real}.items():
     print(f"{name}: new reviews {padded_right[name]:.3f}")
 
 # %% [markdown]
-# **3 · Too large a rate in fine-tuning.** At 0.02, twenty times our rate and seven times that of the reading, the same network ends far behind, even on the hundred reviews that it trains on. (One seed.)
+# **3 · Too large a rate in fine-tuning.** At 0.02, twenty times our rate, the same network ends far behind, even on the hundred reviews that it trains on (one seed): here it calls every review positive, and 58 of the hundred are.
 
 # %% tags=["nbval-ignore-output"]
-hasty = {}
+hasty, praised = {}, {}
 for name, rate in {"wrong": 0.02, "fixed": 0.001}.items():
     set_seed(0)
     tried = Classifier(reader.bert, classes=2)
     fine_tune(tried, hundred, steps=150, rate=rate)
     hasty[name] = share_right(tried, hundred), share_right(tried, task.test)
+    praised[name] = tried(test_ids, test_real).argmax(dim=1).sum().item()
     print(f"{name}: the hundred {hasty[name][0]:.2f}, new reviews {hasty[name][1]:.2f}")
+    print(f"{praised[name]} of the 400 new ones called positive")
 
 # %% [markdown]
-# **4 · A text longer than the table of positions.** This one raises an error, whose message names no cause. Your network has L = 32 positions. Keep a text's end:
+# **4 · A text longer than the table of positions.** This one raises an error, whose message names no cause. Your network has L = 32 positions. Keep a text's end: a review's verdict often comes last (check on your data):
 
 # %% tags=["nbval-ignore-output"]
 long_review = 4 * "The plot was not boring, it was wonderful. "
@@ -904,8 +905,9 @@ claim(
     logits_change=f"{wrong.abs().max():.3f}",
 )
 claim(
-    "3: at a rate of 0.02 the network is at least 15 points behind the one at 0.001, on the hundred and on new reviews.",
-    all(fixed_share - wrong_share >= 0.15 for wrong_share, fixed_share in zip(hasty["wrong"], hasty["fixed"], strict=True)),
+    "3: at a rate of 0.02 the network is at least 15 points behind the one at 0.001, on the hundred and on new reviews; it gives more than nine in ten new reviews the same verdict.",
+    max(praised["wrong"], len(wanted) - praised["wrong"]) > 0.9 * len(wanted)
+    and all(fixed_share - wrong_share >= 0.15 for wrong_share, fixed_share in zip(hasty["wrong"], hasty["fixed"], strict=True)),
 )
 
 # %% [markdown]
@@ -962,16 +964,14 @@ claim(
 )
 
 # %% [markdown]
-# **So what is reading worth?**
+# **So what is reading worth?** In these runs it helped with 50 and with 100 labels, on average.
 #
-# - With 20 labels there is no gain that three seeds can show: both stay below 0.62.
-# - With 100 the network from scratch, too, reaches 0.97 in the opening's seed. In the two others it is some 20 points behind.
-# - With 200 the network from scratch does as well. Even 300 steps take it above 0.95.
-# - The rates from scratch were chosen on 400 further labelled reviews. After reading the rate stays 0.001.
-# - In all, the network that read saw 28,000 reviews, the one with 950 steps 15,200: batches of reading are larger.
-# - *Going deeper* tries 150 and 300 steps from scratch, and a frozen network.
+# - With 20 labels three seeds show no gain: both stay below 0.62.
+# - With 100 the network from scratch, too, reaches 0.97 in the opening's seed; in the two others it is some 20 points behind.
+# - With 200 it does as well.
+# - The fine print: the rates from scratch were chosen on 400 further labelled reviews; after reading it stays 0.001. The network that read saw 28,000 reviews, in larger batches, the one with 950 steps 15,200.
 #
-# So in these runs reading helped with 50 and with 100 labels, on average. What was read can be reused for other tasks; we tried one.
+# *Going deeper* tries 150 and 300 steps from scratch, and a frozen network.
 #
 # *You have a judge that works: a good place to stop.* Three exercises belong to this half, an hour in all: rebuild hiding, the loss and the step, without looking back.
 #
@@ -1012,7 +1012,7 @@ ch12.hide(hide)
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 4
 #
-# After a hundred steps a colleague's loss is less than a third of yours. Measured by yours at the end of training, her network has learned less than yours. Find two mistakes, and write it right: from log-probabilities, without torch's own cross-entropy.
+# After a hundred steps a colleague's loss is less than a third of yours. Measured with your loss at the end, her network has learned less than yours. Find two mistakes, and write it right: from log-probabilities, without torch's own cross-entropy.
 #
 # ```python
 # def chosen_loss(logits, targets):  # (B, T, V), (B, T) with -100 where not chosen
@@ -1156,12 +1156,12 @@ def make_film_judge(source, reviews):
     return film_judge, encode
 
 # %% [markdown]
-# It learns from a hundred of IMDB's reviews (chapter 02) and is tried on new ones. Then it judges five short reviews of our own, two of which you know. With MiniLM and IMDB on this machine that takes some two minutes; without them a recorded run is shown. (`BERT.from_pretrained(minilm.MINILM)` and `huggingface.tokenizer(minilm.MINILM)` fetch MiniLM once, 91 MB.)
+# It learns from a hundred of IMDB's reviews (chapter 02) and is tried on new ones. Then it judges five short reviews of our own, two of which you know. With MiniLM and IMDB on this machine that takes some two minutes; without them a recorded run is shown, the library's version of these steps, in bfloat16. (`BERT.from_pretrained(minilm.MINILM)` and `huggingface.tokenizer(minilm.MINILM)` fetch MiniLM once, 91 MB.)
 
 # %% tags=["nbval-ignore-output"]
 try:
     source = minilm.find_minilm()  # the model's folder
-    known, new = minilm.draw_reviews(seed=0, size=100, tested=100)
+    known, new = minilm.draw_reviews(seed=0, size=100, tested=200)
     known_pairs = list(zip(*known))  # (text, label) pairs
     film_judge, encode = make_film_judge(source, known_pairs)
     new_pairs = [(encode(review), label) for review, label in zip(*new)]
@@ -1187,19 +1187,21 @@ claim(
     MiniLM=", ".join(f"{value:.2f}" for value in minilm_right),
 )
 claim(
-    "All three judge the plain praise right. All three are below 0.5 for *not boring, it was wonderful*, one of them at 0.48, and for its negative twin too.",
+    "All three judge the plain praise right. All three are below 0.5 for *not boring, it was wonderful*, one of them at 0.48, and for its negative twin too. The first, with 0.80, calls the fifth, negative review positive, at 0.50.",
     list(minilm.JUDGED) == recorded_judges[0]["texts"]
     and len(recorded_judges) == 3
     and all(p > 0.5 for p in says[2])
     and all(p < 0.5 for p in says[0] + says[1])
-    and round(max(says[0]), 2) == 0.48,
+    and round(max(says[0]), 2) == 0.48
+    and recorded_judges[0]["wanted"][4] == 0
+    and 0.5 < says[4][0] < 0.505,
     **{"positive, the first of the five": ", ".join(f"{p:.2f}" for p in says[0])},
 )
 
 # %% [markdown]
 # So the same three steps make a judge of real reviews. The recorded run with 0.80 is the best of three; the others are right on 0.745 and 0.705 of the same 200.
 #
-# But look at the first of the five. Your judge of 40 words was sure of it, and right. All three recorded film judges call it a bad review, one of them barely: it gives *positive* 0.48. Five short reviews are examples, no measurement.
+# But look at the first of the five. Your judge of 40 words was sure of it, and right. All three recorded film judges call it a bad review, one barely, with 0.48 for *positive*. That with 0.80 also calls the fifth positive, at 0.50. Five short reviews are examples, no measurement.
 #
 # **What do more labels bring?** In another experiment MiniLM learns from 100, 400 or 1,600 reviews, and is tried on 2,000. Chapter 02's bags of words get the same reviews, and have read nothing beforehand:
 

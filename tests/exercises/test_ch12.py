@@ -108,6 +108,21 @@ def step(told=None, read=None, maskable=None, targets_as=None, swap=False, reduc
     return pretraining_step
 
 
+def masked_alone(mask):
+    """A step whose loss counts the positions of `mask` alone; None: all chosen ones that show another token."""
+
+    def pretraining_step(network, optimizer, ids, real, choose, fate, others):
+        inputs, targets = hidden()(ids, real & (ids >= 5), choose, fate, others, 4)
+        counted = inputs != ids if mask is None else inputs == mask
+        loss = F.cross_entropy(network(inputs, real)[counted], targets[counted])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return pretraining_step
+
+
 def clipped(each=False):
     """A step in which the gradients are clipped first, together or each parameter by itself."""
 
@@ -227,6 +242,8 @@ PLANTED = {
         ("FIRST included", step(maskable=lambda ids, real: real & (ids > 5))),
         ("over all positions, with the text", step(targets_as=lambda ids, real, targets: ids)),
         ("over the real positions", step(targets_as=lambda ids, real, targets: ids.where(real, -100))),
+        ("only the masked positions count", masked_alone(4)),
+        ("stay as they are do not count", masked_alone(None)),
         ("the sum over the chosen", step(reduce="sum")),
         ("counted as token 0", step(targets_as=lambda ids, real, targets: targets.clamp(min=0))),
         ("divided by all positions", step(reduce="all")),
@@ -291,7 +308,9 @@ PLANTED = {
         ("you count 1;", lambda V, L, D, N, F: 1),
     ],
     "similarities": [
-        ("padding is counted", compared(padded=True)),
+        ("padding is counted: the vectors", compared(padded=True)),
+        ("counted in the documents, and", lambda q, r, d, s: compared()(q, r, d, torch.ones_like(s))),
+        ("counted in the queries, and", lambda q, r, d, s: compared()(q, torch.ones_like(r), d, s)),
         ("nothing is normalised", compared(units=(False, False))),
         ("documents' vectors are not", compared(units=(True, False))),
         ("queries' vectors are not", compared(units=(False, True))),

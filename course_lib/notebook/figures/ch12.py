@@ -204,7 +204,7 @@ def search_by_meaning(cosines, documents, queries):
         + "; ".join(
             f"{query} {documents[i]} {row[i]:.2f}" for query, i, row in zip(queries, best, cosines, strict=True)
         ),
-        caption="Does one notice stand out for each question? Yes, the one that answers it. Of the others two, about "
+        caption="Does one notice stand out for each question? Yes, the one that answers it. Two of the others, on "
         f"money and receipts, share the first question's subject; the rest reach at most {rest:.2f}.",
     )
 
