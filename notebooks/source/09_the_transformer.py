@@ -1537,13 +1537,18 @@ claim(
     and [round(x[0, s].norm().item(), 1) for s in (0, 6)] == [8.7, 8.3],
 )
 
+# %% [markdown]
+# That is what *these* layers do without their norms: their weights were learned for inputs of a certain size, and these vectors no longer fit them. Of layers that were trained without norms it says nothing.
+#
+# And what holds in the encoder's first layer need not hold in the decoder, norms in place:
+
 # %% tags=["fold"]
 # @title Check: with norms, in the decoder
 with torch.no_grad():
     reads = decoder_block.norm1(y + decoder_block.look_back(y, y, past))
     reads = decoder_block.norm2(reads + decoder_block.look_across(reads, memory, real[:, None, None]))
     thought = decoder_block.think(reads)
-    awake = (decoder_block.think[:2](reads) > 0).double().mean(-1)[0]  # of its 384 hidden units, by word
+    awake = (decoder_block.think[0](reads) > 0).double().mean(-1)[0]  # of its 384 hidden units, by word
 claim(
     "What the feed-forward network of the decoder's first block adds is on average longer than what it is added to.",
     thought.norm(dim=-1).mean() > reads.norm(dim=-1).mean(),
@@ -1555,9 +1560,6 @@ claim(
     max(active) < 384 / 10 and awake.max() > 0.2,
     decoder=f"{awake.max():.0%}",
 )
-
-# %% [markdown]
-# That is what *these* layers do without their norms: their weights were learned for inputs of a certain size, and these vectors no longer fit them. Of layers that were trained without norms it says nothing.
 
 # %% [markdown] tags=["deeper"]
 # ### What does LayerNorm keep of a vector?
