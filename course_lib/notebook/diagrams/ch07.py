@@ -470,7 +470,7 @@ def ticket_reader():
     for y, kind in ((top, "query"), (middle, "key"), (low, "value")):
         label(ax, 11.5, y + 0.32, kind, kind=kind, size=9.5)
     box(ax, 13.3, middle, "read", kind="attention", w=2.0, h=4.2, size=10.5)
-    label(ax, 13.3, 0.1, "one head", size=9)
+    label(ax, 13.3, 0.2, "one head", size=9)
     wire(ax, [(14.3, middle), (15.0, middle)])
     box(ax, 15.8, middle, "output", kind="output", w=1.6, h=0.8)
     label(ax, 15.8, middle - 0.65, "16 logits", size=9)
