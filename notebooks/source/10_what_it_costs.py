@@ -96,7 +96,7 @@ def show_bill(section, whole=False):
 
 
 guess_1.compare(min(layers, key=dict(zip(layers, for_sentence, strict=True)).get))
-show_bill(1, whole=True)
+show_bill(1)
 claim(
     "The RNN needs the fewest FLOPs, for the sentence and for the article; attention needs about twice as many, and then about six times as many.",
     all(rnn < min(cnn, of_attention) for rnn, cnn, of_attention in (for_sentence, for_article))
@@ -140,7 +140,7 @@ diagrams.show("two_kinds_of_matrices")
 #
 # ### On paper
 #
-# Take a text short enough to count: T = 3 words of D = 2 numbers, and bare attention, where each word is query, key and value at once (chapter 07, section 1). The score of two words is a dot product, and every pair has one. Here is the matrix product with plain loops, each multiplication printed. With each goes an addition, to a sum that starts at 0, so it counts as **2 FLOPs**:
+# Take a text short enough to count: T = 3 words of D = 2 numbers, and bare attention, where each word is query, key and value at once (chapter 07, section 1). The score of two words is a dot product, and every pair has one. Here is the matrix product with plain loops, each multiplication printed. Each is followed by an addition (the sum starts at 0): **2 FLOPs**.
 
 
 # %%
@@ -630,7 +630,7 @@ bill["products in a row, 2,000 words"] = [rnn_wait(2000), 1, attention_wait()]
 print(dict(zip(layers, bill["products in a row, 2,000 words"], strict=True)))
 
 # %% [markdown]
-# Everyone in the RNN waits for the person before, since a tanh stands between them; a *linear* recurrence can be computed in about log T rounds. Attention's four are the same at any length.
+# Everyone in the RNN waits for the person before, since a tanh stands between them. Attention's four are the same at any length. (Inside them the sums over T take about log T rounds of additions; about as many rounds do for a *linear* recurrence.)
 
 # %% tags=["fold"]
 # @title The next line, and autograd's longest chains
@@ -651,7 +651,7 @@ claim(
 #
 # On one core there is no waiting to save: this measures kernels and memory. A long chain means many small products in place of a few large ones, and plain attention moves $T^2$ numbers per head in and out of the memory.
 #
-# We recorded three runs of a training step at D = 64, forward and backward pass: real attention on both backends, and torch's own LSTM. By FLOPs attention passes the LSTM between T = 116 and 117. And by the clock?
+# We recorded three runs of a training step at D = 64, forward and backward pass: real attention on both backends, and torch's own LSTM. By FLOPs attention passes the LSTM between T = 116 and 117 (not at 2D = 128: this step needs no gradient of the words, which spares the LSTM more than attention). And by the clock?
 
 # %%
 guess_3 = predict("T at which real attention, sdpa, takes as long as the LSTM", ...)
@@ -679,6 +679,17 @@ def step_flops(layer, T, **how):
 
 
 of_step = {T: (step_flops(MultiHeadAttention(64, 4), T), step_flops(LSTM(64, 64), T, backend="loop")) for T in (116, 117, 1024)}
+beside = []  # FLOPs and seconds of attention, as multiples of each baseline's
+with torch.random.fork_rng():
+    for name, baseline in (("LSTM", LSTM(64, 64)), ("RNN", RNN(64, 64))):
+        baseline_runs = ledger.values("layer-cost", f"time, {name}, fused", "seconds")
+        for T in (16, 128, 1024):
+            with_kernel = step_flops(MultiHeadAttention(64, 4), T) + 8 * (2 * T * 64 * T)
+            multiple = with_kernel / step_flops(baseline, T, backend="loop")
+            i = timed_at.index(T)
+            longer = [a[i] / b[i] for a, b in zip(ledger.values("layer-cost", "time, attention, sdpa", "seconds"), baseline_runs, strict=True)]
+            beside.append([name, T, f"{multiple:.2f}", f"{min(longer):.2f} to {max(longer):.2f}"])
+table(["attention (sdpa) over the fused", "T", "times the FLOPs (scores twice)", "times the seconds, three runs"], beside)
 step_ratio = {T: of_attention_step / of_lstm_step for T, (of_attention_step, of_lstm_step) in of_step.items()}
 scores_again = 8 * (2 * 1024 * 64 * 1024)  # B times Q K^T, at T = 1024
 claim(
@@ -699,9 +710,9 @@ claim(
 )
 
 # %% [markdown]
-# **Do seconds follow FLOPs?** With plain products not: at T = 1,024 this step has 5.25 times the LSTM's FLOPs and takes 16 to 19 times as long. With the kernel roughly. It computes the scores again, which by our arithmetic makes 6.05 times the FLOPs; it takes about 6 to 7 times as long. That arithmetic puts the crossover near T = 100, the clock at about 97 with the kernel, 74 with plain products (interpolated between 64 and 128). "Faster" is a fact about machines and kernels, not about T and D alone.
+# **Do seconds follow FLOPs?** Against the LSTM, with the kernel, roughly, once the scores that it computes again are counted twice; that puts the crossover near T = 100, the clock at about 97. With plain products not: the clock says 74, and at T = 1,024 this step has 5.25 times the FLOPs and takes 16 to 19 times as long. Nor against the fused RNN: 24 times the FLOPs, less than four times the time. "Faster" is a fact about machines and kernels, not about T and D alone.
 #
-# (One core of one machine, its model not recorded; B = 8, four heads, no mask. The step needs no gradient of the words, hence 117, not 2D = 128. What a shorter wait saves on many processors was not measured.)
+# (One core of one machine, its model not recorded; B = 8, four heads, no mask. What a shorter wait saves on many processors was not measured.)
 #
 # Work, memory, size, waiting: that is the price. What does attention buy for it?
 
@@ -718,7 +729,7 @@ while sees < 2000:
     cnn_layers, sees = cnn_layers + 1, sees + 3 - 1
 bill["products from the first word to the last output"] = path = [
     2000,  # RNN: one matrix at each step
-    f"{cnn_layers:,} (in as many layers)",
+    f"one layer sees 3 words; {cnn_layers:,} layers: {cnn_layers:,}",
     3,  # real attention
 ]
 print(dict(zip(layers, path, strict=True)))
@@ -726,7 +737,7 @@ print(dict(zip(layers, path, strict=True)))
 # %% [markdown]
 # Those 1,000 layers take 250 times the work of real attention. So of our three only attention sees all T words with a short wait *and* over a short distance. (Dilated kernels, which leave gaps, come close with seven layers.)
 #
-# The LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. Yet little may arrive. Look at the gradient itself. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
+# The LSTM's path is 1: once a word is in the cell, its gradient passes a gate at each step, but no further matrix. So path length alone does not decide: look at the gradient. Change one word slightly, d steps before the end: by how much does the last output move along some random direction? One backward pass answers for every d:
 
 
 # %%
@@ -786,7 +797,7 @@ claim(
 # %% [markdown]
 # **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can be set to stay open (dashed): then more than a tenth of the largest gradient arrives from each of these 128 steps. **The CNN** is blind beyond its window.
 #
-# **Real attention's** line is level, on average, by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are nearly equal, about 1/T each, so every input has only such a share in the *one* output. And as the text gets longer?
+# **Real attention's** line is level, on average, by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are of the order of 1/T, so every input has only such a share in the *one* output. And as the text gets longer?
 
 # %% tags=["fold"]
 # @title An earlier input's gradient by length
@@ -817,7 +828,7 @@ claim(
 # %% [markdown]
 # ## 7 · After training: what must be carried on?
 #
-# Short paths and short waits: is there a catch besides the $T^2$? In training all words are known. But a model that *writes* knows no word before it has chosen it. The RNN goes on from its state; a plain Transformer rereads everything. But keys and values of earlier tokens never change, since no position sees a later one: the **key-value cache** keeps them (chapter 13).
+# Short paths and short waits: is there a catch besides the $T^2$? In this section attention is **causal**: no position sees a later one. In training all words are known, but a model that *writes* must choose each word first. The RNN goes on from its state; a plain Transformer rereads everything. Yet keys and values of earlier tokens never change: the **key-value cache** keeps them (chapter 13).
 #
 # Let a Transformer and an RNN, of four layers each, write the article. **First the FLOPs.** A new token takes section 3's formula, divided by T: $24D^2$ a layer for the matrices, and $4tD$ for the quadratic part, against t keys.
 
@@ -831,7 +842,7 @@ for t in range(1, T + 1):  # token by token
 by_rnn = N * 4 * T * D**2  # in training and in generation
 
 # %% [markdown]
-# **Then the waits.** Over a known text the Transformer takes six products in a row a layer, four in attention and two in the feed-forward network. The RNN's layers run *staggered*, layer 2 reading word 1 while layer 1 reads word 2: $N + T - 1$ products in a row, not NT. When they write, each word waits until all layers have finished the one before:
+# **Then the waits.** Over a known text the Transformer takes six products in a row a layer, four in attention and two in the feed-forward network. The RNN's layers run *staggered*, layer 2 reading word 1 while layer 1 reads word 2. 2 layers and 3 words take 4 rounds, since layer 2 starts one round late; in general $N + T - 1$ products in a row, not NT. When they write, each word waits until all layers have finished the one before:
 
 # %%
 N, T = 4, 2000
@@ -870,9 +881,9 @@ bill["numbers carried on to write word 2,001"] = [D, 2 * D, 2 * T * D]
 show_bill(7, whole=True)
 
 # %% [markdown]
-# The RNN's four layers carry on 2,048 numbers, after ten steps and after ten million; the cache of the Transformer's four has 8.2 million after the article. That is the catch.
+# The RNN's four layers carry on 2,048 numbers, after ten steps and after ten million; the cache of the Transformer's four has 8.2 million after the article. That is the catch. The RNN pays otherwise: its 2,048 numbers must stand for all 2,000 words.
 #
-# **The second pause.** Exercises 10.5 and 10.6 take about 45 minutes. After them: the bill in formulas, for any T.
+# **The second pause.** Exercises 10.5 and 10.6 take about 45 minutes.
 
 # %% [markdown]
 # ### Exercise 10.5 · Implement: what does the last output depend on?
@@ -955,7 +966,7 @@ ch10.when_an_rnn.compare(...)
 # %% [markdown]
 # ### The bill in formulas
 #
-# Here it is for any length:
+# Here is the bill for any length:
 #
 # | | RNN | CNN, kernel k | real attention |
 # |---|---|---|---|
@@ -963,12 +974,12 @@ ch10.when_an_rnn.compare(...)
 # | numbers saved | about $2TD$ | about $2TD$ | $5TD + HT^2$, with a kernel $5TD + HT$ |
 # | parameters, without biases | $2D^2$ | $kD^2$ | $4D^2$ |
 # | products in a row, forward pass over a known text | T | 1 | 4 |
-# | products from the first word to the last output | T | $(T - 1)/(k - 1)$, in as many layers | 3 |
+# | products from the first word to the last output | T | one layer sees k words; $(T - 1)/(k - 1)$ layers: $(T - 1)/(k - 1)$ | 3 |
 # | gradient over distance d | fades or explodes (gates can learn, or be set, to hold it) | 0 beyond the window | one layer without positions: does not fade with d; before training proportional to 1/T |
 # | FLOPs for one more word | $4D^2$ | $2kD^2$ | $8D^2 + 4TD$ |
 # | numbers carried on | D | $(k - 1)D$ | $2TD$ |
 #
-# The CNN's rows but the path are of one layer, which sees k words; seeing all T takes $(T - 1)/(k - 1)$ times its FLOPs, parameters and waits.
+# The CNN's other rows are of one layer; seeing all T words takes $(T - 1)/(k - 1)$ times its FLOPs, parameters and waits.
 #
 # Two things no line counts: the order of the words, which is built into RNN and CNN and must be added to attention (chapter 08), and how well a layer does on texts longer than those it learned from.
 
@@ -1028,10 +1039,10 @@ print(tuple(LearnedPositions(64, 51).add(torch.zeros(1, 51, 64)).shape))  # fixe
 # ## Summary
 #
 # 1. A product costs 2 · rows · inner · columns FLOPs. Real attention has $4D^2$ parameters and some biases, takes $8TD^2 + 4T^2D$ FLOPs, and keeps $HT^2$ weights, which fill the memory.
-# 2. Bare attention has fewer FLOPs than a plain RNN of the same width below T = D, real attention never has; but it has fewer than an LSTM below T = 2D. In an encoder layer (F = 4D) the square is half of the FLOPs at T = 6D, half of what is saved already at 12D/H. Here seconds followed FLOPs roughly with a kernel, with plain products not: kernel and machine decide as well.
+# 2. Bare attention has fewer FLOPs than a plain RNN of the same width below T = D, real attention never has; but it has fewer than an LSTM below T = 2D. In an encoder layer (F = 4D) the square is half of the FLOPs at T = 6D, half of what is saved already at 12D/H. Against the LSTM, seconds here followed FLOPs roughly with a kernel, with plain products not.
 # 3. In a forward pass over a known text a layer of an RNN waits for T products in a row, a convolution for one, real attention for four. A model that writes waits for each token; attention carries on all keys and values, the RNN D numbers.
 # 4. The shortest path is T products in a plain RNN, about T/(k − 1) in a stack of convolutions, $\log_k T$ in a dilated one, 1 in bare and 3 in real attention. Without positions one layer's gradient does not fade with distance, but before training each of T inputs gets only a share proportional to 1/T.
-# 5. A fused kernel keeps BHT numbers instead of BHT² (apart from the 5BTD that both keep), unless there is attention dropout or a learned bias. Here it also took less time. Count on the plain path, time the fast one.
+# 5. A fused kernel keeps BHT numbers instead of BHT² (apart from the 5BTD that both keep); on this CPU not with attention dropout or a learned bias. Here it also took less time.
 #
 # ## Where next
 #
