@@ -246,7 +246,7 @@ claim(
 )
 
 # %% [markdown]
-# All three get the model going, so the trouble is the *high* rate, in Post-LN; but only Pre-LN nearly solves the task in 120 steps. It writes the word, apart from an occasional letter. The low rate is slow, and the warm-up is no further; its loss even rises again where its rate nears the full value.
+# All three get the model going, so the trouble is the *high* rate, in Post-LN; but only Pre-LN nearly solves the task in 120 steps. The low rate is slow, and the warm-up gets no further; its loss even rises again where its rate nears the full value.
 #
 # **What breaks, and when does each cure pay?** Sections 1 to 3 find out what breaks, section 4 that a gradual rise prevents it, and how gradual it must be, sections 5 and 6 why Pre-LN survives it. Section 7 tries the cures on another task. Sections 8 and 9 add what else a training loop needs.
 #
@@ -345,7 +345,7 @@ claim(
 )
 
 # %% [markdown]
-# A *single* step makes all outputs alike: hence the one letter. Call this *the accident*. Later steps could make them differ again, but the first layer has hardly any gradient: within 10 steps it falls below a hundredth of its start.
+# A *single* step makes all outputs alike; hence, while that lasts, the one letter. Call this *the accident*. Later steps could make them differ again, but the first layer has hardly any gradient: within 10 steps it falls below a hundredth of its start.
 #
 # Two questions are left. Why can a step do so much damage? And why does the gradient die?
 
@@ -391,11 +391,11 @@ claim(
 #
 # $$ \eta\, \frac{\hat m}{\sqrt{\hat v} + \epsilon}, \qquad \hat m = \frac{m}{1 - \beta_1^t}, \quad \hat v = \frac{v}{1 - \beta_2^t}. $$
 #
-# In the first step "usually" means one gradient: $\hat m = g$, $\hat v = g^2$, and the step is $\eta\, g / |g| = \pm\eta$, *however small $g$ is*, as long as it is well above $\epsilon$ ($10^{-8}$ in torch).
+# While the gradients agree the step is $\eta$ long, as above in steps 1 and 2. A first gradient always agrees with itself: $\hat m = g$, $\hat v = g^2$, and the step is $\eta\, g / |g| = \pm\eta$, *however small $g$ is*, as long as it is well above $\epsilon$ ($10^{-8}$ in torch).
 #
 # ### Is that too far?
 #
-# So every such weight of our model moves by about 0.01 at once, on the word of a single batch, and the entries of our blocks' matrices are only 0.04 to 0.11 in size, on average. A gradient is a slope, and a slope holds only where you stand: a long step walks past that place. Take the first step at several rates, and measure what it changes in the loss on 500 other words:
+# So every such weight of our model moves by about 0.01 at once, and the entries of our blocks' matrices are only 0.04 to 0.11 in size, on average. A gradient is a slope, and a slope holds only where you stand: a long step walks past that place. Take the first step at several rates, and measure what it changes in the loss on 500 other words:
 
 # %%
 others = examples(torch.Generator().manual_seed(99), size=500)
@@ -423,12 +423,24 @@ claim(
 )
 
 # %% [markdown]
-# At the full rate it is too far: one step raises the loss. (Pre-LN's rises too, and it trains. So a rise alone does not decide.)
+# At the full rate it is too far: one step raises the loss. (Pre-LN's rises too, and yet it trains.)
 
 # %% [markdown]
 # ## 4 · How gradual must a rise be?
 #
-# Is one such step enough to break the model? And how gradual must a rise be? Let the rate of the 12 layers jump down after some high steps, or up after some low ones, or rise on a line. The runs are recorded, in five seeds; their loss at the end, least to greatest:
+# Is one such step enough to break the model? And do short first steps protect it? Take 60 at a tenth of the rate, then jump:
+
+# %% tags=["nbval-ignore-output"]
+def jump(s):
+    return 0.1 if s < 60 else 1.0
+
+
+_, jump_losses = train(PostLN, jump)
+for s in (0, 29, 59, 69, 119):
+    print(f"step {s + 1:3}: loss {jump_losses[s]:.2f}")
+
+# %% [markdown]
+# The jump throws it back to a blind guess. Here are more such runs, recorded in five seeds: the rate jumps down or up, or rises on a line. Their loss at the end, least to greatest:
 
 # %% tags=["fold"]
 # @title The ledger: a rate that jumps, and a rate that rises
@@ -456,8 +468,10 @@ table(
 )
 before_the_jump = [run[5] for run in ledger.curves("deep-jumps", "low first, 60 steps", "loss")]
 claim(
-    "In each of five seeds one step at 0.01 is survived: the loss ends more than 0.3 nats below a blind guess. Five steps are not: it ends within 0.06. Nor is a jump to 0.01 after 3 or after 60 low steps: the same, though after the 60 it had been more than 0.4 below.",
+    "In each of five seeds one step at 0.01 is survived: the loss ends more than 0.3 nats below a blind guess. After two steps it does so in some seeds, and in others it ends within 0.06. Five steps are not survived: it ends within 0.06. Nor is a jump to 0.01 after 3 or after 60 low steps: the same, though after the 60 it had been more than 0.4 below.",
     max(jumped["high first, 1 steps"]) < math.log(16) - 0.3
+    and min(jumped["high first, 2 steps"]) < math.log(16) - 0.3
+    and any(abs(loss - math.log(16)) < 0.06 for loss in jumped["high first, 2 steps"])
     and all(
         abs(loss - math.log(16)) < 0.06
         for row in ("high first, 5 steps", "low first, 3 steps", "low first, 60 steps")
@@ -474,16 +488,16 @@ claim(
 )
 
 # %% [markdown]
-# One step alone is survived; five are not. Short first steps alone protect nothing: after 60 of them the model has learned something, and the jump throws it back to a blind guess. **What breaks deep Post-LN here is several steps in a row at the high rate, at the start or after an abrupt rise.** A gradual rise prevents that. Five steps are too abrupt; 20 help, and 60 help more, although fewer steps at 0.01 are then left. *Why* a gradual rise helps we have not shown. It is not only that $v$ fills: 60 low steps fill it too. (The original Transformer took 4,000 of 100,000 steps, BERT 10,000 of 1,000,000.)
+# One step alone is survived. **What breaks deep Post-LN here is a few steps in a row at the high rate: two can, five do. So does an abrupt rise.** Short first steps alone protect nothing; a gradual rise does. Over five steps it is too abrupt; over 20 it helps, and over 60 more, although fewer steps at 0.01 are then left. *Why* a gradual rise helps we have not shown. It is not only that $v$ fills: 60 low steps fill it too. (The original Transformer's rise took 4,000 of 100,000 steps.)
 #
-# In our training the damage begins with Adam's full-length first step. But Adam is not special in this: a step of the same total length along the plain gradient does the same (*Going deeper*).
+# Nor is Adam special: a first step of the same total length along the plain gradient does the same damage (*Going deeper*).
 
 # %% [markdown]
 # ## 5 · What a norm does to a gradient
 #
 # Section 2's other question: why does the gradient die? On its way back from the loss to the embedding it passes two norms in each of 12 layers. What does one of them do?
 #
-# A norm makes a whisper and a shout equally loud. So a small change in a shout is hardly heard. In numbers: LayerNorm takes a vector $x$ of $D$ numbers, subtracts their mean and divides by their standard deviation $\sigma$ (gain and bias left out). For $x = (1, 1, 3, 3)$ the mean is 2 and $\sigma = 1$, so $\hat x = (-1, -1, 1, 1)$ comes out. For $10\,x$ the mean is 20 and $\sigma = 10$: the same comes out.
+# A norm makes a whisper and a shout equally loud. So a small change in a shout is hardly heard. In numbers: LayerNorm takes a vector $x$ of $D$ numbers. It subtracts their mean, then divides by their standard deviation $\sigma$ (gain and bias left out). For $x = (1, 1, 3, 3)$ the mean is 2 and $\sigma = 1$, so $\hat x = (-1, -1, 1, 1)$ comes out. For $10\,x$ the mean is 20 and $\sigma = 10$: the same comes out.
 #
 # Now push each a little. How much of the push comes out?
 #
@@ -501,7 +515,7 @@ for scale in (1, 10):
         print(f"sigma {scale:2}, {name:8}", [round(o, 3) + 0.0 for o in out.tolist()])
 
 # %% [markdown]
-# A constant is subtracted again, and a stretched vector is shrunk again. All else is divided by $\sigma$. So it is for any $x$. Move it by a small $\delta$; a bar stands for the mean over the $D$ entries:
+# A constant is subtracted again, and a stretched vector is shrunk again. All else is divided by $\sigma$. To see this for any $x$, move it by a small $\delta$, and let a bar stand for the mean over the $D$ entries:
 #
 # 1. the mean $\bar x$ moves by $\bar\delta$;
 # 2. $\sigma$, the root of the mean of $(x - \bar x)^2$, moves by $\overline{\hat x \delta}$;
@@ -511,9 +525,9 @@ for scale in (1, 10):
 #
 # $$ J = \frac{\partial \hat x}{\partial x} = \frac1\sigma \Big( I - \tfrac1D \mathbf 1 \mathbf 1^\top - \tfrac1D \hat x \hat x^\top \Big). $$
 #
-# $J$ is symmetric, so a gradient that comes back through the norm is multiplied by the same $J$. **The larger the spread $\sigma$ of what a norm reads, the smaller the gradient that it hands back.**
+# In the backward pass the gradient is multiplied by the same $J$, since $J$ is symmetric. **The larger the spread $\sigma$ of what a norm reads, the smaller the gradient that it hands back.**
 #
-# Is that what killed ours? Follow it down through the failing model, from the output of the last norm to the embedding. `retain_grad` keeps the gradient at a point in the middle of a model:
+# Is that what killed our gradient? Follow it down through the failing model. `retain_grad` keeps the gradient at a point inside a model:
 
 # %%
 def way_down(model):
@@ -566,9 +580,11 @@ claim(
 )
 
 # %% [markdown]
-# There it shrinks: at the top the gradient has its usual length, at the bottom hardly any. One step makes the $\sigma$ on average less than a quarter larger; but 24 such factors multiply, and together the norms leave less than a tenth of what they left before. The additions, where a sublayer's own gradient joins, no longer make up for that. The top layers still have a gradient, but from the seventh on, what a layer reads is the same for every letter.
+# There it shrinks: at the top the gradient has its usual length, at the bottom hardly any. One step makes the $\sigma$ on average only 10 to 20 % larger. But 24 such factors multiply ($1.15^{24}$ is 29): together the norms leave less than a tenth of what they left before. The additions, where a sublayer's own gradient joins, no longer make up for that.
 #
-# 2 layers, with 4 norms, survive the same steps. This fits. (All of this is measured in *Going deeper*.)
+# The top layers still have a gradient. But from the seventh on, more than 99 % of what a layer reads is common to all letters, so it has little by which to tell them apart.
+#
+# This fits: 2 layers, with 4 norms, survive the same steps (*Going deeper*).
 
 # %% [markdown]
 # ## 6 · Why Pre-LN survives
@@ -583,7 +599,7 @@ diagrams.show("norm_placement")
 #
 # $$ x_n = x_0 + f_1 + f_2 + \ldots + f_n, $$
 #
-# and through its first term the gradient at $x_n$ reaches $x_0$ *unchanged*, whatever the sublayers do. The price: a sum can grow with every block, so the model needs one *last* norm before its output. One norm on the path, and not 24.
+# and through its first term one part of the gradient at $x_n$ reaches $x_0$ *unchanged*, whatever the sublayers do. The price: a sum can grow with every block, so the model needs one *last* norm before its output. One norm on the path, and not 24.
 #
 # Does Pre-LN avoid the accident, then, or survive it? Measure all three trainings as in section 2:
 
@@ -605,21 +621,21 @@ claim(
 )
 
 # %% [markdown]
-# It survives. Its outputs become alike as well, but its gradient (blue) falls only about ten- to twentyfold, and then begins to recover. At a tenth of the rate Pre-LN is no further than Post-LN, within 0.15 nats: what it buys here is the high rate.
+# It survives. Its outputs become alike as well, but its gradient (blue) falls only about ten- to twentyfold, about as much as one division, by the last norm's $\sigma$, explains (*Going deeper*). Then it begins to recover. At a tenth of the rate Pre-LN gets no further than Post-LN, within 0.15 nats: what it buys here is the high rate.
 #
-# To judge a block that you find in code, ask: *is there a way from the output back to the input that passes additions only?*
+# To judge a block that you find in code, ask: *is there a way from the output back to the input that passes additions only, and does the sum stay moderate?*
 
 # %% [markdown]
 # ## 7 · Does each trick help? A grid
 #
-# A warm-up and Pre-LN each saved one small model at one rate. Do they help elsewhere? The toy translation of chapter 06 is another task, here for a causal model of width 32 and 240 steps. Four factors are combined:
+# A warm-up and Pre-LN each saved one small model at one rate. Do they help elsewhere? Take another task, the toy translation of chapter 06, with a causal model of width 32 and 240 steps. Four factors are combined:
 #
-# - *Placement:* Post-LN, Pre-LN or **ReZero** (the picture's third column). It has no norms: each branch is multiplied by a learned number $\alpha$, at first 0, and so fades in.
+# - *Placement:* Post-LN, Pre-LN or **ReZero** (the picture's third column). It has no norms. Each branch is multiplied by a learned number $\alpha$, which starts at 0, so the branch fades in.
 # - *Warm-up:* none, or 50 steps.
-# - *Optimizer:* Adam or **RAdam** (Liu et al. 2020b), which has a warm-up inside. It counts how many gradients $v$ has seen. At first it does not trust $v$ and moves by $\eta\, \hat m$, divided by nothing. From the sixth step on, with the usual $\beta_2$, it moves as Adam does, times a factor $r_t$ that grows to 1 as $v$ fills.
+# - *Optimizer:* Adam or **RAdam** (Liu et al. 2020b), which has a warm-up inside. It asks how far $v$ can be trusted yet, and counts the gradients that $v$ has seen. In its first five steps (with the usual $\beta_2$) it does not use $v$: it moves by $\eta\, \hat m$, undivided. Then it moves as Adam does, times a factor $r_t$ that grows to 1 as $v$ fills.
 # - *Depth:* 4 layers or 12.
 #
-# That makes 24 settings, in three recorded seeds each. All else is equal: data, order, matrices at the start, and the rate 0.005, the lowest tried at which Post-LN with 12 layers fails without a warm-up. The score is the fraction of words in new sentences that are predicted right. A table of word pairs, which never looks at the source, gets three in ten.
+# That makes 24 settings, in three recorded seeds each. All else is equal: data, order, matrices at the start, and the rate. It is 0.005, the lowest tried at which Post-LN with 12 layers fails without a warm-up. The score is the fraction of words in new sentences that are predicted right. A table of word pairs, which never looks at the source, gets three in ten.
 
 # %% tags=["fold"]
 # @title The baseline: a table of word pairs
@@ -729,14 +745,14 @@ claim(
 )
 
 # %% [markdown]
-# **What the tricks buy here is mostly the *range* of rates that work and, for Pre-LN, some points of the peak.** A warm-up lets Post-LN train at 0.005, where it fails without. The two Pre-LN lines work over the widest range, and their peaks cannot be told apart. But with each at its best rate, the four lines end within 9 percentage points of one another; and at the lowest rate a warm-up of 50 of the 240 steps *costs* either placement about 4.
+# **What the tricks buy here is mostly the *range* of rates that work and, for Pre-LN, some points of the peak.** The two Pre-LN lines work over the widest range, and their peaks cannot be told apart. But with each at its best rate, the four lines end within 9 percentage points of one another. And at the lowest rate a warm-up (50 of the 240 steps) *costs* either placement about 4 points.
 #
-# Where a setting trains, its seeds differ by up to 14 points. So read a difference of a few points as none, unless it has the same sign in every seed; and even that happens by chance in one case of four.
+# Where a setting trains, its seeds differ by up to 14 points. So read a difference of a few points as none, unless it has the same sign in all three seeds. Even that happens by chance in one case of four.
 #
-# And on a real text? A 12-layer model of Shakespeare's characters fails in the same way, at a rate chosen for that, and a warm-up, RAdam or Pre-LN saves each of three seeds (*Going deeper*).
+# And on a real text? At a rate chosen for that, a 12-layer model of Shakespeare's characters fails in the same way. A warm-up, RAdam or Pre-LN saves each of three seeds (*Going deeper*).
 
 # %% [markdown]
-# **A good place to stop.** Several steps in a row at a high rate break Post-LN. A lower rate or a warm-up prevents that; Pre-LN survives it. Exercises 11.1 to 11.5 (in section 12) take about two hours. Next come the rest of the recipe and the loop that holds it all (sections 8 and 9).
+# **A good place to stop.** A few steps in a row at a high rate, or an abrupt rise to it, break Post-LN. A lower rate or a warm-up prevents that; Pre-LN survives it. Exercises 11.1 to 11.5 (in section 12) take about two hours. Next come the rest of the recipe and the loop that holds it all (sections 8 and 9).
 
 # %% [markdown]
 # ## 8 · What else does a long training need?
@@ -928,13 +944,13 @@ claim("In this run fewer than one step in ten is clipped.", times_clipped < 24)
 # %% [markdown]
 # ## 10 · What to use when
 #
-# Which of these parts and tricks does your model need? Before any trick, try lower learning rates, and more than one. In section 7 Post-LN with 12 layers and no warm-up failed at 0.01, and still failed at half of it; 0.0025 sufficed. Then:
+# Before any trick, try lower learning rates, and more than one. In section 7 Post-LN with 12 layers and no warm-up failed at 0.01, and still failed at half of it; 0.0025 sufficed. Then:
 #
 # | you have | begin with | why |
 # |---|---|---|
 # | few layers (ours: 4) | Post-LN or Pre-LN, Adam | no trick was needed at 0.005 (section 7) |
 # | many layers (ours: 12) | Pre-LN, last norm, a warm-up | widest range of rates; a warm-up of 50 of 240 steps helps at 0.005 and 0.01 in every seed, and costs 4 points at 0.001 |
-# | given Post-LN weights (BERT, chapter 12) | warm-up, and a lower rate | from random values 12 layers fail with neither (sections 2, 7); trained weights were not tested |
+# | given Post-LN weights (BERT, chapter 12) | warm-up, and a lower rate | from random values 12 layers fail at a high rate without warm-up (sections 2, 7); trained weights were not tested |
 # | a long training †, and no idea how long to warm up | RAdam, its rate chosen anew | it rescues Post-LN, but its own warm-up takes thousands of steps: in our 240 it was mostly behind Adam at the same rate; its first five steps may jump |
 # | no norm wanted | ReZero | it trains at both depths; its speed depends on the task |
 # | now and then a bad batch | clipping, above the usual lengths | a spike fills $v$ for thousands of steps (section 8) |
@@ -1257,9 +1273,9 @@ ch11.train_steps(train_steps)
 # %% [markdown]
 # ## Summary
 #
-# 1. Several steps in a row at a high rate break our 12 layers of Post-LN, at the start or after a jump: all outputs become alike, the gradient dies in the norms, and Adam's steps shrink (*Going deeper*). One such step is survived. At a lower rate, and with 2 layers, the model survives.
+# 1. A few steps in a row at a high rate break our 12 layers of Post-LN (two can, five do), and so does an abrupt rise: all outputs become alike, the gradient dies in the norms, and Adam's steps shrink (*Going deeper*). One such step is survived. At a lower rate, and with 2 layers, the model survives.
 # 2. LayerNorm's backward pass removes two directions and divides by the standard deviation of what it reads.
-# 3. Adam's first step is about $\pm\eta$ for every weight whose gradient is well above $\epsilon$, because $v$ has one sample. At our high rate that is too long: the loss rises. A warm-up raises the rate gradually; RAdam shortens the first *adaptive* steps, by counting samples.
+# 3. Adam's first step is about $\pm\eta$ for every weight whose gradient is well above $\epsilon$, because a single gradient always agrees with itself. At our high rate that is too long: the loss rises. A warm-up raises the rate gradually; RAdam shortens the first *adaptive* steps, by counting samples.
 # 4. Pre-LN and ReZero leave a path of additions only. Clipping protects Adam's $v$. Decay belongs beside the step (AdamW) and to matrices.
 # 5. In our grid one of 24 settings fails, and each of four tricks fixes it; so does a lower rate (0.0025 for 0.005). What the tricks buy is mostly a wider range of rates and, for Pre-LN, some points of the peak: measure, at more than one.
 #
@@ -1650,14 +1666,14 @@ claim(
 # @title Where the gradient dies, checked
 per_norm = [(run[1]["1 / sigma"] / run[0]["1 / sigma"]) ** (-1 / 24) for run in failing]
 claim(
-    "In each of three seeds the mean $\\sigma$ (geometric, over the 24 norms) grows in one step by less than a quarter. After it the norms leave less than a tenth of what they left before training, more than a tenth of the gradient; and after 40 steps less than half to the power of 24.",
+    "In each of three seeds the mean $\\sigma$ (geometric, over the 24 norms) grows in one step by 10 to 20 %. After it the norms leave less than a tenth of what they left before training, more than a tenth of the gradient; and after 40 steps less than half to the power of 24.",
     all(
         run[0]["norms"] > 0.1
         and run[1]["norms"] < run[0]["norms"] / 10
         and run[40]["norms"] < 0.5**24
         for run in failing
     )
-    and max(per_norm) < 1.25,
+    and 1.1 < min(per_norm) <= max(per_norm) < 1.2,
     mean_sigma_after_one_step_over_before=per_norm,
 )
 claim(
