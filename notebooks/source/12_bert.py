@@ -1156,7 +1156,7 @@ def make_film_judge(source, reviews):
     return film_judge, encode
 
 # %% [markdown]
-# It learns from a hundred of IMDB's reviews (chapter 02) and is tried on new ones. Then it judges five short reviews of our own, two of which you know. With MiniLM and IMDB on this machine that takes some two minutes; without them a recorded run is shown, the library's version of these steps, in bfloat16. (`BERT.from_pretrained(minilm.MINILM)` and `huggingface.tokenizer(minilm.MINILM)` fetch MiniLM once, 91 MB.)
+# It learns from a hundred of IMDB's reviews (chapter 02) and is tried on new ones. Then it judges five short reviews of our own, two of which you know. With MiniLM and IMDB on this machine that takes some three minutes; without them a recorded run is shown, the library's version of these steps, in bfloat16. (`BERT.from_pretrained(minilm.MINILM)` and `huggingface.tokenizer(minilm.MINILM)` fetch MiniLM once, 91 MB.)
 
 # %% tags=["nbval-ignore-output"]
 try:
