@@ -359,7 +359,7 @@ guess_2.compare(T)
 #
 # $$ \text{FLOPs} = \underbrace{8TD^2}_{\text{projections}} + \underbrace{4T^2D}_{\text{quadratic part}} + \underbrace{16TD^2}_{\text{feed-forward}} $$
 #
-# Divide the quadratic part by the sum, and both by $4TD$, and its share is $T / (6D + T)$: less than one per cent for the sentence, 39 per cent for the article. The same in code:
+# Divide the quadratic part by the sum, and both by $4TD$, and its share is $T / (6D + T)$: less than one per cent for the sentence, 39 per cent for the article:
 
 # %%
 D, quadratic = 512, {}  # T: the quadratic part's share of an encoder layer's FLOPs
@@ -418,8 +418,6 @@ claim(
 # | the quadratic part, $4T^2D$ | the feed-forward network, $16TD^2$ | T = 4D |
 # | the quadratic part | all the rest of an encoder layer, $24TD^2$ | T = 6D |
 #
-# (In memory the square hurts earlier: *Going deeper*.)
-#
 # Well below 6D the square can be left out of the FLOPs, as Kaplan et al. (2020) do. What is left uses each weight once per token, in a multiplication and an addition:
 #
 # - **The rule:** a forward pass costs **2 FLOPs per parameter and token**. An encoder layer has $12D^2$ weights: at D = 512 they take 6.3 million FLOPs a token.
@@ -458,7 +456,7 @@ print(f"{'table of words':15}{number_of_parameters(nn.Embedding(10_000, 64)):8,}
 #
 # Here the table outweighs 12 layers. At D = 512 the same table outweighs only one: it grows like D, the layers like $D^2$.
 #
-# **The first pause.** Work, memory, border and size are counted. Exercises 10.1 to 10.4 take about 75 minutes; in 10.4 you count a whole Transformer to the last parameter. After them comes the question that no FLOP answers: how long must one wait?
+# **The first pause.** Work, memory, border and size are counted. Exercises 10.1 to 10.4 take about 75 minutes. After them comes the question that no FLOP answers: how long must one wait?
 
 # %% tags=["fold"]
 # @title The bill so far, and the layers' sizes
@@ -710,18 +708,18 @@ claim(
 )
 
 # %% [markdown]
-# **Do seconds follow FLOPs?** Against the LSTM, with the kernel, roughly, once the scores that it computes again are counted twice; that puts the crossover near T = 100, the clock at about 97. With plain products not: the clock says 74, and at T = 1,024 this step has 5.25 times the FLOPs and takes 16 to 19 times as long. Nor against the fused RNN: 24 times the FLOPs, less than four times the time. "Faster" is a fact about machines and kernels, not about T and D alone.
+# **Do seconds follow FLOPs?** Against the LSTM with the kernel roughly, if the scores, which it computes again, count twice; that puts the crossover near T = 100, the clock at about 97. With plain products not: the clock says 74, and at T = 1,024 this step has 5.25 times the FLOPs and takes 16 to 19 times as long. Nor, even with the kernel, against the fused RNN: there 24 times the FLOPs take less than four times as long. "Faster" is a fact about machines and kernels, not about T and D alone.
 #
-# (One core of one machine, its model not recorded; B = 8, four heads, no mask. What a shorter wait saves on many processors was not measured.)
+# (One core of one machine, its model not recorded; B = 8, four heads, no mask; crossovers interpolated between T = 64 and 128. What a shorter wait saves on many processors was not measured.)
 #
 # Work, memory, size, waiting: that is the price. What does attention buy for it?
 
 # %% [markdown]
 # ## 6 · Distance: how far must news travel?
 #
-# A word that matters may stand far back: "the **books** that I lent to my neighbour last summer **were**...". To learn this, a gradient must travel from the output back to that word. The fewer factors multiply it on its way, the less chance it has to vanish (chapter 04). The opening's picture shows the way in red. Through how many products does it lead? (We count products only. Gates and slopes are factors too; they are measured afterwards.)
+# A word that matters may stand far back: "the **books** that I lent to my neighbour last summer **were**...". To learn this, a gradient must travel from the output back to that word. The fewer factors multiply it on its way, the less chance it has to vanish (chapter 04). The opening's picture shows the way in red. Through how many products does it lead? (We count products only; gates and slopes, factors too, are measured afterwards.)
 #
-# In the RNN the first person's news passes through all T hands. In bare attention it arrives at first hand, in one product; in real attention it passes value, weighted mean and output. In a convolution news moves only k − 1 places a layer, so layers must be stacked until the last output sees the first word:
+# In the RNN the first person's news passes through all T hands. In bare attention it arrives in one product; in real attention it passes value, weighted mean and output. In a convolution news moves only k − 1 places a layer, so layers must be stacked until the last output sees the first word:
 
 # %%
 cnn_layers, sees = 0, 1
@@ -828,7 +826,7 @@ claim(
 # %% [markdown]
 # ## 7 · After training: what must be carried on?
 #
-# Short paths and short waits: is there a catch besides the $T^2$? In this section attention is **causal**: no position sees a later one. In training all words are known, but a model that *writes* must choose each word first. The RNN goes on from its state; a plain Transformer rereads everything. Yet keys and values of earlier tokens never change: the **key-value cache** keeps them (chapter 13).
+# Short paths and short waits: is there a catch besides the $T^2$? In this section attention is **causal**: no position sees a later one. In training all words are known; a model that *writes* knows none before it has chosen it. The RNN goes on from its state; a plain Transformer rereads everything. Yet keys and values of earlier tokens never change: the **key-value cache** keeps them (chapter 13).
 #
 # Let a Transformer and an RNN, of four layers each, write the article. **First the FLOPs.** A new token takes section 3's formula, divided by T: $24D^2$ a layer for the matrices, and $4tD$ for the quadratic part, against t keys.
 
@@ -966,7 +964,7 @@ ch10.when_an_rnn.compare(...)
 # %% [markdown]
 # ### The bill in formulas
 #
-# Here is the bill for any length:
+# For any length:
 #
 # | | RNN | CNN, kernel k | real attention |
 # |---|---|---|---|
