@@ -268,7 +268,7 @@ def padded_batches(texts, stoi, batch_size, max_len):
         found.append([ids, np.arange(ids.shape[1]) < lengths[where, None], where])
     return found
 '''),
-    Right("ex02-3-padded-batches", "list of a generator, 0-d tensors, helper cell", '''\
+    Right("ex02-3-padded-batches", "generator, 0-d tensors, helper cell", '''\
 def padded_batches(texts, stoi, batch_size, max_len):
     return list(one_by_one(texts, stoi, batch_size, max_len))
 
@@ -1695,7 +1695,7 @@ from enum import IntEnum
 class Cost(IntEnum):
     TERM = 2  # a multiplication and its addition
 ''',)),
-    Right("ex10-1-attention-operations", "Python loops, counted in a 0-d tensor", '''\
+    Right("ex10-1-attention-operations", "Python loops, 0-d tensors", '''\
 def attention_operations(B, T, D, H, K):
     """Carry out every product on empty tensors and count as the text says."""
     total = torch.tensor(0, dtype=torch.int64)
