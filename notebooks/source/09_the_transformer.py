@@ -818,7 +818,7 @@ claim(
 # %% [markdown]
 # ## 10 · Test it, and errors you will meet
 #
-# The look-ahead model had a low loss and shapes that fit, and was useless. What would have warned you? Four short tests:
+# The look-ahead model had a low loss and shapes that fit, and was useless. The first of four short tests would have warned you:
 #
 # | test | for | you change | what must hold |
 # |---|---|---|---|

@@ -647,7 +647,7 @@ claim(
 # %% [markdown]
 # ### And by the clock?
 #
-# On one core there is no waiting to save: this measures kernels and memory. A long chain means many small products in place of a few large ones, and plain attention moves $T^2$ numbers per head in and out of the memory.
+# On one core there is no waiting to save: this measures arithmetic, kernels and memory. A long chain means many small products in place of a few large ones, and plain attention moves $T^2$ numbers per head in and out of the memory.
 #
 # We recorded three runs of a training step at D = 64, forward and backward pass: real attention on both backends, and torch's own LSTM. By FLOPs attention passes the LSTM between T = 116 and 117 (not at 2D = 128: this step needs no gradient of the words, which spares the LSTM more than attention). And by the clock?
 
@@ -795,7 +795,7 @@ claim(
 # %% [markdown]
 # **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can be set to stay open (dashed): then more than a tenth of the largest gradient arrives from each of these 128 steps. **The CNN** is blind beyond its window.
 #
-# **Real attention's** line is level, on average, by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are of the order of 1/T, so every input has only such a share in the *one* output. And as the text gets longer?
+# **Real attention's** line is level, on average, by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are of the order of 1/T, so every earlier input has only such a share in the *one* output. And as the text gets longer?
 
 # %% tags=["fold"]
 # @title An earlier input's gradient by length
@@ -1039,7 +1039,7 @@ print(tuple(LearnedPositions(64, 51).add(torch.zeros(1, 51, 64)).shape))  # fixe
 # 1. A product costs 2 · rows · inner · columns FLOPs. Real attention has $4D^2$ parameters and some biases, takes $8TD^2 + 4T^2D$ FLOPs, and keeps $HT^2$ weights, which fill the memory.
 # 2. Bare attention has fewer FLOPs than a plain RNN of the same width below T = D, real attention never has; but it has fewer than an LSTM below T = 2D. In an encoder layer (F = 4D) the square is half of the FLOPs at T = 6D, half of what is saved already at 12D/H. Against the LSTM, seconds here followed FLOPs roughly with a kernel, with plain products not.
 # 3. In a forward pass over a known text a layer of an RNN waits for T products in a row, a convolution for one, real attention for four. A model that writes waits for each token; attention carries on all keys and values, the RNN D numbers.
-# 4. The shortest path is T products in a plain RNN, about T/(k − 1) in a stack of convolutions, $\log_k T$ in a dilated one, 1 in bare and 3 in real attention. Without positions one layer's gradient does not fade with distance, but before training each of T inputs gets only a share proportional to 1/T.
+# 4. The shortest path is T products in a plain RNN, about T/(k − 1) in a stack of convolutions, $\log_k T$ in a dilated one, 1 in bare and 3 in real attention. Without positions one layer's gradient does not fade with distance, but before training each earlier input gets only a share proportional to 1/T.
 # 5. A fused kernel keeps BHT numbers instead of BHT² (apart from the 5BTD that both keep); on this CPU not with attention dropout or a learned bias. Here it also took less time.
 #
 # ## Where next

@@ -246,7 +246,7 @@ claim(
 )
 
 # %% [markdown]
-# All three get the model going, so the trouble is the *high* rate, in Post-LN; but only Pre-LN nearly solves the task in 120 steps. The low rate is slow, and the warm-up gets no further; its loss even rises again where its rate nears the full value.
+# All three get the model going, so the trouble is the *high* rate, reached abruptly, in Post-LN; but only Pre-LN nearly solves the task in 120 steps. The low rate is slow, and the warm-up gets no further; its loss even rises again where its rate nears the full value.
 #
 # **What breaks, and when does each cure pay?** Sections 1 to 3 find out what breaks, section 4 that a gradual rise prevents it, and how gradual it must be, sections 5 and 6 why Pre-LN survives it. Section 7 tries the cures on another task. Sections 8 and 9 add what else a training loop needs.
 #
@@ -423,7 +423,7 @@ claim(
 )
 
 # %% [markdown]
-# At the full rate it is too far: one step raises the loss. (Pre-LN's rises too, and yet it trains.)
+# At the full rate it is too far: one step raises the loss. But Pre-LN's loss rises too, and it trains: a rise alone does not decide.
 
 # %% [markdown]
 # ## 4 · How gradual must a rise be?
@@ -488,9 +488,9 @@ claim(
 )
 
 # %% [markdown]
-# One step alone is survived. **What breaks deep Post-LN here is a few steps in a row at the high rate: two can, five do. So does an abrupt rise.** Short first steps alone protect nothing; a gradual rise does. Over five steps it is too abrupt; over 20 it helps, and over 60 more, although fewer steps at 0.01 are then left. *Why* a gradual rise helps we have not shown. It is not only that $v$ fills: 60 low steps fill it too. (The original Transformer's rise took 4,000 of 100,000 steps.)
+# One step alone is survived. **What breaks deep Post-LN here is a few steps in a row at the high rate right at the start: two can, five do. So does an abrupt rise.** Short first steps alone protect nothing; a gradual rise does. Over five steps it is too abrupt; over 20 it helps, and over 60 more, although fewer steps at 0.01 are then left. *Why* a gradual rise helps we have not shown. It is not only that $v$ fills: 60 low steps fill it as far as the rise of 60 does. (The original Transformer's rise took 4,000 of 100,000 steps.)
 #
-# Nor is Adam special: a first step of the same total length along the plain gradient does the same damage (*Going deeper*).
+# Nor is Adam special: a first step of the same total length along the plain gradient makes the outputs as alike and the gradient as short (*Going deeper*).
 
 # %% [markdown]
 # ## 5 · What a norm does to a gradient
@@ -623,7 +623,7 @@ claim(
 # %% [markdown]
 # It survives. Its outputs become alike as well, but its gradient (blue) falls only about ten- to twentyfold, about as much as one division, by the last norm's $\sigma$, explains (*Going deeper*). Then it begins to recover. At a tenth of the rate Pre-LN gets no further than Post-LN, within 0.15 nats: what it buys here is the high rate.
 #
-# To judge a block that you find in code, ask: *is there a way from the output back to the input that passes additions only, and does the sum stay moderate?*
+# To judge a block that you find in code, ask: *is there a way from the last block's sum back to the input that passes additions only, and does the sum stay moderate?*
 
 # %% [markdown]
 # ## 7 · Does each trick help? A grid
@@ -1273,7 +1273,7 @@ ch11.train_steps(train_steps)
 # %% [markdown]
 # ## Summary
 #
-# 1. A few steps in a row at a high rate break our 12 layers of Post-LN (two can, five do), and so does an abrupt rise: all outputs become alike, the gradient dies in the norms, and Adam's steps shrink (*Going deeper*). One such step is survived. At a lower rate, and with 2 layers, the model survives.
+# 1. A few steps in a row at a high rate, right at the start, break our 12 layers of Post-LN (two can, five do), and so does an abrupt rise: all outputs become alike, the gradient dies in the norms, and Adam's steps shrink (*Going deeper*). One such step is survived. At a lower rate, and with 2 layers, the model survives.
 # 2. LayerNorm's backward pass removes two directions and divides by the standard deviation of what it reads.
 # 3. Adam's first step is about $\pm\eta$ for every weight whose gradient is well above $\epsilon$, because a single gradient always agrees with itself. At our high rate that is too long: the loss rises. A warm-up raises the rate gradually; RAdam shortens the first *adaptive* steps, by counting samples.
 # 4. Pre-LN and ReZero leave a path of additions only. Clipping protects Adam's $v$. Decay belongs beside the step (AdamW) and to matrices.

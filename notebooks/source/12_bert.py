@@ -158,7 +158,7 @@ claim(
 #
 # 1. hide tokens as BERT does, and say what each of the three replacements is for (exercise 12.1);
 # 2. write BERT's loss, and assemble a step of its pre-training (12.2, 12.3);
-# 3. fine-tune a classifier, save it, use it, and compare it fairly with no pre-training (12.5);
+# 3. fine-tune a classifier, save it and use it (section 5), and compare it fairly with no pre-training (12.5);
 # 4. cut words into WordPieces (12.4);
 # 5. count the parameters of BERT-base and BERT-large (12.6);
 # 6. search texts by meaning with an encoder's vectors (12.7).
