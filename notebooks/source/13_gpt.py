@@ -632,7 +632,7 @@ print(f"speaker {train_bits:.2f} bits per character of the text it was trained o
 # %% [markdown]
 # By the end it beats all of chapter 01's tables that were tried on the plays; the largest, $n = 7$, is the best. And it predicts the text it was trained on better than new text, by the sizeable gap of the last two lines.
 #
-# The comparison is not quite even. The speaker trained on nine tenths of the plays, the tables on eight. But it is also scored where its windows begin, and little stands before. Nor compare its bits with those of `gpt`: other text, other scoring.
+# The comparison is not quite even. For the speaker: it trained on nine tenths of the plays, the tables on eight. Against it: it is also scored where its windows begin, and little stands before. And do not compare its bits with those of `gpt`: other text, other scoring.
 #
 # It was trained as the library's `GPT`, another implementation of the same network. Its tensors have the same names as yours, except `in_proj`. So the weights fit into *your* 50 lines, and must give the same logits there:
 
@@ -1947,7 +1947,7 @@ for name, column in (("wrong", -1), ("repaired", 5)):
     print(f"{name:9} column {column:2} is this row's own answer:", same)
 
 # %% [markdown]
-# The usual way pads short prompts on the left and masks the padding at every step. There is a way without padding: **start at the end of the shortest prompt.** All rows advance together; a row whose prompt is longer ignores what was drawn for it and is given its own next token instead. So all rows always stand at the same position, and one cache, one offset and no mask will do. The price: longer rows read the rest of their prompts one token a step. `generate` works like this.
+# The usual way pads short prompts on the left and masks the padding at every step. There is a way without padding: **start at the end of the shortest prompt.** All rows advance together; a row whose prompt is longer ignores what was drawn for it and is given its own next token instead. So all rows always stand at the same position, and one cache and one offset will do, without a mask for padding. The price: longer rows read the rest of their prompts one token a step. `generate` works like this.
 
 # %%
 trained = to_library(gpt).double()
@@ -2261,7 +2261,7 @@ claim(
 )
 
 # %% [markdown]
-# A model that does not fit into one processor is cut. *Tensor parallel* cuts every matrix, and needs fast links; *pipeline parallel* gives each processor some blocks. *ZeRO* (in torch: FSDP; Rajbhandari et al. 2020, arXiv:1910.02054) stays data parallel, but each process keeps only its part of weights, gradients and moments, and fetches the rest when a block needs it.
+# A model that does not fit into one processor is cut. *Tensor parallel* cuts every matrix, and needs fast links; *pipeline parallel* gives each processor some blocks. *ZeRO*'s third stage (in torch: FSDP; Rajbhandari et al. 2020, arXiv:1910.02054) stays data parallel, but each process keeps only its part of weights, gradients and moments, and fetches the rest when a block needs it.
 #
 # **Mixed precision** (Micikevicius et al. 2018, arXiv:1710.03740, with float16 and a loss scaled up so that small gradients do not vanish): today matrix products run in bfloat16, which has float32's range in half of the bytes and is several times as fast on a GPU; weights, their sums, softmax, norms and the loss stay in float32. `train_epoch(bf16=True)` does it with `torch.autocast`, which in a loop of your own is one line around the loss:
 
