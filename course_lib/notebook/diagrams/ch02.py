@@ -164,11 +164,18 @@ def one_hot_lookup():
     return ax
 
 
-def _steps(ax, rows, w=1.45, left=2.5):
-    """Rows of boxes above each other, a column for each step; a row: name, y, cells, their kinds."""
-    for name, y, cells, kinds in rows:
+def _masked_steps(ax, mask, rows, w):
+    """From tokens to a masked product, a row of boxes for each step and a column for each position, padding muted.
+
+    `rows` are five (name, cells, kind): tokens, ids, what is looked up, the mask, the product.
+    """
+    for i, (name, cells, kind) in enumerate(rows):
+        y = 6.2 - 1.05 * i
         label(ax, 0.1, y, name, align="left", size=9.5, weight="bold")
-        _row(ax, left, y, cells, kinds, w=w, gap=0.15)
+        _row(ax, 2.5, y, cells, [kind if real == "1" else "muted" for real in mask], w=w, gap=0.15)
+    label(ax, 12.4, 4.62, "look up", size=9.5)
+    label(ax, 12.4, 3.58, "×", size=15)
+    label(ax, 12.4, 2.52, "=", size=15)
 
 
 @diagram(
@@ -183,24 +190,16 @@ def _steps(ax, rows, w=1.45, left=2.5):
 def masked_sum():
     """The vectors of a padded row, times the mask, added up."""
     ax = canvas(13, 6.7)
-    mask = "111000"
-    ids = ["10", "7", "2", "1", "1", "1"]
-
-    def kinds(kind):
-        return [kind if real == "1" else "muted" for real in mask]
-
+    mask, ids = "111000", ["10", "7", "2", "1", "1", "1"]
+    vectors = [f"$W$[{i}]" for i in ids]
     rows = [
-        ("tokens", 6.2, ["not", "dull", "!", "<pad>", "<pad>", "<pad>"], kinds("input")),
-        ("ids (T,)", 5.15, ids, kinds("input")),
-        ("vectors (T, D)", 4.1, [f"$W$[{i}]" for i in ids], kinds("hidden")),
-        ("mask (T,)", 3.05, list(mask), kinds("attention")),
-        ("product (T, D)", 2.0, [f"$W$[{i}]" if real == "1" else "0" for i, real in zip(ids, mask, strict=True)],
-         kinds("hidden")),
-    ]  # fmt: skip
-    _steps(ax, rows)
-    label(ax, 12.4, 4.62, "look up", size=9.5)
-    label(ax, 12.4, 3.58, "×", size=15)
-    label(ax, 12.4, 2.52, "=", size=15)
+        ("tokens", ["not", "dull", "!", "<pad>", "<pad>", "<pad>"], "input"),
+        ("ids (T,)", ids, "input"),
+        ("vectors (T, D)", vectors, "hidden"),
+        ("mask (T,)", list(mask), "attention"),
+        ("product (T, D)", [*vectors[:3], "0", "0", "0"], "hidden"),
+    ]
+    _masked_steps(ax, mask, rows, w=1.45)
     arrow(ax, (4.85, 1.65), (4.85, 1.0))
     label(ax, 5.1, 1.35, "add up over t", size=9.5, align="left")
     label(ax, 0.1, 0.6, "sum $s$ (D,)", align="left", size=9.5, weight="bold")
@@ -223,24 +222,16 @@ def masked_sum():
 def word_votes():
     """From tokens and ids to one weight each, the masked sum, the sigmoid, the verdict."""
     ax = canvas(13, 6.7)
-    mask, tokens = "11110", ["the", "film", "was", "dull", "<pad>"]
-
-    def kinds(kind):
-        return [kind if real == "1" else "muted" for real in mask]
-
-    ids = ["25", "13", "26", "10", "1"]  # as in the notebook's vocabulary
+    mask, ids = "11110", ["25", "13", "26", "10", "1"]  # as in the notebook's vocabulary
     weights = [f"$w$[{i}]" for i in ids]
     rows = [
-        ("tokens", 6.2, tokens, kinds("input")),
-        ("ids (T,)", 5.15, ids, kinds("input")),
-        ("weights (T,)", 4.1, weights, kinds("weight")),
-        ("mask (T,)", 3.05, list(mask), kinds("attention")),
-        ("votes (T,)", 2.0, [*weights[:4], "0"], kinds("weight")),
+        ("tokens", ["the", "film", "was", "dull", "<pad>"], "input"),
+        ("ids (T,)", ids, "input"),
+        ("weights (T,)", weights, "weight"),
+        ("mask (T,)", list(mask), "attention"),
+        ("votes (T,)", [*weights[:4], "0"], "weight"),
     ]
-    _steps(ax, rows, w=1.75)
-    label(ax, 12.4, 4.62, "look up", size=9.5)
-    label(ax, 12.4, 3.58, "×", size=15)
-    label(ax, 12.4, 2.52, "=", size=15)
+    _masked_steps(ax, mask, rows, w=1.75)
     arrow(ax, (4.3, 1.65), (4.3, 1.05))
     label(ax, 4.5, 1.35, "add up over t, and the bias β", size=9.5, align="left")
     label(ax, 0.1, 0.6, "verdict", align="left", size=9.5, weight="bold")
