@@ -650,6 +650,8 @@ def continue_greedily(student):
             raise Wrong("the result must be a flat list of ids")
         if got == right and model.calls > len(whole):
             called = f"the words are right, but the model was called {model.calls} times for {len(whole)} words"
+            if len({tuple(ids.flatten().tolist()) for ids in model.given}) < model.calls:
+                raise Wrong(f"{called}: it reads the same text twice, so keep what the first reading said")
             if whole[-1] == _STOP:
                 raise Wrong(f"{called}, the stop token ({_STOP}) among them: leave the loop when it comes")
             raise Wrong(f"{called}: at the limit the text is complete, so leave the loop before you ask for another")
@@ -951,9 +953,17 @@ def _next(message):
 
 _LAYERS = (
     nn.Linear, nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.MultiheadAttention, nn.TransformerEncoderLayer,
-    nn.TransformerDecoderLayer, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer,
+    nn.TransformerDecoderLayer, nn.TransformerEncoder, nn.TransformerDecoder,
 )  # fmt: skip
-_LIBRARY = (attention.MultiHeadAttention, transformer, transformer_models)
+_LIBRARY = (
+    attention.MultiHeadAttention,
+    *(
+        part
+        for module in (transformer, transformer_models)
+        for part in vars(module).values()
+        if isinstance(part, type) and issubclass(part, nn.Module) and part.__module__ == module.__name__
+    ),
+)
 
 
 def _layer_used(student, weights, H, source, real, target_in):

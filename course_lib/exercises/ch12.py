@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from course_lib.exercises import (
     Written,
     Wrong,
+    _StudentError,
     check,
     close,
     expect_number,
     expect_tensor,
     expect_type,
+    ready_made,
 )
 
 
@@ -149,8 +151,8 @@ def _explain_hidden(inputs, targets, draws):
     )
     if _by_other_draws(inputs, draws):
         place += (
-            "; each chosen token became the mask, the token of `others` or stayed, but not as its `fate` says: use the "
-            "draws that are given, and make none of your own"
+            "; each chosen token became the mask, the token of `others` or stayed, but not as its `fate` says: decide "
+            "by `fate`, not by `choose` or a draw of your own"
         )
     raise Wrong(place)
 
@@ -175,7 +177,7 @@ def _by_other_draws(inputs, draws):
 @check(
     hints=(
         "Which positions have a target? Only these count, in the sum and in the number that it is divided by.",
-        "where = targets != -100; cross-entropy of logits[where] (n, V) with targets[where] (n,); their mean",
+        "where = targets != -100; minus log_softmax of logits[where] (n, V) at targets[where] (n,); their mean",
         "boolean indexing (B, T, V)[(B, T)] gives (n, V); minus log_softmax at the targets, mean over n",
     )
 )
@@ -190,11 +192,12 @@ def chosen_loss(student):
     targets = ids.masked_fill(~chosen, IGNORE)
     try:
         answer = student(logits, targets)
-    except (IndexError, RuntimeError) as error:
-        if "-100" not in str(error):
+    except _StudentError as error:
+        cause = f"{type(error.__cause__).__name__}: {error.__cause__}".removesuffix(".")
+        if "-100" not in cause:
             raise
-        raise Wrong(f"{type(error).__name__}: {error}. -100 was used as the id of a token; it says that nothing is "
-                    "asked here, so leave these positions out (0 is a token like others)") from None  # fmt: skip
+        raise Wrong(f"{cause}. -100 was used as the id of a token; it says that nothing is asked here, "
+                    "so leave these positions out (0 is a token like others)") from None  # fmt: skip
     got = expect_number(answer, "the loss")
     each = F.cross_entropy(logits.transpose(1, 2), targets.clamp(min=0), reduction="none")  # (B, T)
     wanted = each[chosen].mean().item()
@@ -204,6 +207,9 @@ def chosen_loss(student):
             raise Wrong("right for 3 rows, wrong for 1: a size is written into the code")
         _can_be_learned_from(student, logits, targets)
         _stays_finite(student)
+        name = ready_made.called(student, [((logits, targets), {})], torchs=("cross_entropy", "nll_loss"))
+        if name:
+            raise Wrong(f"right, but torch's {name} is used: write it from log-probabilities")
         return
     rows = torch.stack([e[c].mean() for e, c in zip(each, chosen, strict=True)])
     mistakes = {

@@ -502,9 +502,9 @@ claim(
         "V": [len(distinct["words"]), len(distinct["characters"])],
     },
 )
-every_tenth = []  # each tenth of the words held out in turn
+every_tenth = []  # each of the other nine tenths of the words held out in turn
 all_words = seen["words"] + unseen["words"]
-for k in range(10):
+for k in range(9):
     start, end = len(all_words) * k // 10, len(all_words) * (k + 1) // 10
     others = set(all_words[:start] + all_words[end:])
     every_tenth.append(sum(w not in others for w in all_words[start:end]) / (end - start))
@@ -512,7 +512,7 @@ claim(
     "More than 2 % of the word tokens in the last tenth are new, and in each other tenth held out instead; of the characters in the last, fewer than 0.1 %.",
     min(new_fraction["words"], *every_tenth) > 0.02 and new_fraction["characters"] < 0.001,
     **{name: f"{100 * found:.2g} %" for name, found in new_fraction.items()},
-    **{"words, tenth by tenth": ", ".join(f"{100 * found:.2g} %" for found in every_tenth)},
+    **{"words, the other nine tenths": ", ".join(f"{100 * found:.2g} %" for found in every_tenth)},
 )
 new_words.compare(f"{100 * new_fraction['words']:.2g} %")
 
@@ -1174,7 +1174,7 @@ claim(
 )
 
 # %% [markdown]
-# Its 0 is false: your users' texts contain new words, too. Fit everything on the training part only, the vocabulary included. A careless split flatters as well: with the paragraphs shuffled before the cut, both parts hold paragraphs of the same modules, and the rate falls to about half. (Section 5 broke this rule on purpose, so that `<unk>` could not explain the tie.)
+# The leaky vocabulary's 0 is false: your users' texts contain new words, too. Fit everything on the training part only, the vocabulary included. A careless split flatters as well: with the paragraphs shuffled before the cut, both parts hold paragraphs of the same modules, and the rate falls to about half. (Section 5 broke this rule on purpose, so that `<unk>` could not explain the tie.)
 
 # %% [markdown]
 # ## 10 · One more question: who scores text that a model wrote?

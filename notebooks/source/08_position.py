@@ -139,7 +139,7 @@ claim(
 #
 # If you have only an hour, read sections 1 to 4 and section 6, look at the figure of section 8, and leave the exercises for later.
 #
-# ## You will be able to
+# ### You will be able to
 #
 # 1. test whether a layer can see the order of its input, and prove that attention cannot (exercise 8.1);
 # 2. build the sinusoidal table without a loop, and derive the matrix that shifts it (exercises 8.2, 8.3);
@@ -289,7 +289,7 @@ reached = learned.weight.grad.norm(dim=1) > 0  # (L,)
 print("gradient:", reached.tolist())
 
 # %% [markdown]
-# Rows 5, 6 and 7 get no gradient: on such sequences nothing is learned there, however long you train. And after the table's last row there is nothing at all. The library says so, with both lengths:
+# Rows 5, 6 and 7 get no gradient: on such sequences nothing is learned there, however long you train. And after the table's last row there is nothing at all. The library says so, and names both ranges:
 
 # %% tags=["raises-exception"]
 learned.add(torch.zeros(1, 9, 4))
@@ -754,7 +754,7 @@ claim(
 )
 
 # %% [markdown]
-# Both readers see the order, one with a table, one without. So which scheme should you take? Three need no table, and a table of sines can be made as long as you like. Are they also *good* at any length?
+# Both readers see the order, one with a table, one without. So which scheme should you take? Three need no row for each position, and a table of sines can be made as long as you like. Are they also *good* at any length?
 
 # %% [markdown]
 # ## 8 · Longer than trained

@@ -169,7 +169,7 @@ table(
 # %% [markdown]
 # *Open the cell above first.*
 #
-# It is the decoder's positions, if we count words (those that the two translations share, as a fraction of the longer one) and do not ask for sense. The encoder's feed-forward networks and the self-attention of either half can go too, one at a time. Without any of the other five fewer than half of the words stay:
+# It is the decoder's positions, if we count words (those that the two translations share, as a fraction of the longer one) and do not ask for sense. The encoder's feed-forward networks and the self-attention of either half can go too, one at a time. Switch off any one of the other five, and fewer than half of the words stay:
 #
 # - Without its *positions* the encoder knows which words there are, but not their order, and the translation rambles on.
 # - Without its *feed-forward networks* the decoder stutters. In both these cases most of the words are there, buried in repetitions.
@@ -1119,7 +1119,7 @@ ch09.which_style.compare(...)
 # %% [markdown]
 # ### Exercise 9.7 · Assemble: your Transformer translates
 #
-# Difficulty ●●●●● · 60 minutes · needs exercises 7.2, 7.3, 9.3, 9.4 and 9.5
+# Difficulty ●●●●● · 60 minutes · needs sections 8 and 9, and exercises 7.2, 7.3, 9.3, 9.4 and 9.5
 #
 # This is the whole model, from your own parts: 9.3 and 9.5 go in unchanged, 9.1 may replace `F.layer_norm`, 9.4 must gain heads and biases. Paste the functions of chapter 07 that you need (and `position_table` of 8.2, or take `sinusoidal_table`) into a cell of your own; layers of `nn`, of the library or of sections 2 to 8 are not allowed, functions such as `F.linear` are. The model is Post-LN, without dropout: section 8 shows its structure. Its weights are handed over as a dict (use these very tensors, not copies: the optimizer holds them):
 #

@@ -52,7 +52,7 @@ _ = torch.manual_seed(0)
 guess_1 = predict("the layer with the fewest FLOPs for 20 words", ...)
 
 # %% [markdown]
-# torch has a counter that adds up the FLOPs of matrix products. A fused routine hides its products from it, so we ask for unfused versions, `"math"` for attention and `"loop"` for the RNN (section 8, error 2):
+# Torch has a counter that adds up the FLOPs of matrix products. A fused routine hides its products from it, so we ask for unfused versions, `"math"` for attention and `"loop"` for the RNN (section 8, error 2):
 
 
 # %%
@@ -628,7 +628,7 @@ bill["products in a row, 2,000 words"] = [rnn_wait(2000), 1, attention_wait()]
 print(dict(zip(layers, bill["products in a row, 2,000 words"], strict=True)))
 
 # %% [markdown]
-# Everyone in the RNN waits for the person before, since a tanh stands between them. Attention's four are the same at any length. (Inside them the sums over T take about log T rounds of additions; about as many rounds do for a *linear* recurrence.)
+# Everyone in the RNN waits for the person before, since a tanh stands between them. Attention's four are the same at any length. (Inside them the sums over T take about log T rounds of additions; a *linear* recurrence needs about as many rounds.)
 
 # %% tags=["fold"]
 # @title The next line, and autograd's longest chains
@@ -795,7 +795,7 @@ claim(
 # %% [markdown]
 # **RNN and LSTM**, as torch initialises them, forget exponentially. The LSTM keeps about 0.6 at each step, and $0.6^{27}$ is about a millionth. Its gates can be set to stay open (dashed): then more than a tenth of the largest gradient arrives from each of these 128 steps. **The CNN** is blind beyond its window.
 #
-# **Real attention's** line is level, on average, by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are of the order of 1/T, so every earlier input has only such a share in the *one* output. And as the text gets longer?
+# From d = 1 on **real attention's** line is level, on average, by symmetry: without positions and without a mask, one layer cannot tell one earlier place from another, so none can count less for being far away. **But level is not large.** Untrained weights are of the order of 1/T, so every earlier input has only such a share in the *one* output. And as the text gets longer?
 
 # %% tags=["fold"]
 # @title An earlier input's gradient by length
@@ -918,7 +918,7 @@ ch10.positions_seen(positions_seen)
 # %% [markdown]
 # ### Exercise 10.6 · Explore and explain: when would you still choose an RNN?
 #
-# Difficulty ●●●○○ · 25 minutes · needs sections 2, 5 and 7, and chapter 04
+# Difficulty ●●●○○ · 25 minutes · needs sections 2, 3 and 5 to 7, and chapter 04
 #
 # The cell compares an LSTM and an encoder layer of the same width, at sizes that you choose. Try three cases: a hearing aid that must answer after every sample, 16,000 times a second; sentences of 30 words; a genome of a million letters.
 

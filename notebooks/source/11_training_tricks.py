@@ -490,7 +490,7 @@ claim(
 # %% [markdown]
 # One step alone is survived. **What breaks deep Post-LN here is a few steps in a row at the high rate right at the start: two can, five do. So does an abrupt rise.** Short first steps alone protect nothing; a gradual rise does. Over five steps it is too abrupt; over 20 it helps, and over 60 more, although fewer steps at 0.01 are then left. *Why* a gradual rise helps we have not shown. It is not only that $v$ fills: 60 low steps fill it as far as the rise of 60 does. (The original Transformer's rise took 4,000 of 100,000 steps.)
 #
-# Nor is Adam special: a first step of the same total length along the plain gradient makes the outputs as alike and the gradient as short (*Going deeper*).
+# Nor is Adam special: a first step of the same total length along the plain gradient also makes the outputs alike and the gradient short (*Going deeper*).
 
 # %% [markdown]
 # ## 5 · What a norm does to a gradient
@@ -1157,11 +1157,11 @@ ch11.pre_ln_block(pre_ln_block)
 #
 # Change the cell below (residual, warm-up, optimizer, layers, `learning_rate`, `steps`; `steps` must be a multiple of `every`, the steps between two measurements), then answer in words:
 #
-# (a) A colleague reads the first row of the left map (Post-LN, 4 layers) and concludes that warm-up is superstition. What in the grid speaks for it, what against, and what would you measure?
+# (a) A colleague reads the first row of the left map in section 7 (Post-LN, 4 layers) and concludes that warm-up is superstition. What in the grid speaks for it, what against, and what would you measure?
 #
 # (b) RAdam with $\beta_2$ = 0.9 in place of 0.999: how does $r_t$ change, and what do you expect for 240 steps, at 4 and at 12 layers? $\beta_2$ sets both $r_t$ and how noisy $v$ is: which of the two could spoil the comparison with Adam?
 #
-# (c) The ledger has other learning rates for 4 of the 24 settings only. Name a conclusion about the other 20 (another one than "RAdam is behind Adam") that might be reversed if each had its best rate, and a conclusion of section 7 that could not.
+# (c) Section 7 has other learning rates for 4 of the 24 settings only. Name a conclusion about the other 20 (another one than "RAdam is behind Adam") that might be reversed if each had its best rate, and a conclusion of section 7 that could not.
 #
 # Stuck? `ch11.explain_the_grid.hint(1)`, then `hint(2)` and `hint(3)`.
 
@@ -1785,7 +1785,7 @@ claim(
 #
 # $$ \frac{\partial L}{\partial e_{ij}} = a_{ij} \Big( g_i \cdot u_j - \sum_k a_{ik}\, g_i \cdot u_k \Big) = a_{ij}\; g_i \cdot (u_j - o_i) . $$
 #
-# What counts is how much a value *differs from the mean* that the query got. If all values are alike, as in section 2 after one step, queries and keys get nothing, whatever $g$ is: attention has nothing to choose from, and the model cannot repair itself there. How sharp is this? Mix a common vector into all places, so that a share of the squared length is common. Where the share is 0, the gradient of $W_q$ is about half as long as that of $W_v$:
+# What counts is how much a value *differs from the mean* that the query got. If all values are alike, as in section 2 after one step, queries and keys get nothing, whatever $g$ is: attention has nothing to choose from, and the model cannot repair itself there. How sharp is this? Mix a common vector into all places, so that a share of the squared length is common. Where the share is 0, the gradient of $W_q$ is about 0.6 times as long as that of $W_v$:
 
 
 # %%
@@ -2311,7 +2311,7 @@ claim(
 )
 
 # %% [markdown]
-# Is it RAdam that is slow, or its rate that is low? The ledger has three times the rate, in the setting where Adam was best, Post-LN with 4 layers:
+# Is it RAdam that is slow, or its rate that is low? The ledger has three times the rate, in the setting where Adam was best at 4 layers, Post-LN without a warm-up:
 
 # %% tags=["fold"]
 # @title The ledger: RAdam at three times the rate
@@ -2326,7 +2326,7 @@ claim(
 )
 
 # %% [markdown]
-# So in this setting most of what RAdam loses is the rate, not the method; the grid's other settings were not tried at a higher rate. Adam's own best rate at 4 layers was not looked for, nor was RAdam's.
+# So in this setting most of what RAdam loses is the rate, not the method; RAdam's other settings were not tried at a higher rate. Adam's own best rate at 4 layers was not looked for, nor was RAdam's.
 #
 # **What agrees with the papers, and what does not.**
 #

@@ -966,7 +966,7 @@ claim(
 # %% [markdown]
 # **So what is reading worth?** In these runs it helped with 50 and with 100 labels, on average.
 #
-# - With 20 labels three seeds show no gain: both stay below 0.62.
+# - With 20 labels the three seeds show no gain: both networks stay below 0.62.
 # - With 100 the network from scratch, too, reaches 0.97 in the opening's seed; in the two others it is some 20 points behind.
 # - With 200 it does as well.
 # - The fine print: the rates from scratch were chosen on 400 further labelled reviews; after reading it stays 0.001. The network that read saw 28,000 reviews, in larger batches, the one with 950 steps 15,200.
@@ -1012,7 +1012,7 @@ ch12.hide(hide)
 #
 # Difficulty ●●○○○ · 15 minutes · needs section 4
 #
-# After a hundred steps a colleague's loss is less than a third of yours. Measured with your loss at the end, her network has learned less than yours. Find two mistakes, and write it right: from log-probabilities, without torch's own cross-entropy.
+# After a hundred steps a colleague's loss is less than a third of yours. Measured with your loss at the end, her network has learned less than yours. Find two mistakes, and write it right: from log-probabilities, without torch's `cross_entropy` and `nll_loss`.
 #
 # ```python
 # def chosen_loss(logits, targets):  # (B, T, V), (B, T) with -100 where not chosen
@@ -1046,7 +1046,7 @@ ch12.chosen_loss(chosen_loss)
 #
 # Difficulty ●●●○○ · 25 minutes · needs exercises 12.1 and 12.2, and section 4
 #
-# You have a masking, a loss and a network. Without looking back, rebuild the step: hide, predict, measure, improve, with one plain `optimizer.step()`, no clipping. The draws are given again. You may call your `hide` and `chosen_loss`; do without the library's `mask_tokens` and its losses.
+# You have a way to hide words, a loss and a network. Without looking back, rebuild the step: hide, predict, measure, improve, with one plain `optimizer.step()`, no clipping. The draws are given again. You may call your `hide` and `chosen_loss`; do without the library's `mask_tokens` and its losses.
 #
 # When the check passes, run the folded cell after it, then `watch_it_fill(pretraining_step)` in a cell of your own. The loss falls, and the gap fills.
 
@@ -1339,7 +1339,7 @@ claim(
 #
 # So an encoder that has read judges with a new last layer, and finds texts after one more training.
 #
-# Four exercises wait here, 95 minutes in all; 12.5 looks back at section 5.
+# Four exercises wait here, 95 minutes in all; 12.5 looks back at section 5, 12.6 at section 2.
 #
 # ### Exercise 12.4 · Greedy, longest first
 #

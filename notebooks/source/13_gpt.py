@@ -630,7 +630,7 @@ print(f"speaker {stage_bits:.2f}, best table (n = {best_n}{largest_n}) {by_n[bes
 print(f"speaker {train_bits:.2f} bits per character of the text it was trained on")
 
 # %% [markdown]
-# By the end it beats all of chapter 01's tables that were tried on the plays; the largest, $n = 7$, is the best. And it predicts the text it was trained on better than new text, by the sizeable gap of the last two lines.
+# By the end it beats all of chapter 01's tables that were tried on the plays; the largest, $n = 7$, is the best. And it predicts the text it was trained on better than new text, by the sizeable gap between the speaker's two numbers above.
 #
 # The comparison is not quite even. For the speaker: it trained on nine tenths of the plays, the tables on eight. Against it: it is also scored where its windows begin, and little stands before. And do not compare its bits with those of `gpt`: other text, other scoring.
 #
@@ -1306,7 +1306,7 @@ for name, loaded in (("all turned", all_turned), ("one forgotten", one_forgotten
 # Everything of this chapter comes together in a GPT of your own: section 3's network, section 7's cache, 13.3's sampler. Layers of `nn`, of the library or of sections 3 and 7 are not allowed; functions of `F` are, and so is your `top_p` (or `top_k_top_p`). The weights are handed over as a dict, every matrix as (out, in), as `F.linear` wants it:
 #
 # - `table` (V, D), which makes the logits too; `positions` (L, D); `gain`, `offset` (D,) of the last norm;
-# - `blocks`, a list with a dict for each block: `gain1`, `offset1`, `in_proj_weight` (3D, D; the first D rows make the queries, then keys, then values), `in_proj_bias`, `out_weight` (D, D), `out_bias`, `gain2`, `offset2`, `weight1` (F, D), `bias1`, `weight2` (D, F), `bias2`.
+# - `blocks`, a list with a dict for each block: `gain1`, `offset1`, `in_proj_weight` (3D, D; the first D rows make the queries, then keys, then values), `in_proj_bias`, `out_weight` (D, D), `out_bias`, `gain2`, `offset2`, `weight1` (F, D), `bias1`, `weight2` (D, F), `bias2`; here F is the feed-forward network's width, not always 4D.
 #
 # Write one method after the other; the check goes through them on a small model, and says how far you are right. In `logits` begin without the cache. With it, two things change: where the new tokens stand, and which keys they may see. A call may bring a whole prompt, one token, or a few. (To try things: `pretrained.weights_by_layer(library_speaker)` hands over the speaker's weights, and `library_speaker(ids)` gives its logits.) Then your model gets these weights, and writes.
 
@@ -1788,7 +1788,7 @@ print("repaired:", (z / tau).softmax(dim=-1))
 # %% [markdown] tags=["deeper"]
 # ### Does a loop get likelier, and does a better model loop?
 #
-# We let our own model write greedily again, find the phrase that is repeated at the end, and print how unlikely the model finds each repetition.
+# We let section 5's `gpt` write greedily, find the phrase that is repeated at the end, and print how unlikely the model finds each repetition.
 
 # %%
 greedy, nats = encode("Return the "), []  # nats: how unlikely each character is

@@ -1296,7 +1296,7 @@ claim(
 )
 
 # %% [markdown]
-# In 14.7 nothing was trained. What does a *trained* state remember? Two blocks learn to read `b7 k2 q7 ... k` and to say `2`: each token is one of 32 letters with one of ten digits, the last a letter alone. **How many of 32 pairs does linear attention find?**
+# In 14.7 nothing was trained. What does a *trained* state remember? Two blocks learn to read `b7 k2 q7 ... k` and to say `2`: each token is one of 32 letters with one of ten digits, the last a letter alone. **Of 100 questions about 32 pairs, how many does linear attention answer right?**
 
 # %%
 guess_3 = predict("right answers to 100 questions about 32 pairs", ...)
@@ -1497,7 +1497,7 @@ ch14.an_ablation.compare(...)
 # 1. A Llama 3 8B is GPT-2 with four parts exchanged: RMSNorm, SwiGLU, RoPE, and shared keys and values, which shrink the cache by $H/G$. It has no biases, no dropout, and an output layer of its own.
 # 2. Right shapes prove nothing about loaded weights: compare logits with those of another program.
 # 3. LoRA trains a product of two thin matrices beside a frozen weight, 1 % of the numbers or less, and can be merged. Whole numbers of 8 bits with a scale for each row cost our small model almost nothing in loss, and take one byte in place of four, or of two.
-# 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is detail: of 64 random pairs a state of width 16 gave back about a quarter, or fewer (14.7).
+# 4. The loop of chapter 03 returns: one that is linear in its state can be scanned in $\log_2 T$ rounds. Linear attention is one: the same numbers in parallel and step by step. What it pays is detail: of 64 random pairs a state of width 16 gave back about a quarter, and with $\phi$, as in linear attention, fewer than 1 in 32 (14.7).
 # 5. A chat model is such a network, trained on answers and on preferences.
 #
 # ## Where next
@@ -1523,7 +1523,7 @@ ch14.an_ablation.compare(...)
 # %% [markdown]
 # ## Going deeper
 #
-# Each part answers one question. They belong to sections 5 to 10.
+# Each part answers one question. The first seven belong to sections 5 to 10; the last three are about running and training large models.
 
 # %% [markdown] tags=["deeper"]
 # ### Why may the pairs of RoPE stand in another order?
@@ -1794,16 +1794,16 @@ claim("Drawn 100,000 times, the mean agrees with the formula to 0.02.", abs(draw
 # %% [markdown] tags=["deeper"]
 # ### What can eight GPUs do with a large model, and what a thousand?
 #
-# Llama 3 70B has 70 billion parameters ($N$, as in chapter 13's section 9) and read 15 trillion tokens ($D$). Take GPUs with 80 gigabytes that can do $10^{15}$ operations a second, used at 40 % of that. Check each number on paper:
+# Llama 3 70B has 70 billion parameters ($P$, as in chapter 13's section 9) and read 15 trillion tokens ($M$). Take GPUs with 80 gigabytes that can do $10^{15}$ operations a second, used at 40 % of that. Check each number on paper:
 
 # %%
-N_parameters, D_tokens = 70e9, 15e12
-operations = 6 * N_parameters * D_tokens  # 6ND
+P, M = 70e9, 15e12
+operations = 6 * P * M
 counts = []
 for gpus in (8, 1000):
     seconds = operations / (gpus * 0.4 * 1e15)
-    share_of_adam = 16 * N_parameters / gpus / 1e9  # GB each, if all is shared out
-    one_copy = 2 * N_parameters / gpus / 1e9  # the weights alone in 16 bits
+    share_of_adam = 16 * P / gpus / 1e9  # GB each, if all is shared out
+    one_copy = 2 * P / gpus / 1e9  # the weights alone in 16 bits
     counts.append([gpus, seconds / 86400, share_of_adam, one_copy])
 print(f"{operations:.1e} operations")
 table(["GPUs", "days", "training, GB each", "weights only, GB each"], counts)

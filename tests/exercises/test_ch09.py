@@ -15,6 +15,7 @@ from torch import nn
 from course_lib.attention import MultiHeadAttention
 from course_lib.exercises import ch09
 from course_lib.positional import sinusoidal_table
+from course_lib.transformer import post_ln
 from tests.helpers.solutions import solution, verdict
 
 VALUES = {
@@ -199,6 +200,14 @@ def write(last=-1, whole=True, append=True, stop_at=True, keep_stop=False, promp
         return [*prompt, *words] if prompt_too else words
 
     return continue_greedily
+
+
+def reads_twice(model, prompt, stop, limit):
+    """The text is read once to look for the stop token, and again to take the word."""
+    ids = list(prompt)
+    while len(ids) < len(prompt) + limit and model(torch.tensor([ids]))[0, -1].argmax().item() != stop:
+        ids.append(model(torch.tensor([ids]))[0, -1].argmax().item())
+    return ids[len(prompt) :]
 
 
 def never_stops(model, prompt, stop, max_new):
@@ -666,6 +675,7 @@ PLANTED = {
         ("right for eos_id = 3, wrong for", lambda model, prompt, stop, limit: write()(model, prompt, 3, limit)),
         ("list of the new tokens", lambda model, prompt, stop, max_new: "words"),
         ("leave the loop when it comes", never_stops),
+        ("reads the same text twice", reads_twice),
         ("the prompt holds the stop token", looks_everywhere),
         ("the first place that differs is new word", cropped),
         ("and do you take the best word, not draw one", drawn),
@@ -800,8 +810,14 @@ def test_an_untouched_method_before_the_first_that_is_right_is_not_attempted():
 def test_layers_without_weights_and_losses_are_welcome():
     """Fails when the check refuses what holds no tensors of the model: ReLU, the loss, a module of one's own."""
 
+    class LayerNorm(nn.Module):  # of the reader's own, under torch's name
+        def forward(self, x):
+            return x.clone()
+
     class Activated(own()):
         def think(self, x, p):
+            x = LayerNorm()(post_ln(x, torch.zeros_like, nn.Identity()))
+            nn.Transformer.generate_square_subsequent_mask(len(x))  # a mask, no layer
             return nn.ReLU()(x @ p["weight1"].T + p["bias1"]) @ p["weight2"].T + p["bias2"]
 
         def learn(self, optimizer, source, real, target_in, target_out, pad):

@@ -65,9 +65,10 @@ def gradient_by_distance(by_seed):
         "level to 127.",
         caption="How much arrives from d steps back in an untrained layer? Close by, most arrives in the RNN and the "
         "LSTM, but as torch initialises them they forget exponentially; with its gates opened the LSTM keeps more "
-        "than a tenth over these 128 steps. The CNN's window ends at 8 (3 - 1) = 16 steps. Attention without positions "
-        "passes on little from each of the 128 inputs, but on average as much from far as from near. (Lines are cut "
-        "at 1e-9; only the CNN's gradient is exactly 0 beyond its end.)",
+        "than a tenth over these 128 steps. The CNN's window ends at 8 · (3 − 1) = 16 steps. Attention without "
+        "positions passes on little from each earlier input, but on average as much from far as from near; at d = 0, "
+        "the word that asks, it passes on more. (Lines are cut at 1e-9; only the CNN's gradient is exactly 0 beyond "
+        "its end.)",
     )
 
 

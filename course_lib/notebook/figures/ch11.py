@@ -43,7 +43,8 @@ def cures(losses, blind):
         "a tenth of the rate and with a warm-up it falls to a little above 2; with the warm-up it rises again for a "
         "while around step 60. With Pre-LN it falls to near 0.",
         caption="What gets the 12 layers going? A tenth of the rate, a warm-up (its loss rises again as the rate nears "
-        "its full value, at step 60), and, far ahead of both, Pre-LN. Dashed: a blind guess among 16 letters.",
+        "its full value, at step 60), and, far ahead of both, Pre-LN. Dashed, behind the red line: a blind guess "
+        "among 16 letters.",
     )
 
 

@@ -89,8 +89,8 @@ def linear_recall(without_looking, experiment="linear-recall", rows=RECALL):
         caption="How many pairs are looked up after 1,000 steps? Softmax attention all; linear attention fewer as "
         "pairs are added; gated recurrence and GRU show no lookup: they lie near the dashed line, "
         "which ignores the letter and names the digit most frequent in its text, a smaller share where there are more "
-        "pairs. Lines are means, dots seeds. Each model has the best of six learning rates (chosen "
-        "in shorter runs); the states of the last three hold 288 numbers a block.",
+        "pairs. Lines are means, bands and small dots the three seeds. Each model has the best of six learning rates "
+        "(chosen in shorter runs); the states of the last three hold 288 numbers a block.",
     )
 
 
