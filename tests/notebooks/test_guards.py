@@ -361,3 +361,12 @@ def test_the_stored_notebooks_pass_every_guard(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert guards.problems(path, notebook) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_cell_prints_is_stored_in_one_piece(path):
+    """Fails if a print that arrived in two messages is stored as two outputs: a page breaks the line between them."""
+    notebook = nbformat.read(path, as_version=4)
+    for number, cell in enumerate(notebook.cells):
+        streams = [output.get("name") for output in cell.get("outputs", [])]
+        assert not any(a == b is not None for a, b in zip(streams, streams[1:], strict=False)), f"cell {number}"

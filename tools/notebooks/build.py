@@ -83,7 +83,7 @@ def execute(notebook):
                 print(f"  {seconds:4.0f} s without progress: {cell.source.strip().splitlines()[0]}", flush=True)
 
         client = NotebookClient(
-            notebook, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
+            notebook, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False, coalesce_streams=True,
             resources={"metadata": {"path": folder}}, extra_arguments=[f"--IPKernelApp.exec_lines={count}"],
             on_cell_start=begin_cell, on_cell_executed=end_cell,
         )  # fmt: skip
