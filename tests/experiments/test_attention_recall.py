@@ -25,6 +25,16 @@ def test_attention_learns_it_and_both_have_the_sizes_that_the_chapter_names():
     assert recall.train_reader(model, 0.01, 0, (100,))[0] > 0.9
 
 
+def test_the_question_looks_at_the_pairs_alone():
+    """Fails if its own row is among those it looks at: with equal scores the mean then runs over nine."""
+    torch.manual_seed(0)
+    model = recall.AttentionReader(6)
+    torch.nn.init.zeros_(model.W_q.weight)
+    torch.nn.init.zeros_(model.W_q.bias)
+    x, _ = recall.draw(3, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model(x), model.output(model.W_v(x[:, :-1]).mean(1)))
+
+
 def test_the_record_has_what_the_chapter_draws():
     """Fails if a variant or a metric is missing, or a seed gives two results."""
 

@@ -3,6 +3,8 @@
 A guard that found nothing would pass all notebooks; these tests fail then.
 """
 
+from itertools import pairwise
+
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -369,4 +371,4 @@ def test_what_a_cell_prints_is_stored_in_one_piece(path):
     notebook = nbformat.read(path, as_version=4)
     for number, cell in enumerate(notebook.cells):
         streams = [output.get("name") for output in cell.get("outputs", [])]
-        assert not any(a == b is not None for a, b in zip(streams, streams[1:], strict=False)), f"cell {number}"
+        assert not any(a == b is not None for a, b in pairwise(streams)), f"cell {number}"
