@@ -396,7 +396,7 @@ class FeedForward(nn.Sequential):
         super().__init__(nn.Linear(D, F_), nn.ReLU(), nn.Linear(F_, D))
 
 # %% [markdown]
-# *attend*, *norm* and *think* are defined, and the block is section 1's two lines. To write it before you read it, do [exercise 9.3](#Exercise-9.3-·-An-encoder-block-from-parts) now (40 minutes); it checks your block.
+# *attend*, *norm* and *think* are defined, and the block is section 1's two lines. To write it before you read it, do exercise 9.3 now (40 minutes); it checks your block.
 
 # %%
 class EncoderBlock(nn.Module):
@@ -497,7 +497,7 @@ diagrams.show("decoder_block")
 # | decoder's masked self-attention | target (B, T, D) | target (B, T, D) | (B, H, T, T) | causal |
 # | cross-attention | target (B, T, D) | memory (B, S, D) | (B, H, T, S) | padding of the source |
 #
-# Looking back is **causal**: a word sees itself and the earlier ones, because the later words are not written yet. (The target's padding stands at the end, so this hides it from real words too.) Looking across is not: the whole source is known before the first word is written. To write cross-attention before you read it, do [exercise 9.4](#Exercise-9.4-·-Cross-attention) now (20 minutes); it checks yours.
+# Looking back is **causal**: a word sees itself and the earlier ones, because the later words are not written yet. (The target's padding stands at the end, so this hides it from real words too.) Looking across is not: the whole source is known before the first word is written. To write cross-attention before you read it, do exercise 9.4 now (20 minutes); it checks yours.
 
 # %%
 class DecoderBlock(nn.Module):

@@ -372,3 +372,10 @@ def test_what_a_cell_prints_is_stored_in_one_piece(path):
     for number, cell in enumerate(notebook.cells):
         streams = [output.get("name") for output in cell.get("outputs", [])]
         assert not any(a == b is not None for a, b in pairwise(streams)), f"cell {number}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_link_leads_to_a_heading_of_the_same_chapter(path):
+    """Fails at [exercise 9.3](#Exercise-9.3-...): the site has a page for each section, so such a link leads nowhere."""
+    cells = nbformat.read(path, as_version=4).cells
+    assert [cell.source for cell in cells if cell.cell_type == "markdown" and "](#" in cell.source] == []
