@@ -51,9 +51,10 @@ def smollm_writes(seed, most=40):
     prompts = {"continued": BEGINNING}
     for number, question in enumerate(QUESTIONS):
         prompts |= {f"bare {number}": question, f"framed {number}": in_chat_form(question)}
-    results = {
-        name: {"prompt": prompt, "text": continued(model, tokenizer, prompt, most)} for name, prompt in prompts.items()
-    }
+    results = {}
+    for name, prompt in prompts.items():
+        text = continued(model, tokenizer, prompt, most)
+        results[name] = {"prompt": prompt, "text": text, "tokens": len(tokenizer.encode(text).ids)}
     ids = torch.tensor([tokenizer.encode(prompts["framed 0"]).ids])  # (1, T)
     theirs = LlamaForCausalLM.from_pretrained(source).double().eval()
     with torch.no_grad():

@@ -43,6 +43,7 @@ def test_the_run_records_each_text_and_the_difference_from_hugging_face(model):
         while len(written) < 5 and SPECIAL.index("<|im_end|>") not in written:
             written.append(llama(torch.tensor([ids + written]))[0, -1].argmax().item())
         assert found[name]["text"] == tokenizer.decode(written, skip_special_tokens=False)
+        assert found[name]["tokens"] == len(tokenizer.encode(found[name]["text"]).ids)
     # Hugging Face computes the angles in 32 bits, whose numbers are right to 6e-8 of an angle of up to some 200
     assert found["logits"]["largest_difference"] < 1e-4 * found["logits"]["standard_deviation"]
     assert found["logits"]["weights"] == smollm.SMOLLM

@@ -376,6 +376,6 @@ def test_what_a_cell_prints_is_stored_in_one_piece(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_link_leads_to_a_heading_of_the_same_chapter(path):
-    """Fails at [exercise 9.3](#Exercise-9.3-...): the site has a page for each section, so such a link leads nowhere."""
+    """Fails at [exercise 9.3](#Exercise-9.3-...): the site has a page for each section, so it leads nowhere."""
     cells = nbformat.read(path, as_version=4).cells
     assert [cell.source for cell in cells if cell.cell_type == "markdown" and "](#" in cell.source] == []
